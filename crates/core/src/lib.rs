@@ -1,0 +1,2 @@
+mod ids;
+pub use ids::*;

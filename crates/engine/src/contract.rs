@@ -1,0 +1,265 @@
+//! The contracts of an engine: journal, snapshots and logs.
+//!
+//! Every call blocks until it has its answer; the node gives each engine a thread of its own. Losing a
+//! race is an answer ([`Appended::Conflict`]), and so is not knowing ([`Appended::Unknown`]); an [`Error`]
+//! means that the engine cannot go on.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use orchestrix_core::{LeaseId, Position, TaskId, Term};
+
+/// The largest chunk of a snapshot, in bytes. Bounds memory on both sides and the pause between two chunks.
+pub const SNAPSHOT_CHUNK_MAX: usize = 4 << 20;
+
+/// Names one journal for ever: 16 random bytes, drawn when it was created.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JournalId(pub [u8; 16]);
+
+/// The first 16 bytes of the SHA-256 over a batch, which covers the hash of the batch before it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ChainHash(pub [u8; 16]);
+
+/// The end of a journal, or of a part of it: what the next batch must follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Link {
+    /// The position of the last event; 0 when there is none.
+    pub position: Position,
+    pub hash: ChainHash,
+}
+
+/// Some events that were, or are to be, written together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    pub previous: Link,
+    pub term: Term,
+    /// How many events `records` holds; they stand at `previous.position + 1` and on.
+    pub count: u32,
+    /// The encoded events. The engine does not look inside.
+    pub records: Vec<u8>,
+}
+
+impl Batch {
+    /// The position of the last event of this batch.
+    #[must_use]
+    pub fn last(&self) -> Position {
+        Position(self.previous.position.0 + u64::from(self.count))
+    }
+}
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is durable, and the journal ends here now.
+    Done(Link),
+    /// `previous` is not the end of the journal; nothing was written. The end is here.
+    Conflict(Link),
+    /// It may or may not be durable. Only the identical batch may be sent next.
+    Unknown,
+}
+
+/// What a read found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The batches that follow, in order, at least one. The first may begin at or before the position asked for.
+    Batches(Vec<Batch>),
+    /// There is nothing after the position asked for.
+    End,
+    /// What was asked for is gone: load a snapshot at or after this position.
+    Truncated(Position),
+}
+
+/// Whether there is room for new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    Plenty,
+    /// The reserve is being used: only what ends or frees work should be appended.
+    Reserve,
+}
+
+/// The ordered events of a domain, and the snapshots of what they amount to.
+pub trait Journal: Send {
+    fn id(&self) -> JournalId;
+
+    /// The last durable batch.
+    fn end(&self) -> Link;
+
+    /// Appends durably, if and only if `batch.previous` is the end.
+    ///
+    /// # Errors
+    /// After an error nothing may be appended any more; the process has to start again.
+    fn append(&mut self, batch: &Batch) -> Result<Appended, Error>;
+
+    /// Reads batches with events after `after`, as many as fit `limit_bytes`, but at least one.
+    ///
+    /// # Errors
+    /// Damage, and whatever keeps the engine from answering.
+    fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error>;
+
+    /// Called when nothing was appended for a while (≤ 100 ms) and before a clean stop: the engine may
+    /// note down how far it is durable.
+    ///
+    /// # Errors
+    /// As for [`Journal::append`].
+    fn rest(&mut self) -> Result<(), Error>;
+
+    fn space(&self) -> Space;
+
+    /// A handle for another thread that writes and reads snapshots while appends go on.
+    fn snapshots(&self) -> Box<dyn Snapshots>;
+
+    /// Drops batches that end at or before the older of the two newest snapshots; answers the new floor:
+    /// nothing at or below it can be read any more.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from deleting.
+    fn truncate(&mut self) -> Result<Position, Error>;
+}
+
+/// The snapshots beside a journal.
+pub trait Snapshots: Send {
+    /// Positions of the complete snapshots, newest first.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from listing.
+    fn list(&self) -> Result<Vec<Position>, Error>;
+
+    /// Begins a snapshot of the state at `at`. Nothing of it is visible before [`SnapshotWriter::finish`].
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from writing.
+    fn create(&self, at: Link) -> Result<Box<dyn SnapshotWriter>, Error>;
+
+    /// Opens a snapshot. Every chunk is checked before it is handed out.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error>;
+
+    /// Removes all but the two newest complete snapshots, and what was left unfinished.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from deleting.
+    fn prune(&self) -> Result<(), Error>;
+}
+
+/// A snapshot being written. Dropped before `finish`, it leaves nothing that a reader would see.
+pub trait SnapshotWriter: Send {
+    /// # Errors
+    /// Whatever keeps the engine from writing; the snapshot is then given up.
+    fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Makes it durable, then visible.
+    ///
+    /// # Errors
+    /// As for [`SnapshotWriter::chunk`].
+    fn finish(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// A snapshot being read.
+pub trait SnapshotReader: Send {
+    /// Where the journal goes on after this snapshot.
+    fn link(&self) -> Link;
+
+    /// The next chunk, or `None` after the last, when the whole was found complete.
+    ///
+    /// # Errors
+    /// Damage, and whatever keeps the engine from reading.
+    fn next(&mut self) -> Result<Option<Vec<u8>>, Error>;
+}
+
+/// What became of a chunk of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    Stored,
+    /// This (task, lease, offset) was there before; nothing was written.
+    Existed,
+}
+
+/// One stored chunk of log lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogChunk {
+    pub lease: LeaseId,
+    /// Counts the lines of this lease before this chunk.
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// The output of running tasks. Shared between threads; durable before it answers.
+pub trait Logs: Send + Sync {
+    /// Stores a chunk at (task, lease, offset), unless there is one already.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from writing.
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error>;
+
+    /// The chunks of a task in the order in which they were stored, from the `skip`-th on, as many as fit
+    /// `limit_bytes`, but at least one.
+    ///
+    /// # Errors
+    /// Damage, and whatever keeps the engine from reading.
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error>;
+
+    /// Forgets all lines of these tasks.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from deleting.
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error>;
+}
+
+/// Why an engine cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {source}")]
+pub struct Error {
+    /// What was tried, as a phrase: "write journal segment 00000000000000000001.journal".
+    pub operation: String,
+    /// Whether the same call may succeed later.
+    pub retryable: bool,
+    pub source: Cause,
+}
+
+/// The kinds of reasons.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Bytes that were durable are not what was written.
+    #[error("{} is damaged at byte {offset}: {what}", path.display())]
+    Damaged { path: PathBuf, offset: u64, what: String },
+    /// Another process has the data folder.
+    #[error("another process is using {} ({holder}); stop it, or choose another data folder", path.display())]
+    InUse { path: PathBuf, holder: String },
+    /// Written by a version that knows a format that this one does not.
+    #[error("{} has format {found}, this version reads up to {known}; use a newer version", path.display())]
+    UnknownFormat { path: PathBuf, found: u32, known: u32 },
+    /// There is no room.
+    #[error("no space left in {}", path.display())]
+    Full { path: PathBuf },
+    /// An earlier failure ended the use of this handle.
+    #[error("stopped after an earlier failure")]
+    Stopped,
+}
+
+impl fmt::Debug for JournalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for JournalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ChainHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ChainHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

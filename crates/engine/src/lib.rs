@@ -1,0 +1,15 @@
+//! What truth stands on: contracts with only primitives, and the engines that keep them.
+//!
+//! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
+//! - [`Logs`]: the output of running tasks.
+//! - [`file`]: the embedded engine. [`memory`]: the same contracts without a disk.
+//! - [`suite`]: what every engine must do, as functions that any engine's tests call.
+//!
+//! **Invariant:** an engine knows bytes and positions, never what an event means.
+
+mod contract;
+pub mod file;
+pub mod memory;
+pub mod suite;
+
+pub use contract::*;
