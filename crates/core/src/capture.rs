@@ -1,0 +1,84 @@
+//! A snapshot taken while the state goes on changing: exact at one position, in steps of bounded length.
+//!
+//! Tasks are written out in the order of their ids, some at a time. A task that is about to change before its
+//! turn has come is written down as it was first. So the chunks together are the state at the position where
+//! the capture began, whatever happened meanwhile.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::{Header, encode_task};
+use crate::{State, TaskId};
+
+/// A capture under way.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    /// Tasks up to this one belong to the snapshot.
+    last: TaskId,
+    /// Tasks up to this one are written out.
+    reached: Option<TaskId>,
+    /// Tasks that changed before their turn, as they were.
+    saved: BTreeMap<TaskId, Vec<u8>>,
+}
+
+impl State {
+    /// Begins a capture at the present position; answers its first chunk.
+    ///
+    /// # Panics
+    /// When one is under way already.
+    pub fn begin_capture(&mut self) -> Vec<u8> {
+        assert!(self.capture.is_none(), "one capture at a time");
+        self.capture = Some(Capture { last: TaskId(self.position.0), reached: None, saved: BTreeMap::new() });
+        Header::of(self).encode()
+    }
+
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    /// Writes some more tasks to `chunk`, at most `tasks` of them and about `bytes` bytes. Answers whether
+    /// there are more.
+    pub fn step_capture(&mut self, tasks: usize, bytes: usize, chunk: &mut Vec<u8>) -> bool {
+        let Some(capture) = &mut self.capture else { return false };
+        let mut current =
+            self.tasks.after(capture.reached).take_while(|task| task.id <= capture.last).peekable();
+        for _ in 0..tasks {
+            let next = current.peek().map(|task| task.id);
+            let saved = capture.saved.first_key_value().map(|(id, _)| *id);
+            let Some(id) = next.into_iter().chain(saved).min() else {
+                drop(current);
+                self.capture = None;
+                return false;
+            };
+            let task = if next == Some(id) { current.next() } else { None };
+            match (capture.saved.remove(&id), task) {
+                (Some(as_it_was), _) => chunk.extend_from_slice(&as_it_was),
+                (None, Some(task)) => encode_task(task, chunk),
+                (None, None) => unreachable!("the id came from one of the two"),
+            }
+            capture.reached = Some(id);
+            if chunk.len() >= bytes {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Gives the capture up.
+    pub fn end_capture(&mut self) {
+        self.capture = None;
+    }
+
+    /// Called before a task changes or goes.
+    pub(crate) fn save_for_capture(&mut self, id: TaskId) {
+        let Some(capture) = &mut self.capture else { return };
+        let written = capture.reached.is_some_and(|reached| id <= reached);
+        if written || id > capture.last || capture.saved.contains_key(&id) {
+            return;
+        }
+        let task = self.tasks.get(id).expect("a task that changes is there");
+        let mut bytes = Vec::new();
+        encode_task(task, &mut bytes);
+        capture.saved.insert(id, bytes);
+    }
+}

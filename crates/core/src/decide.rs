@@ -1,0 +1,391 @@
+//! `decide`: may this happen? Looks, answers, and changes nothing.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::command::Lease;
+use crate::event::{
+    CancelReason, CancelRequested, ExpiryReason, Extension, LeaseExpired, LeaseExtended, LeaseGranted,
+    LeaseReleased, Next, Purge, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired, TaskFailed,
+    TaskPurged, TaskRetried, TermStarted,
+};
+use crate::fold::lease_end;
+use crate::limits::{FREE_RELEASES, KEY_KEPT_MS, PURGE_TASKS_MAX, QUEUES_MAX};
+use crate::wire::{Backoff, Outcome, Submit};
+use crate::{
+    AttemptEnd, Command, Decision, Event, Json, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
+    State, Task, TaskId, TaskState, Timestamp,
+};
+
+impl State {
+    /// Decides a command that was [validated](Command::validate). A panic is a bug in the rules; it becomes
+    /// the refusal `internal`, because nothing was changed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn decide(&self, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
+        let now = now.max(self.at);
+        catch_unwind(AssertUnwindSafe(|| self.judge(command, now))).unwrap_or(Err(Refusal::Internal))
+    }
+
+    fn judge(&self, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
+        match command {
+            Command::Submit { task, request } => self.submit(task, *request, now),
+            Command::Lease(lease) => Ok(self.lease(lease, now)),
+            Command::Heartbeat { task, lease, worker, progress, note } => {
+                let held = self.held(*task, *lease, worker.as_ref(), now)?;
+                let extended = vec![extension(held, now)];
+                Ok(event(LeaseExtended { extended, progress: *progress, note: note.clone() }))
+            }
+            Command::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, now)),
+            Command::Complete { task, lease, worker, result } => {
+                self.complete(*task, *lease, worker.as_ref(), result.as_ref(), now)
+            }
+            Command::Fail { task, lease, worker, error, retry } => {
+                let retry = if *retry { Retry::Allowed } else { Retry::Useless };
+                self.fail(*task, *lease, worker.as_ref(), error, retry, now)
+            }
+            Command::Release { task, lease, worker } => self.release(*task, *lease, worker.as_ref(), now),
+            Command::Cancel { task } => self.cancel(*task, now),
+            Command::Retry { task } => self.retry(*task),
+            Command::Expire { task } => Ok(self.expire(*task, now)),
+            Command::Purge(retention) => Ok(self.purge(*retention, now)),
+            Command::StartTerm { epoch, node } => {
+                let epoch = (*epoch).max(self.epoch + 1);
+                Ok(event(TermStarted { epoch, node: node.clone() }))
+            }
+        }
+    }
+
+    fn submit(&self, submit: &Submit, request: [u8; 16], now: Timestamp) -> Result<Decision, Refusal> {
+        if let Some(key) = &submit.key
+            && let Some(first) = self.key_holder(&submit.queue, key, now)
+        {
+            let same = first.key().is_some_and(|claim| claim.request == request);
+            return if same {
+                Ok(Decision::Already(outcome(first)))
+            } else {
+                Err(Refusal::KeyConflict { key: key.clone(), task: first.id })
+            };
+        }
+        if self.queues.len() >= QUEUES_MAX && !self.queues.contains_key(&submit.queue) {
+            let problem = format!("there are {QUEUES_MAX} queues with tasks already; use one of them");
+            return Err(Refusal::Invalid { field: "queue", problem });
+        }
+        Ok(event(TaskCreated {
+            queue: self.shared_queue(&submit.queue),
+            payload: submit.payload.clone(),
+            priority: submit.priority,
+            not_before: now.plus(submit.delay_ms),
+            max_attempts: submit.max_attempts,
+            key: submit.key.clone().map(|key| KeyClaim { key, request }),
+            timeout_ms: submit.timeout_ms,
+            ttl_at: submit.ttl_ms.map(|ttl_ms| now.plus(ttl_ms)),
+            backoff: (submit.backoff != Backoff::default()).then_some(submit.backoff),
+        }))
+    }
+
+    /// The task that has a key, unless it was purged and its time is over.
+    fn key_holder(&self, queue: &Name, key: &crate::Key, now: Timestamp) -> Option<&Task> {
+        let id = self.keys.get(&(queue.clone(), key.clone()))?;
+        let task = self.tasks.get(*id)?;
+        let remembered = task.past.as_ref().is_some_and(|past| now < past.key_until);
+        (!task.purged || remembered).then_some(task)
+    }
+
+    fn lease(&self, lease: &Lease, now: Timestamp) -> Decision {
+        if lease.capacity.is_some_and(|capacity| self.held_by(&lease.worker) >= u64::from(capacity)) {
+            return Decision::Nothing;
+        }
+        let best = lease
+            .queues
+            .iter()
+            .filter_map(|queue| self.first_ready(queue))
+            .min_by_key(crate::sorted::Keyed::key);
+        let Some(best) = best else { return Decision::Nothing };
+        let task = self.tasks.get(best.id()).expect("a ready task is there");
+        event(LeaseGranted {
+            task: task.id,
+            worker: self.shared_worker(&lease.worker),
+            attempt: task.charged + 1,
+            length_ms: lease.lease_ms,
+            expires_at: lease_end(now, lease.lease_ms),
+            timeout_at: task.timeout_ms().map(|timeout_ms| now.plus(timeout_ms)),
+            request_id: lease.request_id.clone(),
+        })
+    }
+
+    fn heartbeat_all(&self, worker: &Name, leases: &[LeaseId], now: Timestamp) -> Decision {
+        let held = leases.iter().filter_map(|id| self.leased(*id)?.lease.as_deref());
+        let live = held.filter(|lease| lease.worker == *worker && lease.is_live(now));
+        let mut extended: Vec<Extension> = live.map(|lease| extension(lease, now)).collect();
+        extended.sort_by_key(|extension| extension.lease);
+        extended.dedup();
+        if extended.is_empty() {
+            return Decision::Nothing;
+        }
+        event(LeaseExtended { extended, progress: None, note: None })
+    }
+
+    fn complete(
+        &self,
+        task: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        result: Option<&Json>,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        if let Some(repeat) = self.repeat(task, lease, worker, AttemptEnd::Completed)? {
+            return Ok(repeat);
+        }
+        self.held(task, lease, worker, now)?;
+        Ok(event(TaskCompleted { task, lease, result: result.cloned() }))
+    }
+
+    fn fail(
+        &self,
+        id: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        error: &str,
+        retry: Retry,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        if let Some(repeat) = self.repeat(id, lease, worker, AttemptEnd::Failed)? {
+            return Ok(repeat);
+        }
+        let held = self.held(id, lease, worker, now)?;
+        let task = self.known(id)?;
+        let next = match retry {
+            Retry::Useless if held.cancel_at.is_none() => Next::Failed,
+            Retry::Allowed | Retry::Useless => next_after(task, held, now.plus(backoff_ms(task))),
+        };
+        Ok(event(TaskFailed { task: id, lease, error: error.to_owned(), next }))
+    }
+
+    fn release(
+        &self,
+        id: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        if let Some(repeat) = self.repeat(id, lease, worker, AttemptEnd::Released)? {
+            return Ok(repeat);
+        }
+        let held = self.held(id, lease, worker, now)?;
+        let task = self.known(id)?;
+        let charged = task.releases() >= FREE_RELEASES;
+        let next = if charged || held.cancel_at.is_some() {
+            next_after(task, held, now)
+        } else {
+            Next::Waiting { not_before: now }
+        };
+        Ok(event(LeaseReleased { task: id, lease, charged, next }))
+    }
+
+    fn cancel(&self, id: TaskId, now: Timestamp) -> Result<Decision, Refusal> {
+        let task = self.known(id)?;
+        match task.state {
+            TaskState::Waiting => Ok(event(TaskCancelled { task: id, reason: CancelReason::Requested })),
+            TaskState::Leased => {
+                let lease = task.lease.as_ref().expect("a leased task has a lease");
+                if lease.cancel_at.is_some() {
+                    return Ok(Decision::Already(outcome(task)));
+                }
+                let cancel_at = lease_end(now, lease.length_ms);
+                Ok(event(CancelRequested { task: id, cancel_at }))
+            }
+            TaskState::Cancelled => Ok(Decision::Already(outcome(task))),
+            TaskState::Completed | TaskState::Failed => {
+                Err(Refusal::Finished { task: id, state: task.state })
+            }
+        }
+    }
+
+    fn retry(&self, id: TaskId) -> Result<Decision, Refusal> {
+        let task = self.known(id)?;
+        if task.state != TaskState::Failed {
+            return Err(Refusal::NotFailed { task: id, state: task.state });
+        }
+        Ok(event(TaskRetried { task: id }))
+    }
+
+    fn expire(&self, id: TaskId, now: Timestamp) -> Decision {
+        let Some(task) = self.task(id) else { return Decision::Nothing };
+        let over = |limit: Option<Timestamp>| limit.is_some_and(|limit| limit <= now);
+        match (task.state, task.lease.as_deref()) {
+            (TaskState::Waiting, _) if over(task.ttl_at()) => event(TaskExpired { task: id }),
+            (TaskState::Leased, Some(lease)) => {
+                let next = next_after(task, lease, now);
+                if over(lease.cancel_at) {
+                    event(TaskCancelled { task: id, reason: CancelReason::Unheeded })
+                } else if over(lease.timeout_at) {
+                    event(LeaseExpired { task: id, lease: lease.id, reason: ExpiryReason::Timeout, next })
+                } else if over(Some(lease.expires_at)) {
+                    event(LeaseExpired { task: id, lease: lease.id, reason: ExpiryReason::Silent, next })
+                } else {
+                    Decision::Nothing
+                }
+            }
+            (
+                TaskState::Waiting
+                | TaskState::Leased
+                | TaskState::Completed
+                | TaskState::Failed
+                | TaskState::Cancelled,
+                _,
+            ) => Decision::Nothing,
+        }
+    }
+
+    fn purge(&self, retention: Retention, now: Timestamp) -> Decision {
+        let over = |ended: &std::collections::BTreeSet<(Timestamp, TaskId)>, kept_ms: u64| {
+            let too_many = ended.len().saturating_sub(retention.count);
+            let old = |at: Timestamp| at.plus(kept_ms) <= now;
+            let oldest = ended.iter().take(PURGE_TASKS_MAX).enumerate();
+            oldest
+                .take_while(|(n, (at, _))| *n < too_many || old(*at))
+                .map(|(_, (_, id))| *id)
+                .collect::<Vec<_>>()
+        };
+        let mut ids = over(&self.done, retention.done_ms);
+        ids.extend(over(&self.failed, retention.failed_ms));
+        ids.truncate(PURGE_TASKS_MAX);
+        if ids.is_empty() {
+            return Decision::Nothing;
+        }
+        let tasks =
+            ids.into_iter().map(|task| Purge { task, key_until: self.key_until(task, now) }).collect();
+        event(TaskPurged { tasks })
+    }
+
+    /// Until when the key of a task is remembered past its purge, if it has one that is not over already.
+    fn key_until(&self, id: TaskId, now: Timestamp) -> Option<Timestamp> {
+        let task = self.tasks.get(id).expect("an ended task is there");
+        let until = task.ending().expect("an ended task has an ending").at.plus(KEY_KEPT_MS);
+        (task.key().is_some() && until > now).then_some(until)
+    }
+
+    fn known(&self, id: TaskId) -> Result<&Task, Refusal> {
+        self.task(id).ok_or(Refusal::NotFound(id))
+    }
+
+    /// The lease, if it is the current one of this task, live, and of this worker.
+    fn held(
+        &self,
+        id: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        now: Timestamp,
+    ) -> Result<&LiveLease, Refusal> {
+        let stale = |why| Refusal::StaleLease { task: id, lease, why };
+        let task = self.known(id)?;
+        let held = task.lease.as_deref().ok_or_else(|| stale(why_not_leased(task, lease)))?;
+        if held.id != lease {
+            return Err(stale("another lease has replaced it, or it never was of this task"));
+        }
+        if !held.is_live(now) {
+            return Err(stale("it has expired"));
+        }
+        if worker.is_some_and(|worker| *worker != held.worker) {
+            return Err(stale("it belongs to another worker"));
+        }
+        Ok(held)
+    }
+
+    /// What came of the same call when it was made the first time.
+    fn repeat(
+        &self,
+        id: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        end: AttemptEnd,
+    ) -> Result<Option<Decision>, Refusal> {
+        let task = self.known(id)?;
+        let attempt =
+            task.attempts().iter().rev().find(|attempt| attempt.lease == lease && attempt.end == end);
+        let Some(attempt) = attempt else { return Ok(None) };
+        if worker.is_some_and(|worker| *worker != attempt.worker) {
+            return Err(Refusal::StaleLease { task: id, lease, why: "it belonged to another worker" });
+        }
+        let not_before_at = (attempt.left == TaskState::Waiting).then_some(attempt.not_before);
+        let outcome = Outcome { id, state: attempt.left, not_before_at, cancel_requested: false };
+        Ok(Some(Decision::Already(outcome)))
+    }
+}
+
+/// Whether another attempt may help, in the eyes of the worker.
+enum Retry {
+    Allowed,
+    Useless,
+}
+
+/// What a caller hears about a task.
+pub(crate) fn outcome(task: &Task) -> Outcome {
+    let waiting = task.state == TaskState::Waiting;
+    let cancel_requested = task.lease.as_ref().is_some_and(|lease| lease.cancel_at.is_some());
+    Outcome {
+        id: task.id,
+        state: task.state,
+        not_before_at: waiting.then_some(task.not_before),
+        cancel_requested,
+    }
+}
+
+fn event(event: impl Into<Event>) -> Decision {
+    Decision::Event(event.into())
+}
+
+fn extension(lease: &LiveLease, now: Timestamp) -> Extension {
+    Extension { lease: lease.id, expires_at: lease.expires_at.max(lease_end(now, lease.length_ms)) }
+}
+
+/// Where a task goes when an attempt that counts ends without success.
+fn next_after(task: &Task, lease: &LiveLease, not_before: Timestamp) -> Next {
+    if lease.cancel_at.is_some() {
+        Next::Cancelled
+    } else if task.charged + 1 >= task.max_attempts {
+        Next::Failed
+    } else {
+        Next::Waiting { not_before }
+    }
+}
+
+/// How long a task waits after the failure of its running attempt. The jitter takes away up to a tenth; it
+/// comes from the id and the attempt, so that it is the same wherever it is computed.
+fn backoff_ms(task: &Task) -> u64 {
+    let Backoff { base_ms, factor, max_ms } = task.backoff();
+    #[expect(clippy::cast_precision_loss, reason = "a wait of at most a year is exact")]
+    let (mut wait, max) = (base_ms as f64, max_ms as f64);
+    for _ in 0..task.charged {
+        if wait >= max {
+            break;
+        }
+        wait *= factor;
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and max_ms")]
+    let wait = wait.min(max) as u64;
+    wait - wait / 10 * (mix(task.id.0, task.charged) % 1_000) / 1_000
+}
+
+/// Spreads neighbouring ids evenly.
+fn mix(id: u64, attempt: u32) -> u64 {
+    let mut x =
+        id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(attempt).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    x ^= x >> 31;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ (x >> 29)
+}
+
+fn why_not_leased(task: &Task, lease: LeaseId) -> &'static str {
+    let attempt = task.attempts().iter().rev().find(|attempt| attempt.lease == lease);
+    match attempt.map(|attempt| attempt.end) {
+        Some(AttemptEnd::Completed) => "the task was completed under it",
+        Some(AttemptEnd::Failed) => "the attempt was reported as failed",
+        Some(AttemptEnd::Released) => "it was released",
+        Some(AttemptEnd::Silent) => "it has expired, because its worker was not heard of in time",
+        Some(AttemptEnd::Timeout) => "it has expired, because the attempt took longer than the task allows",
+        Some(AttemptEnd::Cancelled) => "the task was cancelled",
+        None => "the task is not leased under it",
+    }
+}

@@ -1,0 +1,41 @@
+//! Why not: every reason for which the rules refuse a command. A refusal leaves no trace.
+
+use crate::{Key, LeaseId, TaskId, TaskState};
+
+/// A refusal, with a stable [`code`](Refusal::code) for programs and a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{field}: {problem}")]
+    Invalid { field: &'static str, problem: String },
+    #[error("{field} has {bytes} bytes, at most {max} are accepted")]
+    TooLarge { field: &'static str, bytes: usize, max: usize },
+    #[error("there is no task {0}; it may have been purged")]
+    NotFound(TaskId),
+    #[error("lease {lease} of task {task} is not valid: {why}")]
+    StaleLease { task: TaskId, lease: LeaseId, why: &'static str },
+    #[error("key {key:?} belongs to task {task}, which was submitted with a different request")]
+    KeyConflict { key: Key, task: TaskId },
+    #[error("task {task} is {state}; only FAILED tasks can be retried")]
+    NotFailed { task: TaskId, state: TaskState },
+    #[error("task {task} is {state} and cannot be cancelled any more")]
+    Finished { task: TaskId, state: TaskState },
+    #[error("an internal error kept this command from being decided; nothing was changed")]
+    Internal,
+}
+
+impl Refusal {
+    /// The word that programs match on. It never changes.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Invalid { .. } => "invalid",
+            Self::TooLarge { .. } => "too_large",
+            Self::NotFound(_) => "not_found",
+            Self::StaleLease { .. } => "stale_lease",
+            Self::KeyConflict { .. } => "key_conflict",
+            Self::NotFailed { .. } => "not_failed",
+            Self::Finished { .. } => "finished",
+            Self::Internal => "internal",
+        }
+    }
+}

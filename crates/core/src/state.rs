@@ -1,0 +1,388 @@
+//! The state: what the journal amounts to. Only tasks are kept; everything else here is an index over them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::capture::Capture;
+use crate::limits::{PAGE_MAX, PAGE_SCAN_MAX};
+use crate::sorted::{Keyed, Sorted};
+use crate::{Key, LeaseId, LiveLease, Name, Position, Task, TaskId, TaskState, Term, Timestamp};
+
+/// All tasks of a domain, after the event at [`State::position`].
+#[derive(Debug, Default)]
+pub struct State {
+    pub(crate) position: Position,
+    pub(crate) at: Timestamp,
+    pub(crate) term: Term,
+    pub(crate) epoch: u64,
+    pub(crate) format: u8,
+
+    pub(crate) tasks: Sorted<Task>,
+    pub(crate) queues: BTreeMap<Name, Queue>,
+    pub(crate) leases: BTreeMap<LeaseId, TaskId>,
+    /// Workers that have leases, with their number.
+    pub(crate) holders: BTreeMap<Name, u64>,
+    /// Live leases by the lease call that got them: (worker, request id).
+    pub(crate) requests: BTreeMap<(Name, Name), Vec<LeaseId>>,
+    pub(crate) keys: BTreeMap<(Name, Key), TaskId>,
+    /// Waiting tasks whose time has not come.
+    pub(crate) delayed: BTreeSet<(Timestamp, TaskId)>,
+    /// When a lease, or the ttl of a waiting task, ends; one entry per task at most.
+    pub(crate) ends: BTreeSet<(Timestamp, TaskId)>,
+    /// Completed and cancelled tasks by the time of their end.
+    pub(crate) done: BTreeSet<(Timestamp, TaskId)>,
+    /// Dead letters by the time of their end.
+    pub(crate) failed: BTreeSet<(Timestamp, TaskId)>,
+    /// Purged tasks whose key is remembered until a time.
+    pub(crate) remembered: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) capture: Option<Capture>,
+}
+
+/// The tasks of one queue.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) ready: Sorted<Ready>,
+    pub(crate) counts: QueueCounts,
+}
+
+/// How many tasks of a queue are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Waiting, whether their time has come or not.
+    pub waiting: u64,
+    pub leased: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub cancelled: u64,
+}
+
+/// A queue as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counts {
+    pub queue: Name,
+    pub ready: u64,
+    pub all: QueueCounts,
+    /// Since when the next task in line could be leased.
+    pub ready_since: Option<Timestamp>,
+}
+
+/// A task that could be leased now, in the order in which that is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    /// The priority, turned around: the largest comes first.
+    rank: i32,
+    id: TaskId,
+}
+
+impl Ready {
+    pub(crate) fn of(task: &Task) -> Self {
+        Self { rank: -task.priority, id: task.id }
+    }
+
+    pub(crate) fn id(self) -> TaskId {
+        self.id
+    }
+}
+
+impl Keyed for Ready {
+    type Key = (i32, TaskId);
+    fn key(&self) -> Self::Key {
+        (self.rank, self.id)
+    }
+}
+
+impl Keyed for Task {
+    type Key = TaskId;
+    fn key(&self) -> TaskId {
+        self.id
+    }
+}
+
+impl QueueCounts {
+    /// The count of one state.
+    pub(crate) fn of(&mut self, state: TaskState) -> &mut u64 {
+        match state {
+            TaskState::Waiting => &mut self.waiting,
+            TaskState::Leased => &mut self.leased,
+            TaskState::Completed => &mut self.completed,
+            TaskState::Failed => &mut self.failed,
+            TaskState::Cancelled => &mut self.cancelled,
+        }
+    }
+
+    fn total(self) -> u64 {
+        self.waiting + self.leased + self.completed + self.failed + self.cancelled
+    }
+}
+
+impl State {
+    /// The state before the first event.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { format: crate::FORMAT, ..Self::default() }
+    }
+
+    /// The last event that is part of this state.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The time of the last event.
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    #[must_use]
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// A task that was not purged.
+    #[must_use]
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.tasks.get(id).filter(|task| !task.purged)
+    }
+
+    /// The task that a live lease is for.
+    #[must_use]
+    pub fn leased(&self, lease: LeaseId) -> Option<&Task> {
+        self.leases.get(&lease).and_then(|task| self.tasks.get(*task))
+    }
+
+    /// Tasks that are leased now.
+    #[must_use]
+    pub fn lease_count(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Live leases of a worker.
+    #[must_use]
+    pub fn held_by(&self, worker: &Name) -> u64 {
+        self.holders.get(worker).copied().unwrap_or(0)
+    }
+
+    /// Workers that have live leases, with their number.
+    pub fn holders(&self) -> impl Iterator<Item = (&Name, u64)> {
+        self.holders.iter().map(|(worker, leases)| (worker, *leases))
+    }
+
+    /// The live leases that an earlier lease call of the same name got.
+    #[must_use]
+    pub fn granted_to(&self, worker: &Name, request_id: &Name) -> &[LeaseId] {
+        self.requests.get(&(worker.clone(), request_id.clone())).map_or(&[], Vec::as_slice)
+    }
+
+    /// All queues that have tasks, by name.
+    pub fn queues(&self) -> impl Iterator<Item = Counts> {
+        self.queues.iter().map(|(name, queue)| {
+            let next = queue.ready.first().and_then(|next| self.tasks.get(next.id()));
+            let ready_since = next.map(|task| task.not_before.max(task.created_at));
+            Counts { queue: name.clone(), ready: queue.ready.len() as u64, all: queue.counts, ready_since }
+        })
+    }
+
+    /// A page of tasks after an id, lowest id first, and where the next page begins.
+    #[must_use]
+    pub fn list(&self, filter: &Filter, after: Option<TaskId>, limit: usize) -> (Vec<&Task>, Option<TaskId>) {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let mut found = Vec::new();
+        let mut last = after;
+        for (scanned, task) in self.tasks.after(after).enumerate() {
+            if found.len() == limit || scanned == PAGE_SCAN_MAX {
+                return (found, last);
+            }
+            last = Some(task.id);
+            if filter.matches(task) {
+                found.push(task);
+            }
+        }
+        (found, None)
+    }
+
+    /// When something is to be done next if no command comes: a delay that is over, a right that ends.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let delayed = self.delayed.first().map(|(at, _)| *at);
+        let ends = self.ends.first().map(|(at, _)| *at);
+        delayed.into_iter().chain(ends).min()
+    }
+
+    /// A task for which [`Command::Expire`](crate::Command::Expire) has something to decide.
+    #[must_use]
+    pub fn next_end(&self, now: Timestamp) -> Option<TaskId> {
+        self.ends.first().filter(|(at, _)| *at <= now).map(|(_, task)| *task)
+    }
+
+    /// Lets tasks whose time has come stand in line. Changes only indexes: whether a task may be leased is a
+    /// question of its `not_before` and the time of asking, whatever was called before. Answers their queues.
+    pub fn advance(&mut self, now: Timestamp, mut woken: impl FnMut(&Name)) {
+        while let Some(&(at, id)) = self.delayed.first().filter(|(at, _)| *at <= now) {
+            self.delayed.remove(&(at, id));
+            let task = self.tasks.get(id).expect("a delayed task is there");
+            let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
+            queue.ready.insert(Ready::of(task));
+            woken(&task.queue);
+        }
+    }
+
+    /// The task that a queue would hand out first.
+    pub(crate) fn first_ready(&self, queue: &Name) -> Option<Ready> {
+        self.queues.get(queue)?.ready.first().copied()
+    }
+
+    /// Whether a queue has a task that could be leased.
+    #[must_use]
+    pub fn has_ready(&self, queue: &Name) -> bool {
+        self.first_ready(queue).is_some()
+    }
+
+    /// The name as it is kept already, so that a million tasks share one text.
+    pub(crate) fn shared_queue(&self, queue: &Name) -> Name {
+        self.queues.get_key_value(queue).map_or_else(|| queue.clone(), |(name, _)| name.clone())
+    }
+
+    pub(crate) fn shared_worker(&self, worker: &Name) -> Name {
+        self.holders.get_key_value(worker).map_or_else(|| worker.clone(), |(name, _)| name.clone())
+    }
+
+    /// Takes a task out of all indexes, before it changes.
+    pub(crate) fn unindex(&mut self, id: TaskId) {
+        let task = self.tasks.get(id).expect("an event names a task that was created before it");
+        assert!(!task.purged, "a purged task does not change");
+        let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
+        *queue.counts.of(task.state) -= 1;
+        match task.state {
+            TaskState::Waiting => {
+                if queue.ready.remove(Ready::of(task).key()).is_none() {
+                    self.delayed.remove(&(task.not_before, id));
+                }
+                if let Some(ttl_at) = task.ttl_at() {
+                    self.ends.remove(&(ttl_at, id));
+                }
+            }
+            TaskState::Leased => {
+                let lease = task.lease.as_ref().expect("a leased task has a lease");
+                self.ends.remove(&(lease.ends_at(), id));
+                self.leases.remove(&lease.id);
+                forget_holder(&mut self.holders, &lease.worker);
+                forget_request(&mut self.requests, lease);
+            }
+            TaskState::Completed | TaskState::Cancelled => {
+                self.done.remove(&(task.ending().map_or(self.at, |ending| ending.at), id));
+            }
+            TaskState::Failed => {
+                self.failed.remove(&(task.ending().map_or(self.at, |ending| ending.at), id));
+            }
+        }
+    }
+
+    /// Puts a task into all indexes, after it changed.
+    pub(crate) fn index(&mut self, id: TaskId) {
+        let task = self.tasks.get(id).expect("an event names a task that was created before it");
+        if let Some(claim) = task.key() {
+            self.keys.insert((task.queue.clone(), claim.key.clone()), id);
+        }
+        if task.purged {
+            let until = task.past.as_ref().map_or(Timestamp(0), |past| past.key_until);
+            self.remembered.insert((until, id));
+            return;
+        }
+        if !self.queues.contains_key(&task.queue) {
+            self.queues.insert(task.queue.clone(), Queue::default());
+        }
+        let queue = self.queues.get_mut(&task.queue).expect("it was just made sure");
+        *queue.counts.of(task.state) += 1;
+        match task.state {
+            TaskState::Waiting => {
+                if task.not_before <= self.at {
+                    queue.ready.insert(Ready::of(task));
+                } else {
+                    self.delayed.insert((task.not_before, id));
+                }
+                if let Some(ttl_at) = task.ttl_at() {
+                    self.ends.insert((ttl_at, id));
+                }
+            }
+            TaskState::Leased => {
+                let lease = task.lease.as_ref().expect("a leased task has a lease");
+                self.ends.insert((lease.ends_at(), id));
+                let other = self.leases.insert(lease.id, id);
+                assert!(other.is_none(), "a lease id is used once");
+                *self.holders.entry(lease.worker.clone()).or_default() += 1;
+                if let Some(request_id) = &lease.request_id {
+                    let request = (lease.worker.clone(), request_id.clone());
+                    self.requests.entry(request).or_default().push(lease.id);
+                }
+            }
+            TaskState::Completed | TaskState::Cancelled => {
+                self.done.insert((task.ending().map_or(self.at, |ending| ending.at), id));
+            }
+            TaskState::Failed => {
+                self.failed.insert((task.ending().map_or(self.at, |ending| ending.at), id));
+            }
+        }
+    }
+
+    /// Forgets keys of purged tasks whose time is over; a few at a time, so that no event is slow.
+    pub(crate) fn forget_keys(&mut self, now: Timestamp) {
+        for _ in 0..4 {
+            let Some(&(until, id)) = self.remembered.first().filter(|(until, _)| *until <= now) else {
+                return;
+            };
+            self.remembered.remove(&(until, id));
+            self.save_for_capture(id);
+            let task = self.tasks.remove(id).expect("a remembered task is there");
+            let claim = task.key().expect("only a task with a key is remembered");
+            let name = (task.queue.clone(), claim.key.clone());
+            if self.keys.get(&name) == Some(&id) {
+                self.keys.remove(&name);
+            }
+        }
+    }
+
+    /// Drops a queue that has no tasks left.
+    pub(crate) fn drop_if_empty(&mut self, queue: &Name) {
+        if self.queues.get(queue).is_some_and(|queue| queue.counts.total() == 0) {
+            self.queues.remove(queue);
+        }
+    }
+}
+
+fn forget_holder(holders: &mut BTreeMap<Name, u64>, worker: &Name) {
+    let leases = holders.get_mut(worker).expect("the worker of a lease is counted");
+    *leases -= 1;
+    if *leases == 0 {
+        holders.remove(worker);
+    }
+}
+
+fn forget_request(requests: &mut BTreeMap<(Name, Name), Vec<LeaseId>>, lease: &LiveLease) {
+    let Some(request_id) = &lease.request_id else { return };
+    let request = (lease.worker.clone(), request_id.clone());
+    let Some(leases) = requests.get_mut(&request) else { return };
+    leases.retain(|id| *id != lease.id);
+    if leases.is_empty() {
+        requests.remove(&request);
+    }
+}
+
+/// Which tasks of a list are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub queue: Option<Name>,
+    pub state: Option<TaskState>,
+}
+
+impl Filter {
+    fn matches(&self, task: &Task) -> bool {
+        !task.purged
+            && self.queue.as_ref().is_none_or(|queue| *queue == task.queue)
+            && self.state.is_none_or(|state| state == task.state)
+    }
+}

@@ -1,0 +1,89 @@
+//! Tasks as others see them: from the state to the wire.
+
+use crate::decide::outcome;
+use crate::wire::{AttemptView, LeaseView, Leased, Outcome, TaskSummary, TaskView};
+use crate::{Attempt, LiveLease, Task, TaskState};
+
+impl Task {
+    /// What a caller hears about it after a command.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        outcome(self)
+    }
+
+    /// What a worker gets with its lease; `None` when the task is not leased.
+    #[must_use]
+    pub fn handed_out(&self) -> Option<Leased> {
+        let lease = self.lease.as_deref()?;
+        Some(Leased {
+            task_id: self.id,
+            lease_id: lease.id,
+            queue: self.queue.clone(),
+            attempt: lease.attempt,
+            payload: self.payload.clone(),
+            lease_ms: lease.length_ms,
+        })
+    }
+
+    #[must_use]
+    pub fn view(&self) -> TaskView {
+        TaskView {
+            summary: self.summary(),
+            payload: self.payload.clone(),
+            result: self.ending().and_then(|ending| ending.result.clone()),
+            backoff: self.backoff(),
+            attempts: self.attempts().iter().map(attempt_view).collect(),
+        }
+    }
+
+    #[must_use]
+    pub fn summary(&self) -> TaskSummary {
+        let running = u32::from(self.state == TaskState::Leased);
+        let waits = self.state == TaskState::Waiting && self.not_before > self.created_at;
+        TaskSummary {
+            id: self.id,
+            queue: self.queue.clone(),
+            state: self.state,
+            priority: self.priority,
+            key: self.key().map(|claim| claim.key.clone()),
+            attempt: self.charged + running,
+            max_attempts: self.max_attempts,
+            round: self.round(),
+            created_at: self.created_at,
+            not_before_at: waits.then_some(self.not_before),
+            ttl_at: self.ttl_at(),
+            timeout_ms: self.timeout_ms(),
+            lease: self.lease.as_deref().map(lease_view),
+            ended_at: self.ending().map(|ending| ending.at),
+            reason: self.ending().and_then(|ending| ending.reason.clone()),
+            error: self.attempts().iter().rev().find_map(|attempt| attempt.error.clone()),
+        }
+    }
+}
+
+fn lease_view(lease: &LiveLease) -> LeaseView {
+    LeaseView {
+        lease_id: lease.id,
+        worker: lease.worker.clone(),
+        attempt: lease.attempt,
+        granted_at: lease.granted_at,
+        expires_at: lease.expires_at,
+        timeout_at: lease.timeout_at,
+        cancel_requested: lease.cancel_at.is_some(),
+        progress: lease.progress,
+        note: lease.note.clone(),
+    }
+}
+
+fn attempt_view(attempt: &Attempt) -> AttemptView {
+    AttemptView {
+        attempt: attempt.number,
+        round: attempt.round,
+        lease_id: attempt.lease,
+        worker: attempt.worker.clone(),
+        started_at: attempt.started_at,
+        ended_at: attempt.ended_at,
+        outcome: attempt.end.as_str().to_owned(),
+        error: attempt.error.clone(),
+    }
+}

@@ -1,0 +1,553 @@
+//! The JSON of the HTTP interface: requests, answers and problems, shared by the server and its clients.
+//!
+//! Requests refuse unknown fields. Times are `*_at` in Unix milliseconds, durations `*_ms`; ids are numbers.
+//! Sizes and ranges are checked by [`crate::Command`], in one place for every way in.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Term, Timestamp};
+
+/// Derives what every wire type has: JSON both ways, and a schema for the OpenAPI document.
+macro_rules! wire {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* })*) => {$(
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        $(#[$meta])*
+        pub struct $name { $($body)* }
+    )*};
+}
+
+wire! {
+    /// A task to be done: the body of `POST /v1/tasks`.
+    pub struct Submit {
+        pub queue: Name,
+        pub payload: Json,
+        /// Makes a repeat of this request find the first task, within its queue.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub key: Option<Key>,
+        /// Larger is sooner.
+        #[serde(default)]
+        pub priority: i32,
+        #[serde(default)]
+        pub delay_ms: u64,
+        #[serde(default = "default_max_attempts")]
+        pub max_attempts: u32,
+        /// Ends an attempt this long after its grant, heartbeats or not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_ms: Option<u64>,
+        /// Cancels the task when it still waits after this time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ttl_ms: Option<u64>,
+        #[serde(default)]
+        pub backoff: Backoff,
+    }
+
+    /// How long a failed task waits: `base_ms × factor ^ (attempt − 1)`, at most `max_ms`, less up to a tenth.
+    #[derive(Copy, minicbor::Encode, minicbor::Decode)]
+    pub struct Backoff {
+        #[n(0)]
+        #[serde(default = "default_base_ms")]
+        pub base_ms: u64,
+        #[n(1)]
+        #[serde(default = "default_factor")]
+        pub factor: f64,
+        #[n(2)]
+        #[serde(default = "default_max_ms")]
+        pub max_ms: u64,
+    }
+
+    /// The task that a submit made, or found under its key.
+    #[derive(Copy)]
+    pub struct Submitted {
+        pub id: TaskId,
+        pub state: TaskState,
+    }
+
+    /// The body of `POST /v1/tasks/batch`.
+    pub struct SubmitBatch {
+        pub tasks: Vec<Submit>,
+    }
+
+    /// The body of `POST /v1/queues/{queue}/lease`.
+    pub struct LeaseQueue {
+        pub worker: Name,
+        #[serde(default = "default_max")]
+        pub max: usize,
+        #[serde(default = "default_lease_ms")]
+        pub lease_ms: u64,
+        /// How long to wait for a task when there is none.
+        #[serde(default)]
+        pub wait_ms: u64,
+        /// Makes a repeat of this request get the same leases, while they are live.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub request_id: Option<Name>,
+        /// How many tasks the worker can run at once: with live leases counted, it gets no more than this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub capacity: Option<u32>,
+    }
+
+    /// The body of `POST /v1/lease`: the same from several queues.
+    pub struct LeaseQueues {
+        pub queues: Vec<Name>,
+        pub worker: Name,
+        #[serde(default = "default_max")]
+        pub max: usize,
+        #[serde(default = "default_lease_ms")]
+        pub lease_ms: u64,
+        #[serde(default)]
+        pub wait_ms: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub request_id: Option<Name>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub capacity: Option<u32>,
+    }
+
+    /// What a lease call got; empty when there was nothing to do.
+    pub struct Leases {
+        pub leases: Vec<Leased>,
+        /// How long the call waited: a lease counts from `sent + waited_ms` on the worker's clock.
+        pub waited_ms: u64,
+    }
+
+    /// One task, handed to a worker for a time.
+    pub struct Leased {
+        pub task_id: TaskId,
+        /// The fencing token: give it to whatever the task writes to.
+        pub lease_id: LeaseId,
+        pub queue: Name,
+        pub attempt: u32,
+        pub payload: Json,
+        pub lease_ms: u64,
+    }
+
+    /// The body of `POST /v1/tasks/{id}/heartbeat`.
+    pub struct Heartbeat {
+        pub lease_id: LeaseId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub worker: Option<Name>,
+        /// 0 to 100.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub progress: Option<u8>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub note: Option<String>,
+    }
+
+    /// A lease that goes on: for `lease_ms` from when the heartbeat was sent.
+    #[derive(Copy)]
+    pub struct Extended {
+        pub lease_ms: u64,
+        pub cancel_requested: bool,
+    }
+
+    /// The body of `POST /v1/tasks/{id}/complete`.
+    pub struct Complete {
+        pub lease_id: LeaseId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub worker: Option<Name>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub result: Option<Json>,
+    }
+
+    /// The body of `POST /v1/tasks/{id}/fail`.
+    pub struct Fail {
+        pub lease_id: LeaseId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub worker: Option<Name>,
+        pub error: String,
+        /// Whether another attempt may help.
+        #[serde(default = "default_retry")]
+        pub retry: bool,
+    }
+
+    /// The body of `POST /v1/tasks/{id}/release`.
+    pub struct Release {
+        pub lease_id: LeaseId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub worker: Option<Name>,
+    }
+
+    /// What became of a task: the answer to complete, fail, release, cancel and retry.
+    #[derive(Copy)]
+    pub struct Outcome {
+        pub id: TaskId,
+        pub state: TaskState,
+        /// When a waiting task may be leased again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub not_before_at: Option<Timestamp>,
+        /// The task is leased and its worker will be told.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub cancel_requested: bool,
+    }
+
+    /// The body of `POST /v1/tasks/complete/batch`.
+    pub struct CompleteBatch {
+        pub items: Vec<CompleteItem>,
+    }
+
+    /// One completion of a batch.
+    pub struct CompleteItem {
+        pub task_id: TaskId,
+        pub lease_id: LeaseId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub result: Option<Json>,
+    }
+
+    /// The body of `POST /v1/workers/{worker}/heartbeat`.
+    pub struct WorkerHeartbeat {
+        pub leases: Vec<LeaseId>,
+    }
+
+    /// What a worker still has.
+    pub struct WorkerExtended {
+        pub extended: Vec<LeaseId>,
+        /// Not valid any more: stop these, somebody else may run them.
+        pub lost: Vec<LeaseId>,
+        /// Extended, but somebody asked to cancel them.
+        pub cancel: Vec<LeaseId>,
+        /// The shortest of the extended leases' lengths; 0 when none was extended.
+        pub lease_ms: u64,
+    }
+
+    /// One task, with all that is known of it.
+    pub struct TaskView {
+        #[serde(flatten)]
+        pub summary: TaskSummary,
+        pub payload: Json,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub result: Option<Json>,
+        pub backoff: Backoff,
+        /// The last attempts, oldest first; the running one is not among them.
+        pub attempts: Vec<AttemptView>,
+    }
+
+    /// One task of a list.
+    pub struct TaskSummary {
+        pub id: TaskId,
+        pub queue: Name,
+        pub state: TaskState,
+        pub priority: i32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub key: Option<Key>,
+        /// Attempts so far in this round, the running one included.
+        pub attempt: u32,
+        pub max_attempts: u32,
+        /// 1, and one more for every retry of a failed task.
+        pub round: u32,
+        pub created_at: Timestamp,
+        /// Not leased before this time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub not_before_at: Option<Timestamp>,
+        /// Cancelled when it still waits at this time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ttl_at: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_ms: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lease: Option<LeaseView>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ended_at: Option<Timestamp>,
+        /// Why it ended the way it did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
+        /// The error of the last failed attempt.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub error: Option<String>,
+    }
+
+    /// The lease that a task is under.
+    pub struct LeaseView {
+        pub lease_id: LeaseId,
+        pub worker: Name,
+        pub attempt: u32,
+        pub granted_at: Timestamp,
+        pub expires_at: Timestamp,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_at: Option<Timestamp>,
+        pub cancel_requested: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub progress: Option<u8>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub note: Option<String>,
+    }
+
+    /// One attempt that ended.
+    pub struct AttemptView {
+        pub attempt: u32,
+        pub round: u32,
+        pub lease_id: LeaseId,
+        pub worker: Name,
+        pub started_at: Timestamp,
+        pub ended_at: Timestamp,
+        /// `completed`, `failed`, `released`, `silent`, `timeout` or `cancelled`.
+        pub outcome: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub error: Option<String>,
+    }
+
+    /// A page of tasks, lowest id first.
+    pub struct TaskPage {
+        pub tasks: Vec<TaskSummary>,
+        /// Where the next page begins; none after the last. A page may be short, even empty, before the last.
+        pub next_cursor: Option<String>,
+    }
+
+    /// Why a task is where it is.
+    pub struct Explanation {
+        pub id: TaskId,
+        pub state: TaskState,
+        /// `delayed`, `backoff`, `behind_n`, `no_worker`, `leased_by`, `cancel_requested` or `finished`.
+        pub code: String,
+        pub detail: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub not_before_at: Option<Timestamp>,
+        /// Tasks of the same queue that go first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ahead: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub worker: Option<Name>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub expires_at: Option<Timestamp>,
+    }
+
+    /// The body of `POST /v1/tasks/{id}/logs`.
+    pub struct LogAppend {
+        pub lease_id: LeaseId,
+        pub lines: Vec<LogText>,
+        /// How many lines of this lease were sent before these; makes a repeat harmless.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub offset: Option<u64>,
+    }
+
+    /// One line of output.
+    pub struct LogText {
+        pub text: String,
+        #[serde(default)]
+        pub stream: LogStream,
+    }
+
+    /// What became of log lines.
+    #[derive(Copy)]
+    pub struct LogAppended {
+        /// Lines of this lease so far, dropped ones included: the `offset` of the next call.
+        pub next: u64,
+        /// Lines of this call that were beyond the cap.
+        pub dropped: u64,
+    }
+
+    /// Some lines of a task's output.
+    pub struct LogPage {
+        pub lines: Vec<LogLine>,
+        pub next_offset: u64,
+        /// Lines of this task that were dropped because they were beyond the cap.
+        pub dropped: u64,
+    }
+
+    /// One stored line.
+    pub struct LogLine {
+        /// Counts the stored lines of a task from 0, over all attempts.
+        pub n: u64,
+        pub attempt: u32,
+        pub at: Timestamp,
+        pub stream: LogStream,
+        pub text: String,
+    }
+
+    /// All queues that have tasks.
+    pub struct QueueList {
+        pub queues: Vec<QueueView>,
+    }
+
+    /// One queue: how much is where, and how fast it moves.
+    pub struct QueueView {
+        pub queue: Name,
+        /// Waiting tasks that could be leased now.
+        pub ready: u64,
+        /// Waiting tasks whose time has not come: delayed, or after a failure.
+        pub delayed: u64,
+        pub leased: u64,
+        pub completed: u64,
+        pub failed: u64,
+        pub cancelled: u64,
+        /// Tasks per second over the last minute.
+        pub submitted_per_s: f64,
+        pub completed_per_s: f64,
+        pub failed_per_s: f64,
+        /// Lease calls that wait for a task now.
+        pub polls: u64,
+        /// When a worker last asked for a task.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub asked_at: Option<Timestamp>,
+        /// How long the task that is next in line has been ready.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub oldest_ms: Option<u64>,
+    }
+
+    /// All workers that were seen lately.
+    pub struct WorkerList {
+        pub workers: Vec<WorkerView>,
+    }
+
+    /// One worker.
+    pub struct WorkerView {
+        pub worker: Name,
+        pub seen_at: Timestamp,
+        pub leases: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub capacity: Option<u32>,
+    }
+
+    /// The nodes of the cluster and who leads.
+    pub struct Cluster {
+        pub leader: Option<String>,
+        pub term: Term,
+        pub epoch: u64,
+        pub position: Position,
+        pub nodes: Vec<NodeView>,
+    }
+
+    /// One node.
+    pub struct NodeView {
+        pub name: String,
+        /// `leader` or `follower`.
+        pub role: String,
+        /// `ACTIVE`, `DRAINING` or `DEAD`.
+        pub state: String,
+        /// Tasks that this node owns or has leased out.
+        pub load: u64,
+        pub position: Position,
+        /// Events that the leader has and this node has not.
+        pub lag: u64,
+    }
+
+    /// `GET /health`.
+    pub struct Health {
+        /// `healthy` or `unhealthy`.
+        pub status: String,
+        pub checks: Vec<HealthCheck>,
+    }
+
+    /// One part of the health.
+    pub struct HealthCheck {
+        pub component: String,
+        #[serde(rename = "isHealthy")]
+        pub is_healthy: bool,
+    }
+
+    /// An error, as `application/problem+json`.
+    pub struct Problem {
+        /// For programs; never changes.
+        pub code: String,
+        /// For people; names the thing.
+        pub detail: String,
+        /// The HTTP status.
+        pub status: u16,
+        pub title: String,
+        /// Finds this answer in the log of the server.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub request_id: Option<String>,
+    }
+
+    /// What is wrong with one item of a batch.
+    pub struct ItemProblem {
+        pub code: String,
+        pub detail: String,
+    }
+
+    /// The answer of `POST /v1/tasks/batch`, in the order of the request.
+    pub struct SubmittedBatch {
+        pub tasks: Vec<Item<Submitted>>,
+    }
+
+    /// The answer of `POST /v1/tasks/complete/batch`, in the order of the request.
+    pub struct CompletedBatch {
+        pub items: Vec<Item<Outcome>>,
+    }
+}
+
+/// One item of a batch's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Item<T> {
+    Done(T),
+    Refused(ItemProblem),
+}
+
+/// Where a line came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum LogStream {
+    #[default]
+    Stdout,
+    Stderr,
+    /// Written by Orchestrix itself, about lines that were dropped.
+    System,
+}
+
+impl LeaseQueue {
+    /// The same request for a list of queues.
+    #[must_use]
+    pub fn from_queue(self, queue: Name) -> LeaseQueues {
+        let Self { worker, max, lease_ms, wait_ms, request_id, capacity } = self;
+        LeaseQueues { queues: vec![queue], worker, max, lease_ms, wait_ms, request_id, capacity }
+    }
+}
+
+impl Submit {
+    /// A task with all defaults.
+    #[must_use]
+    pub fn new(queue: Name, payload: Json) -> Self {
+        Self {
+            queue,
+            payload,
+            key: None,
+            priority: 0,
+            delay_ms: 0,
+            max_attempts: default_max_attempts(),
+            timeout_ms: None,
+            ttl_ms: None,
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { base_ms: default_base_ms(), factor: default_factor(), max_ms: default_max_ms() }
+    }
+}
+
+fn default_max_attempts() -> u32 {
+    3
+}
+
+fn default_base_ms() -> u64 {
+    1_000
+}
+
+fn default_factor() -> f64 {
+    2.0
+}
+
+fn default_max_ms() -> u64 {
+    600_000
+}
+
+fn default_max() -> usize {
+    1
+}
+
+fn default_lease_ms() -> u64 {
+    30_000
+}
+
+fn default_retry() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

@@ -1,0 +1,272 @@
+//! The handle to a running node: one method per thing that can be asked.
+
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use orchestrix_core::wire::{
+    Cluster, Complete, CompleteItem, Explanation, Extended, Fail, Heartbeat, LeaseQueues, Leases, LogAppend,
+    LogAppended, LogPage, Outcome, QueueList, Release, Submit, TaskSummary, TaskView, WorkerExtended, WorkerList,
+};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
+use tokio::sync::{oneshot, watch};
+
+use crate::events::{EventFeed, Events};
+use crate::logs::TaskLogs;
+use crate::request::{Answer, Ask, Error, Recipient, Seen};
+use crate::runner::{Input, Running};
+use crate::stats::Stats;
+
+/// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(crate) inputs: SyncSender<Input>,
+    pub(crate) events: Arc<EventFeed>,
+    pub(crate) logs: Arc<TaskLogs>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) running: Arc<Running>,
+}
+
+/// A waiting caller in this process.
+pub(crate) struct Caller(oneshot::Sender<Result<Answer, Error>>);
+
+impl Recipient for Caller {
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn send(self, answer: Result<Answer, Error>) -> Result<(), Result<Answer, Error>> {
+        self.0.send(answer)
+    }
+}
+
+/// Takes the one kind of answer that a question calls for.
+macro_rules! expect_answer {
+    ($answer:expr, $pattern:pat => $value:expr) => {
+        match $answer? {
+            $pattern => Ok($value),
+            other => unreachable!("the loop answers in kind, not with {other:?}"),
+        }
+    };
+}
+
+impl Node {
+    /// Accepts a task, or finds the one that was submitted with the same key.
+    ///
+    /// # Errors
+    /// As for every method here: see [`Error`].
+    pub async fn submit(&self, task: Submit) -> Result<(Outcome, Seen), Error> {
+        self.command(Command::submit(task)).await
+    }
+
+    /// Accepts many tasks; each stands for itself.
+    ///
+    /// # Errors
+    /// Only when the whole call could not be decided.
+    pub async fn submit_batch(&self, tasks: Vec<Submit>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+        self.batch(tasks.into_iter().map(Command::submit).collect()).await
+    }
+
+    /// Hands out tasks, and waits for them if asked to. A caller who drops the future takes nothing.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn lease(&self, request: LeaseQueues) -> Result<Leases, Error> {
+        request.validate()?;
+        expect_answer!(self.ask(Ask::Lease(request)).await, Answer::Leases(leases) => leases)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn heartbeat(&self, task: TaskId, body: Heartbeat) -> Result<Extended, Error> {
+        let Heartbeat { lease_id: lease, worker, progress, note } = body;
+        let command = Command::Heartbeat { task, lease, worker, progress, note };
+        command.validate()?;
+        expect_answer!(self.ask(Ask::Heartbeat(command)).await, Answer::Extended(extended) => extended)
+    }
+
+    /// Extends all leases of a worker with one event.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn heartbeat_worker(&self, worker: Name, leases: Vec<LeaseId>) -> Result<WorkerExtended, Error> {
+        Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()?;
+        let ask = Ask::HeartbeatAll { worker, leases };
+        expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => extended)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn complete(&self, task: TaskId, body: Complete) -> Result<Outcome, Error> {
+        let Complete { lease_id: lease, worker, result } = body;
+        Ok(self.command(Command::Complete { task, lease, worker, result }).await?.0)
+    }
+
+    /// # Errors
+    /// Only when the whole call could not be decided.
+    pub async fn complete_batch(&self, items: Vec<CompleteItem>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| Command::Complete {
+            task,
+            lease,
+            worker: None,
+            result,
+        };
+        self.batch(items.into_iter().map(complete).collect()).await
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn fail(&self, task: TaskId, body: Fail) -> Result<Outcome, Error> {
+        let Fail { lease_id: lease, worker, error, retry } = body;
+        Ok(self.command(Command::Fail { task, lease, worker, error, retry }).await?.0)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn release(&self, task: TaskId, body: Release) -> Result<Outcome, Error> {
+        let Release { lease_id: lease, worker } = body;
+        Ok(self.command(Command::Release { task, lease, worker }).await?.0)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn cancel(&self, task: TaskId) -> Result<Outcome, Error> {
+        Ok(self.command(Command::Cancel { task }).await?.0)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn retry(&self, task: TaskId) -> Result<Outcome, Error> {
+        Ok(self.command(Command::Retry { task }).await?.0)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn task(&self, id: TaskId) -> Result<TaskView, Error> {
+        expect_answer!(self.ask(Ask::Task(id)).await, Answer::Task(task) => *task)
+    }
+
+    /// A page of tasks after an id, and the id after which the next page begins.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn tasks(
+        &self,
+        filter: Filter,
+        after: Option<TaskId>,
+        limit: usize,
+    ) -> Result<(Vec<TaskSummary>, Option<TaskId>), Error> {
+        let ask = Ask::Tasks { filter, after, limit };
+        expect_answer!(self.ask(ask).await, Answer::Tasks { tasks, next } => (tasks, next))
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn explain(&self, id: TaskId) -> Result<Explanation, Error> {
+        expect_answer!(self.ask(Ask::Explain(id)).await, Answer::Explanation(explanation) => *explanation)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn queues(&self) -> Result<QueueList, Error> {
+        expect_answer!(self.ask(Ask::Queues).await, Answer::Queues(queues) => queues)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn workers(&self) -> Result<WorkerList, Error> {
+        expect_answer!(self.ask(Ask::Workers).await, Answer::Workers(workers) => workers)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn cluster(&self) -> Result<Cluster, Error> {
+        expect_answer!(self.ask(Ask::Cluster).await, Answer::Cluster(cluster) => cluster)
+    }
+
+    /// Stores lines of output of a running attempt.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn append_logs(&self, task: TaskId, body: LogAppend) -> Result<LogAppended, Error> {
+        let ask = Ask::Attempt { task, lease: body.lease_id };
+        let attempt = expect_answer!(self.ask(ask).await, Answer::Attempt(attempt) => attempt)?;
+        self.logs.append(task, attempt, body).await
+    }
+
+    /// Lines of output from the `offset`-th on; of one attempt, or of all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn logs(&self, task: TaskId, offset: u64, limit: usize, attempt: Option<u32>) -> Result<LogPage, Error> {
+        self.logs.read(task, offset, limit, attempt).await
+    }
+
+    /// Changes whenever a task gets more lines of output.
+    #[must_use]
+    pub fn log_changes(&self, task: TaskId) -> watch::Receiver<u64> {
+        self.logs.changes(task)
+    }
+
+    /// Durable events after a position, or from now on, as they come.
+    #[must_use]
+    pub fn events(&self, after: Option<Position>) -> Events {
+        self.events.subscribe(after)
+    }
+
+    /// Numbers about what this node has done.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Waits until the node has stopped, whatever the reason.
+    ///
+    /// # Errors
+    /// The failure that stopped it.
+    pub async fn stopped(&self) -> Result<(), crate::Failure> {
+        self.running.stopped().await
+    }
+
+    /// Stops cleanly: refuses what is new, answers what was asked, makes everything durable.
+    ///
+    /// # Errors
+    /// The failure that kept it from a clean stop.
+    pub async fn stop(&self) -> Result<(), crate::Failure> {
+        let inputs = self.inputs.clone();
+        // The queue may be full; waiting for room must not block the runtime.
+        let sent = tokio::task::spawn_blocking(move || inputs.send(Input::Stop)).await;
+        drop(sent);
+        self.running.stopped().await
+    }
+
+    async fn command(&self, command: Command) -> Result<(Outcome, Seen), Error> {
+        command.validate()?;
+        let answer = self.ask(Ask::Command(command)).await;
+        expect_answer!(answer, Answer::Outcome { outcome, seen } => (outcome, seen))
+    }
+
+    /// Commands that are not valid are refused one by one; the others are decided in order.
+    async fn batch(&self, commands: Vec<Command>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+        let checked: Vec<Result<(), Refusal>> = commands.iter().map(Command::validate).collect();
+        let valid = commands.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(command, _)| command);
+        let valid: Vec<Command> = valid.collect();
+        let answer = self.ask(Ask::Batch(valid)).await;
+        let mut decided = expect_answer!(answer, Answer::Batch(outcomes) => outcomes.into_iter())?;
+        let in_order = |check: Result<(), Refusal>| {
+            check.and_then(|()| decided.next().expect("the loop answers every command of a batch"))
+        };
+        Ok(checked.into_iter().map(in_order).collect())
+    }
+
+    async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
+        let (sender, receiver) = oneshot::channel();
+        match self.inputs.try_send(Input::Ask(ask, Caller(sender))) {
+            Ok(()) => receiver.await.unwrap_or(Err(Error::OutcomeUnknown)),
+            Err(TrySendError::Full(_)) => {
+                self.stats.overloaded.add(1);
+                Err(Error::Overloaded)
+            }
+            Err(TrySendError::Disconnected(_)) => Err(Error::Stopping),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What callers ask of a node and what they hear.
+
+use orchestrix_core::wire::{
+    Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, TaskSummary, TaskView, WorkerExtended,
+    WorkerList,
+};
+use orchestrix_core::{Command, Filter, LeaseId, Refusal, TaskId};
+
+/// A question to the decision loop. Everything in it has been validated.
+#[derive(Debug)]
+pub enum Ask {
+    /// One command that has an outcome: submit, complete, fail, release, cancel, retry.
+    Command(Command),
+    /// Many of them, decided one after the other; each stands for itself.
+    Batch(Vec<Command>),
+    /// Extends one lease.
+    Heartbeat(Command),
+    /// Extends all leases of a worker.
+    HeartbeatAll { worker: orchestrix_core::Name, leases: Vec<LeaseId> },
+    Lease(LeaseQueues),
+    /// Whether a lease may write logs, and for which attempt.
+    Attempt { task: TaskId, lease: LeaseId },
+    Task(TaskId),
+    Tasks { filter: Filter, after: Option<TaskId>, limit: usize },
+    Explain(TaskId),
+    Queues,
+    Workers,
+    Cluster,
+}
+
+/// The answer to a question, of the kind that the question calls for.
+#[derive(Debug)]
+pub enum Answer {
+    Outcome { outcome: Outcome, seen: Seen },
+    Batch(Vec<Result<Outcome, Refusal>>),
+    Extended(Extended),
+    WorkerExtended(WorkerExtended),
+    Leases(Leases),
+    Attempt(u32),
+    Task(Box<TaskView>),
+    Tasks { tasks: Vec<TaskSummary>, next: Option<TaskId> },
+    Explanation(Box<Explanation>),
+    Queues(QueueList),
+    Workers(WorkerList),
+    Cluster(Cluster),
+}
+
+/// Whether an outcome came of this call or of an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    First,
+    Repeat,
+}
+
+/// Who waits for an answer. The loop does not care whether it is a socket or a simulation.
+pub trait Recipient: Send + 'static {
+    /// Nobody waits any more; what only the caller could use is not to be given away.
+    fn is_gone(&self) -> bool;
+
+    /// Hands the answer over; gives it back when nobody took it.
+    ///
+    /// # Errors
+    /// The answer, when nobody waits any more.
+    fn send(self, answer: Result<Answer, Error>) -> Result<(), Result<Answer, Error>>;
+}
+
+/// Why a node does not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The rules say no; nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Too much is waiting to be decided; nothing was changed.
+    #[error("too many requests are waiting; try again in a moment")]
+    Overloaded,
+    /// There is no room for new work; work that is there goes on.
+    #[error("the disk of the coordinator is full: no new work is accepted until there is room")]
+    StorageFull,
+    /// The node is on its way out; nothing was changed.
+    #[error("the coordinator is stopping; ask again in a moment")]
+    Stopping,
+    /// It may or may not have happened.
+    #[error("the coordinator stopped before the outcome was certain; ask again to find out")]
+    OutcomeUnknown,
+}
