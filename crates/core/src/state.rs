@@ -242,6 +242,17 @@ impl State {
         self.first_ready(queue).is_some()
     }
 
+    #[must_use]
+    pub fn has_queue(&self, queue: &Name) -> bool {
+        self.queues.contains_key(queue)
+    }
+
+    /// Whether there are ended tasks, which are purged some day.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !(self.done.is_empty() && self.failed.is_empty())
+    }
+
     /// The name as it is kept already, so that a million tasks share one text.
     pub(crate) fn shared_queue(&self, queue: &Name) -> Name {
         self.queues.get_key_value(queue).map_or_else(|| queue.clone(), |(name, _)| name.clone())
