@@ -31,7 +31,9 @@ impl<R: Recipient> DecisionLoop<R> {
             | Ask::Heartbeat(_)
             | Ask::HeartbeatAll { .. }
             | Ask::Lease(_)
-            | Ask::Attempt { .. } => unreachable!("a question that may change something is answered elsewhere"),
+            | Ask::Attempt { .. } => {
+                unreachable!("a question that may change something is answered elsewhere")
+            }
         }
     }
 
@@ -57,7 +59,13 @@ impl<R: Recipient> DecisionLoop<R> {
             position,
             lag: 0,
         };
-        Cluster { leader: Some(name), term: self.state.term(), epoch: self.state.epoch(), position, nodes: vec![node] }
+        Cluster {
+            leader: Some(name),
+            term: self.state.term(),
+            epoch: self.state.epoch(),
+            position,
+            nodes: vec![node],
+        }
     }
 
     fn queue_view(&self, counts: Counts, now: Timestamp) -> QueueView {
@@ -94,12 +102,21 @@ impl<R: Recipient> DecisionLoop<R> {
         let (code, detail) = match self.state.place(task, now) {
             Place::Delayed { until } => {
                 explanation.not_before_at = Some(until);
-                ("delayed", format!("it was submitted with a delay that has {} left", human(until.since(now))))
+                (
+                    "delayed",
+                    format!("it was submitted with a delay that has {} left", human(until.since(now))),
+                )
             }
             Place::Backoff { until } => {
                 explanation.not_before_at = Some(until);
                 let left = human(until.since(now));
-                ("backoff", format!("attempt {} of {} failed; the next may begin in {left}", task.charged, task.max_attempts))
+                (
+                    "backoff",
+                    format!(
+                        "attempt {} of {} failed; the next may begin in {left}",
+                        task.charged, task.max_attempts
+                    ),
+                )
             }
             Place::InLine { ahead } => {
                 explanation.ahead = Some(ahead);
@@ -109,17 +126,27 @@ impl<R: Recipient> DecisionLoop<R> {
                 explanation.worker = Some(lease.worker.clone());
                 explanation.expires_at = Some(lease.expires_at);
                 let left = human(lease.expires_at.since(now));
-                ("leased_by", format!("worker {} has attempt {}; its lease has {left} left", lease.worker, lease.attempt))
+                (
+                    "leased_by",
+                    format!(
+                        "worker {} has attempt {}; its lease has {left} left",
+                        lease.worker, lease.attempt
+                    ),
+                )
             }
             Place::CancelRequested(lease) => {
                 explanation.worker = Some(lease.worker.clone());
                 explanation.expires_at = Some(lease.ends_at());
                 let left = human(lease.ends_at().since(now));
-                ("cancel_requested", format!("worker {} is asked to stop, and has {left} to do so", lease.worker))
+                (
+                    "cancel_requested",
+                    format!("worker {} is asked to stop, and has {left} to do so", lease.worker),
+                )
             }
             Place::Finished => {
                 let ending = task.ending().expect("an ended task has an ending");
-                let reason = ending.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                let reason =
+                    ending.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
                 ("finished", format!("it is {}{reason} since {}", task.state, human(now.since(ending.at))))
             }
         };

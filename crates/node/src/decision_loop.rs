@@ -10,8 +10,8 @@ use std::sync::Arc;
 use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PURGE_TASKS_MAX};
 use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, Outcome, WorkerExtended};
 use orchestrix_core::{
-    AttemptEnd, Command, Decision, Event, ExpiryReason, Lease, LeaseId, Name, Next, Position, Refusal, State, TaskId,
-    Timestamp, encode_record,
+    AttemptEnd, Command, Decision, Event, ExpiryReason, Lease, LeaseId, Name, Next, Position, Refusal, State,
+    TaskId, Timestamp, encode_record,
 };
 use orchestrix_engine::Space;
 
@@ -116,12 +116,11 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Takes a question. Its answer is in this turn, or in a later one if it waits.
     pub fn ask(&mut self, ask: Ask, to: R, now: Timestamp) {
         self.state.advance(now, |queue| self.woken.push(queue.clone()));
-        match ask {
-            Ask::Lease(request) => self.lease(request, to, now),
-            other => {
-                let answer = self.answer(other, now);
-                self.reply(to, answer);
-            }
+        if let Ask::Lease(request) = ask {
+            self.lease(request, to, now);
+        } else {
+            let answer = self.answer(ask, now);
+            self.reply(to, answer);
         }
         self.serve_polls(now);
     }
@@ -261,7 +260,10 @@ impl<R: Recipient> DecisionLoop<R> {
         let lease = self.state.task(*task).and_then(|task| task.lease.as_deref());
         let lease = lease.expect("a lease that was just extended is there");
         self.registry.saw(&lease.worker, None, now);
-        Ok(Answer::Extended(Extended { lease_ms: lease.length_ms, cancel_requested: lease.cancel_at.is_some() }))
+        Ok(Answer::Extended(Extended {
+            lease_ms: lease.length_ms,
+            cancel_requested: lease.cancel_at.is_some(),
+        }))
     }
 
     fn heartbeat_all(&mut self, worker: Name, leases: Vec<LeaseId>, now: Timestamp) -> Answer {
@@ -279,8 +281,9 @@ impl<R: Recipient> DecisionLoop<R> {
         let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
-        let lease_ms = extended.iter().filter_map(|id| held(id)).map(|lease| lease.length_ms).min().unwrap_or(0);
-        let mut lost: Vec<LeaseId> = leases.into_iter().filter(|id| extended.binary_search(id).is_err()).collect();
+        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.length_ms).min().unwrap_or(0);
+        let mut lost: Vec<LeaseId> =
+            leases.into_iter().filter(|id| extended.binary_search(id).is_err()).collect();
         lost.sort();
         lost.dedup();
         self.stats.stale_reports.add(lost.len() as u64);

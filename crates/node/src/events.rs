@@ -9,9 +9,15 @@ use tokio::sync::watch;
 /// What a watcher sees.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
-    Event { position: Position, at: Timestamp, event: Event },
+    Event {
+        position: Position,
+        at: Timestamp,
+        event: Event,
+    },
     /// Events from the one asked for up to this one are not kept any more.
-    Gap { until: Position },
+    Gap {
+        until: Position,
+    },
 }
 
 /// The last events, as they were written. Nothing is decoded before somebody watches.
@@ -52,11 +58,6 @@ impl EventFeed {
         }
         drop(ring);
         self.durable.send_replace(last);
-    }
-
-    /// No more events will come.
-    pub(crate) fn durable(&self) -> Position {
-        *self.durable.borrow()
     }
 
     pub(crate) fn subscribe(self: &Arc<Self>, after: Option<Position>) -> Events {

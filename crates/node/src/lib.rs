@@ -28,7 +28,7 @@ pub use clock::{Clock, SystemClock, TermClock};
 pub use decision_loop::{DecisionLoop, Turn};
 pub use events::{EventFeed, Events, Happening};
 pub use node::Node;
-pub use open::{Failure, Recovered, open};
+pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use request::{Answer, Ask, Error, Recipient, Seen};
 pub use stats::{Counter, Histogram, Stats};

@@ -21,7 +21,6 @@ const TASKS_KEPT: usize = 10_000;
 const PAGE_BYTES: usize = 1 << 20;
 
 /// All output of all tasks.
-#[derive(Debug)]
 pub(crate) struct TaskLogs {
     engine: Arc<dyn Logs>,
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
@@ -29,6 +28,12 @@ pub(crate) struct TaskLogs {
     stats: Arc<Stats>,
     line_bytes: usize,
     task_bytes: u64,
+}
+
+impl std::fmt::Debug for TaskLogs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskLogs").field("task_bytes", &self.task_bytes).finish_non_exhaustive()
+    }
 }
 
 /// What is known of one task's output without reading it.
@@ -77,7 +82,12 @@ struct Line {
 }
 
 impl TaskLogs {
-    pub(crate) fn new(engine: Arc<dyn Logs>, options: &Options, clock: Arc<dyn Clock>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(
+        engine: Arc<dyn Logs>,
+        options: &Options,
+        clock: Arc<dyn Clock>,
+        stats: Arc<Stats>,
+    ) -> Self {
         Self {
             engine,
             tasks: Mutex::default(),
@@ -89,9 +99,15 @@ impl TaskLogs {
     }
 
     /// Adds lines of an attempt, unless they are a repeat; drops what is beyond the cap, and says so.
-    pub(crate) async fn append(&self, task: TaskId, attempt: u32, body: LogAppend) -> Result<LogAppended, Error> {
+    pub(crate) async fn append(
+        &self,
+        task: TaskId,
+        attempt: u32,
+        body: LogAppend,
+    ) -> Result<LogAppended, Error> {
         if body.lines.len() > BATCH_ITEMS_MAX {
-            let problem = format!("has {} items, at most {BATCH_ITEMS_MAX} are accepted in one call", body.lines.len());
+            let problem =
+                format!("has {} items, at most {BATCH_ITEMS_MAX} are accepted in one call", body.lines.len());
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
         let log = self.task(task);
@@ -151,7 +167,8 @@ impl TaskLogs {
                 break;
             }
             for stored in &chunks {
-                let first = if chunk == 0 { 0 } else { counted.lines.get(chunk - 1).copied().unwrap_or(total) };
+                let first =
+                    if chunk == 0 { 0 } else { counted.lines.get(chunk - 1).copied().unwrap_or(total) };
                 add_lines(&mut page, stored, first, limit, attempt)?;
                 chunk += 1;
             }
@@ -187,7 +204,11 @@ impl TaskLogs {
     }
 
     /// Counts what is stored, once.
-    async fn counted<'a>(&self, task: TaskId, counted: &'a mut Option<Counted>) -> Result<&'a mut Counted, Error> {
+    async fn counted<'a>(
+        &self,
+        task: TaskId,
+        counted: &'a mut Option<Counted>,
+    ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
             let engine = Arc::clone(&self.engine);
             *counted = Some(blocking(move || count(&*engine, task)).await?);

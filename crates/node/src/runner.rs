@@ -44,7 +44,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new() -> Self {
-        Self { ended: watch::Sender::new(None), stopping: AtomicBool::new(false), wants_ack: AtomicBool::new(false) }
+        Self {
+            ended: watch::Sender::new(None),
+            stopping: AtomicBool::new(false),
+            wants_ack: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -82,24 +86,35 @@ pub(crate) struct Runner {
     pub(crate) writer: SyncSender<Work>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
-    pub(crate) snapshots: Box<dyn Fn() -> Box<dyn Snapshots> + Send>,
+    /// Not here while a snapshot is written.
+    pub(crate) snapshots: Option<Box<dyn Snapshots>>,
     pub(crate) snapshot: SnapshotPlan,
     /// Whether the writer has nothing to do.
     pub(crate) writer_free: bool,
 }
 
 /// When the next snapshot is due, and the one under way.
-#[derive(Debug, Default)]
 pub(crate) struct SnapshotPlan {
     /// Bytes of journal after which one is taken.
-    pub(crate) every_bytes: u64,
+    every_bytes: u64,
     /// Bytes of journal since the last one.
-    pub(crate) since_bytes: u64,
+    since_bytes: u64,
     /// Bytes of the last one.
-    pub(crate) last_bytes: u64,
+    last_bytes: u64,
     /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
     begun: Option<(Position, Vec<u8>)>,
     under_way: Option<Snapshotting>,
+}
+
+impl SnapshotPlan {
+    pub(crate) fn new(every_bytes: u64, since_bytes: u64) -> Self {
+        Self { every_bytes, since_bytes, last_bytes: 0, begun: None, under_way: None }
+    }
+
+    fn is_due(&self) -> bool {
+        let idle = self.begun.is_none() && self.under_way.is_none();
+        idle && self.since_bytes >= self.every_bytes.max(self.last_bytes)
+    }
 }
 
 impl Runner {
@@ -177,15 +192,12 @@ impl Runner {
         self.writer_free = true;
         self.desk.set_space(ack.space);
         self.desk.abandon(&ack.abandoned, now);
-        if let Some((_, header)) = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position) {
-            self.snapshot.under_way = match Snapshotting::start((self.snapshots)(), ack.end, header, self.wake.clone()) {
-                Ok(snapshotting) => Some(snapshotting),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot start a thread for a snapshot");
-                    self.desk.state_mut().end_capture();
-                    None
-                }
-            };
+        let begun = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position);
+        if let Some((_, header)) = begun
+            && let Some(snapshots) = self.snapshots.take()
+        {
+            self.snapshot.under_way =
+                Some(Snapshotting::start(snapshots, ack.end, header, self.wake.clone()));
         }
     }
 
@@ -199,12 +211,10 @@ impl Runner {
         let (count, term) = (turn.count, self.desk.state().term());
         self.writer_free = false;
         self.send(Work::Turn { turn, term })?;
-        let plan = &mut self.snapshot;
-        let due = plan.since_bytes >= plan.every_bytes.max(plan.last_bytes);
-        if due && count > 0 && plan.begun.is_none() && plan.under_way.is_none() {
-            plan.since_bytes = 0;
+        if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
+            self.snapshot.since_bytes = 0;
             let position = self.desk.state().position();
-            plan.begun = Some((position, self.desk.state_mut().begin_capture()));
+            self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
         }
         Ok(())
     }
@@ -225,8 +235,9 @@ impl Runner {
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
         under_way.step(self.desk.state_mut());
-        let Some(result) = under_way.result() else { return Ok(()) };
+        let Some((snapshots, result)) = under_way.result() else { return Ok(()) };
         let (link, bytes) = (under_way.link, under_way.bytes);
+        self.snapshots = snapshots;
         self.snapshot.under_way = None;
         self.desk.state_mut().end_capture();
         match result {

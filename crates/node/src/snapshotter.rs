@@ -23,12 +23,17 @@ enum Piece {
     End,
 }
 
+/// The handle for the next snapshot; gone if the thread broke.
+type Lent = Option<Box<dyn Snapshots>>;
+
+/// The handle that was lent, and how it went.
+type Done = (Box<dyn Snapshots>, Result<(), Error>);
+
 /// A snapshot under way.
-#[derive(Debug)]
 pub(crate) struct Snapshotting {
     /// `None` when everything was handed out.
     pieces: Option<SyncSender<Piece>>,
-    done: Receiver<Result<(), Error>>,
+    done: Receiver<Done>,
     /// A piece that the thread had no room for yet.
     held: Option<Piece>,
     pub(crate) link: Link,
@@ -42,17 +47,17 @@ impl Snapshotting {
         link: Link,
         header: Vec<u8>,
         wake: SyncSender<Input>,
-    ) -> std::io::Result<Self> {
+    ) -> Self {
         let (pieces, received) = sync_channel(PIECES_WAITING);
         let (finished, done) = sync_channel(1);
-        std::thread::Builder::new().name("orchestrix-snapshot".to_owned()).spawn(move || {
+        std::thread::spawn(move || {
             let result = write(&*snapshots, link, &received);
             drop(received);
             // Nobody listens any more only when the node stops.
-            let _ = finished.send(result);
+            let _ = finished.send((snapshots, result));
             let _ = wake.try_send(Input::Wake);
-        })?;
-        Ok(Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 })
+        });
+        Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }
     }
 
     /// Hands some more of the state to the thread, if it has room. Answers whether it took it.
@@ -87,12 +92,12 @@ impl Snapshotting {
         self.pieces.is_some()
     }
 
-    /// The end of it, if it has come.
-    pub(crate) fn result(&mut self) -> Option<Result<(), Error>> {
+    /// The end of it, if it has come, and the handle for the next one, unless the thread broke.
+    pub(crate) fn result(&mut self) -> Option<(Lent, Result<(), Error>)> {
         match self.done.try_recv() {
-            Ok(result) => Some(result),
+            Ok((snapshots, result)) => Some((Some(snapshots), result)),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(given_up())),
+            Err(TryRecvError::Disconnected) => Some((None, Err(given_up()))),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The thread that makes turns durable, in order, and then sends what may be sent.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_core::{LeaseId, TaskId, Term};
@@ -54,7 +54,11 @@ impl Writer {
     pub(crate) fn run(mut self, works: &Receiver<Work>) -> Result<(), Failure> {
         let mut rested = true;
         loop {
-            let work = if rested { works.recv().map_err(|_| RecvTimeoutError::Disconnected) } else { works.recv_timeout(REST) };
+            let work = if rested {
+                works.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                works.recv_timeout(REST)
+            };
             match work {
                 Ok(Work::Turn { turn, term }) => {
                     rested &= turn.count == 0;
@@ -98,7 +102,10 @@ impl Writer {
                     return Ok(());
                 }
                 Ok(Appended::Conflict(end)) => {
-                    return Err(Failure::new(format!("somebody else has written to the journal: it ends at {}", end.position)));
+                    return Err(Failure::new(format!(
+                        "somebody else has written to the journal: it ends at {}",
+                        end.position
+                    )));
                 }
                 // Only the identical batch may follow an unknown outcome.
                 Ok(Appended::Unknown) => self.wait_or_give_up()?,
@@ -113,7 +120,9 @@ impl Writer {
 
     fn wait_or_give_up(&self) -> Result<(), Failure> {
         if self.running.is_stopping() {
-            return Err(Failure::new("stopped while the disk was full; what was not answered was not accepted".to_owned()));
+            return Err(Failure::new(
+                "stopped while the disk was full; what was not answered was not accepted".to_owned(),
+            ));
         }
         std::thread::sleep(FULL_RETRY);
         Ok(())
@@ -132,7 +141,9 @@ impl Writer {
     fn truncate(&mut self) {
         match self.journal.truncate() {
             Ok(floor) => tracing::debug!(%floor, "dropped what two snapshots cover"),
-            Err(error) => tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")
+            }
         }
         self.tell(Vec::new());
     }
