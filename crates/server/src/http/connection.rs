@@ -42,8 +42,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: IpAddr, app: Arc<App>) {
     protocol
         .header_read_timeout(None)
         .max_headers(HEADERS_MAX)
-        .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes))
-        .pipeline_flush(true);
+        .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes));
     let connection = pin!(protocol.serve_connection(io, service));
     run(connection, Watch::new(&pulse, &app.limits), &app).await;
 }

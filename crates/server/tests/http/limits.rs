@@ -1,0 +1,230 @@
+//! What one caller may cost: at the limit it is served, above it is refused, and others are served on.
+
+use std::time::Duration;
+
+use orchestrix_node::Options as NodeOptions;
+use orchestrix_server::http::{Limits, Options};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::kit::{Server, read_answer, start_with, within};
+
+async fn limited(limits: Limits) -> Server {
+    start_with(Options { limits, tokens: None }, NodeOptions::default()).await
+}
+
+#[tokio::test]
+async fn a_body_is_taken_up_to_its_limit() {
+    let server = limited(Limits { body_bytes: 4_096, ..Limits::default() }).await;
+    let body = |bytes: usize| {
+        let empty = json!({ "queue": "q", "payload": "" }).to_string().len();
+        json!({ "queue": "q", "payload": "x".repeat(bytes - empty) }).to_string()
+    };
+    assert_eq!(server.send("POST", "/v1/tasks", &[], Some(body(4_096).as_bytes())).await.status, 201);
+    let position = server.position();
+    let refused = server.send("POST", "/v1/tasks", &[], Some(body(4_097).as_bytes())).await;
+    assert_eq!((refused.status, refused.code()), (413, "too_large".to_owned()));
+    let chunked = |bytes: usize| {
+        let body = body(bytes);
+        let (first, second) = body.split_at(1_000);
+        format!(
+            "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n\
+             {:x}\r\n{first}\r\n{:x}\r\n{second}\r\n0\r\n\r\n",
+            first.len(),
+            second.len()
+        )
+    };
+    let refused = server.send_raw(chunked(4_097).as_bytes()).await;
+    assert_eq!((refused.status, refused.code()), (413, "too_large".to_owned()), "without a length too");
+    assert_eq!(server.position(), position);
+    assert_eq!(server.send_raw(chunked(4_096).as_bytes()).await.status, 201);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_far_above_the_limit_is_refused_before_it_is_read() {
+    let server = limited(Limits::default()).await;
+    let request = b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1099511627776\r\n\r\n{";
+    let mut stream = server.connect().await;
+    stream.write_all(request).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut bytes = Vec::new();
+    within(stream.read_to_end(&mut bytes)).await.unwrap();
+    assert!(bytes.is_empty() || bytes.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&bytes));
+    assert_eq!(server.get("/health").await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_is_taken_up_to_its_limit() {
+    let server = limited(Limits { url_bytes: 500, ..Limits::default() }).await;
+    let path = |bytes: usize| format!("/health?{}", "x".repeat(bytes - "/health?".len()));
+    assert_eq!(server.get(&path(500)).await.status, 200);
+    let refused = server.get(&path(501)).await;
+    assert_eq!((refused.status, refused.code()), (414, "too_large".to_owned()));
+    let far_above = format!("GET /health?{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "x".repeat(70_000));
+    assert!(matches!(server.send_nonsense(far_above.as_bytes()).await, None | Some(414 | 431)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn headers_are_taken_up_to_their_limit() {
+    let server = limited(Limits { header_bytes: 2_048, ..Limits::default() }).await;
+    let host = server.address.to_string();
+    let others = "host".len() + host.len() + 4 + "connection".len() + "close".len() + 4;
+    let value = |bytes: usize| "v".repeat(bytes - others - "x-padding".len() - 4);
+    assert_eq!(server.send("GET", "/health", &[("x-padding", &value(2_048))], None).await.status, 200);
+    let refused = server.send("GET", "/health", &[("x-padding", &value(2_049))], None).await;
+    assert_eq!((refused.status, refused.code()), (431, "too_large".to_owned()));
+    let far_above = format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "v".repeat(200_000));
+    assert!(matches!(server.send_nonsense(far_above.as_bytes()).await, None | Some(431)));
+    let many: Vec<(String, String)> = (0..200).map(|n| (format!("x-{n}"), "v".to_owned())).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert_eq!(server.send("GET", "/health", &many, None).await.status, 431);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn connections_are_taken_up_to_their_limit() {
+    let server = limited(Limits { connections_per_ip: 2, ..Limits::default() }).await;
+    let mut first = server.connect().await;
+    let mut second = server.connect().await;
+    for stream in [&mut first, &mut second] {
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut byte = [0; 1];
+        within(stream.read_exact(&mut byte)).await.unwrap();
+    }
+    let mut third = server.connect().await;
+    let refused = read_answer(&mut third).await;
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (503, Some("overloaded")));
+    assert_eq!(refused.headers["retry-after"], "2");
+    drop(first);
+    within(async {
+        loop {
+            let mut stream = server.connect().await;
+            // Refused connections are closed without a look at what they sent.
+            let _ = stream
+                .write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                .await;
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes).await;
+            if bytes.starts_with(b"HTTP/1.1 200") {
+                return;
+            }
+        }
+    })
+    .await;
+    drop(second);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn slow_and_silent_peers_are_let_go_while_others_are_served() {
+    let limits = Limits {
+        header_timeout: Duration::from_millis(300),
+        idle_timeout: Duration::from_millis(600),
+        body_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let server = limited(limits).await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(server.connect().await);
+    }
+    let mut trickling = Vec::new();
+    for _ in 0..100 {
+        let mut stream = server.connect().await;
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-").await.unwrap();
+        trickling.push(stream);
+    }
+    let mut slow_body = server.connect().await;
+    let head =
+        b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\n{";
+    slow_body.write_all(head).await.unwrap();
+    let start = std::time::Instant::now();
+    for stream in &mut trickling {
+        // Each byte is progress, and none of it helps.
+        let _ = stream.write_all(b"a").await;
+        assert_eq!(server.get("/health").await.status, 200, "others are served");
+    }
+    let answer = read_answer(&mut slow_body).await;
+    assert_eq!((answer.status, answer.code()), (408, "timeout".to_owned()));
+    for mut stream in idle.into_iter().chain(trickling) {
+        let mut bytes = Vec::new();
+        // A reset is an end too.
+        let _ = within(stream.read_to_end(&mut bytes)).await;
+        assert!(bytes.is_empty(), "{:?}", String::from_utf8_lossy(&bytes));
+    }
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_works_is_kept_past_the_header_timeout() {
+    let limits = Limits { header_timeout: Duration::from_millis(50), ..Limits::default() };
+    let server = limited(limits).await;
+    let mut stream = server.connect().await;
+    for _ in 0..5 {
+        stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut bytes = vec![0; 4096];
+        let read = within(stream.read(&mut bytes)).await.unwrap();
+        assert!(bytes[..read].starts_with(b"HTTP/1.1 200"));
+        // Time passes between two requests: this is what is tested.
+        tokio::time::sleep(Duration::from_millis(80)).await;
+    }
+    let ask = json!({ "worker": "w", "wait_ms": 300 }).to_string();
+    let request = format!(
+        "POST /v1/queues/q/lease HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{ask}",
+        ask.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = vec![0; 4096];
+    let read = within(stream.read(&mut bytes)).await.unwrap();
+    assert!(bytes[..read].starts_with(b"HTTP/1.1 200"), "a long wait is not an idle connection");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_that_follow_each_other_at_once_are_answered_in_order() {
+    let server = limited(Limits::default()).await;
+    let mut stream = server.connect().await;
+    let mut requests = String::new();
+    for _ in 0..99 {
+        requests.push_str("GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    }
+    requests.push_str("GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    within(stream.read_to_end(&mut bytes)).await.unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 99);
+    assert!(text.rfind("HTTP/1.1 404").unwrap() > text.rfind("HTTP/1.1 200").unwrap());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused_and_change_nothing() {
+    let server = limited(Limits::default()).await;
+    let position = server.position();
+    for bad in [
+        &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+        b"GET\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}",
+        b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n{}",
+        b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    ] {
+        let status = server.send_nonsense(bad).await;
+        assert_eq!(status, Some(400), "{:?}", String::from_utf8_lossy(bad));
+    }
+    let mut cut = server.connect().await;
+    cut.write_all(
+        b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 26\r\n\r\n{\"queue\":\"q\",",
+    )
+    .await
+    .unwrap();
+    drop(cut);
+    assert_eq!(server.get("/health").await.status, 200);
+    assert_eq!(server.position(), position);
+    server.stop().await;
+}

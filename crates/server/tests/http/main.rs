@@ -1,0 +1,12 @@
+//! The HTTP interface over real sockets, in one test binary.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod access;
+mod bad_input;
+mod kit;
+mod limits;
+mod process;
+mod streams;
+mod tasks;
+mod views;

@@ -1,0 +1,333 @@
+//! `orchestrix serve` as a process: what it says, how it stops, what it refuses to start with.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// A running coordinator; killed when it is dropped.
+struct Process {
+    child: Child,
+    port: u16,
+    greeting: String,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(data: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+    command.env_clear().args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn spawn(mut command: Command) -> Process {
+    let mut child = command.spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut greeting = String::new();
+    while !greeting.contains("access ") {
+        if out.read_line(&mut greeting).unwrap() == 0 {
+            let mut why = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+            panic!("it did not start: {greeting}{why}");
+        }
+    }
+    let port = greeting.split("http://127.0.0.1:").nth(1).unwrap();
+    let port = port.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    Process { child, port, greeting }
+}
+
+impl Process {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends a request on a connection of its own.
+    fn send(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        self.write(&mut stream, method, path, body);
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn write(&self, stream: &mut std::net::TcpStream, method: &str, path: &str, body: &str) {
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        std::io::Write::write_all(stream, request.as_bytes()).unwrap();
+    }
+}
+
+fn refused(mut command: Command) -> (i32, String) {
+    let Output { status, stderr, stdout } = command.output().unwrap();
+    let (stderr, stdout) = (String::from_utf8(stderr).unwrap(), String::from_utf8(stdout).unwrap());
+    assert_eq!(stdout, "", "{stderr}");
+    (status.code().unwrap(), stderr)
+}
+
+fn task(queue: &str) -> String {
+    json!({ "queue": queue, "payload": 1 }).to_string()
+}
+
+#[test]
+fn it_says_where_it_is_and_stops_cleanly_when_told() {
+    let folder = TempDir::new().unwrap();
+    for (signal, events) in [(Signal::TERM, "journal    new"), (Signal::INT, "events recovered")] {
+        let mut process = spawn(command(&folder.path().join("data")));
+        let greeting = &process.greeting;
+        for part in ["is ready", "dashboard  http://127.0.0.1:", "(engine: file)", "node-1", events] {
+            assert!(greeting.contains(part), "{part} is not in {greeting}");
+        }
+        assert!(!greeting.contains('\x1b'), "colours are for terminals");
+        assert!(process.send("POST", "/v1/tasks", &task("q")).starts_with("HTTP/1.1 201"));
+        process.signal(signal);
+        assert_eq!(process.wait(), Some(0));
+    }
+    let process = spawn(command(&folder.path().join("data")));
+    let tasks = process.send("GET", "/v1/tasks", "");
+    assert_eq!(tasks.matches("\"state\":\"WAITING\"").count(), 2, "{tasks}");
+}
+
+#[test]
+fn a_stop_answers_calls_that_wait() {
+    let folder = TempDir::new().unwrap();
+    let mut process = spawn(command(&folder.path().join("data")));
+    let mut waiting = std::net::TcpStream::connect(("127.0.0.1", process.port)).unwrap();
+    let ask = json!({ "worker": "w", "wait_ms": 60_000 }).to_string();
+    process.write(&mut waiting, "POST", "/v1/queues/q/lease", &ask);
+    while !process.send("GET", "/metrics", "").contains("orchestrix_polls 1") {}
+    process.signal(Signal::TERM);
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("{\"leases\":[],"), "{answer}");
+    assert_eq!(process.wait(), Some(0));
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let folder = TempDir::new().unwrap();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
+        let mut process = spawn(command(&folder.path().join("data")));
+        // A request whose body never comes keeps the first signal waiting.
+        let mut hanging = std::net::TcpStream::connect(("127.0.0.1", process.port)).unwrap();
+        let head = b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n\r\n";
+        std::io::Write::write_all(&mut hanging, head).unwrap();
+        while !process.send("GET", "/metrics", "").contains("orchestrix_http_connections 2") {}
+        process.signal(signal);
+        while std::net::TcpStream::connect(("127.0.0.1", process.port)).is_ok() {}
+        process.signal(signal);
+        assert_eq!(process.wait(), Some(code));
+    }
+}
+
+#[test]
+fn killed_at_any_moment_it_has_what_it_acknowledged() {
+    let folder = TempDir::new().unwrap();
+    let mut process = spawn(command(&folder.path().join("data")));
+    for _ in 0..20 {
+        assert!(process.send("POST", "/v1/tasks", &task("q")).starts_with("HTTP/1.1 201"));
+    }
+    process.signal(Signal::KILL);
+    assert_eq!(process.wait(), None);
+    let process = spawn(command(&folder.path().join("data")));
+    assert_eq!(process.send("GET", "/v1/tasks", "").matches("\"WAITING\"").count(), 20);
+}
+
+#[test]
+fn the_port_is_written_to_a_file() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("port");
+    let mut command = command(&folder.path().join("data"));
+    command.arg("--port-file").arg(&file);
+    let process = spawn(command);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !file.exists() {
+        assert!(Instant::now() < deadline);
+    }
+    let port = process.port;
+    while std::fs::read_to_string(&file).unwrap() != format!("{port}\n") {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn settings_that_are_wrong_are_told_in_a_sentence() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    let settings = folder.path().join("settings.toml");
+    std::fs::write(&settings, "listne = 1\n").unwrap();
+    let with = |arguments: &[&str]| {
+        let mut command = command(&data);
+        command.args(arguments);
+        refused(command)
+    };
+    let settings = settings.to_str().unwrap();
+    for (arguments, told) in [
+        (&["--config", settings][..], "unknown field `listne`"),
+        (&["--config", "/nowhere.toml"], "cannot read the settings file /nowhere.toml"),
+        (&["--tokens", "/nowhere.toml"], "cannot read the tokens file /nowhere.toml"),
+        (&["--log", "loud=very=much"], "the log level \"loud=very=much\" cannot be used"),
+        (&["--retention", "5"], "30s"),
+        (&["--max-body", "1"], "max_body is 1; at least 1024 is needed"),
+    ] {
+        let (code, stderr) = with(arguments);
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(told), "{stderr}");
+    }
+    let mut from_variable = command(&data);
+    from_variable.env("ORCHESTRIX_MAX_BODY", "lots");
+    let (code, stderr) = refused(from_variable);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("the variable ORCHESTRIX_MAX_BODY cannot be used"), "{stderr}");
+    assert!(!data.exists(), "nothing was touched");
+}
+
+#[test]
+fn other_machines_are_served_only_with_tokens_and_open_eyes() {
+    let folder = TempDir::new().unwrap();
+    let tokens = folder.path().join("tokens.toml");
+    let new = Command::new(env!("CARGO_BIN_EXE_orchestrix"))
+        .args(["token", "new", "--name", "ci", "--role", "admin"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(new.stdout).unwrap();
+    let (shown, lines) = text.split_once("add to the tokens file:").unwrap();
+    let token = shown.split_once("orx_").unwrap().1.trim();
+    std::fs::write(&tokens, lines).unwrap();
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let open = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+        command
+            .env_clear()
+            .args(["serve", "--listen", "0.0.0.0:0", "--data"])
+            .arg(folder.path().join("data"));
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let tokens_path = tokens.to_str().unwrap();
+    for (more, told) in [
+        (&[][..], "give --tokens FILE, or listen on 127.0.0.1"),
+        (&["--insecure-plaintext"], "give --tokens FILE"),
+        (&["--tokens", tokens_path], "--insecure-plaintext if you trust the network"),
+    ] {
+        let (code, stderr) = refused(open(more));
+        assert_eq!(code, 2, "{stderr}");
+        assert!(stderr.contains(told), "{stderr}");
+    }
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, stderr) = refused(open(&["--tokens", tokens_path, "--insecure-plaintext"]));
+    assert_eq!(code, 2);
+    assert!(stderr.contains("chmod 600"), "{stderr}");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = command(&folder.path().join("data"));
+    command.args(["--tokens", tokens_path, "--log", "trace"]);
+    let mut process = spawn(command);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", process.port)).unwrap();
+    let request = format!(
+        "GET /v1/queues HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer orx_{token}\r\n\r\n"
+    );
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
+    let mut log = String::new();
+    process.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    assert!(!log.is_empty() && !log.contains(token), "a token is never logged");
+}
+
+#[test]
+fn a_port_or_a_folder_in_use_is_told() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    let process = spawn(command(&data));
+    let (code, stderr) = refused(command(&data));
+    assert_eq!(code, 1, "{stderr}");
+    assert!(
+        stderr.contains(data.to_str().unwrap()) && stderr.contains("another process is using"),
+        "{stderr}"
+    );
+    let mut same_port = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+    let address = format!("127.0.0.1:{}", process.port);
+    let elsewhere = folder.path().join("other");
+    same_port.env_clear().args(["serve", "--listen", &address, "--data"]).arg(&elsewhere);
+    let (code, stderr) = refused(same_port);
+    assert_eq!(code, 1);
+    assert!(
+        stderr.contains(&address) && stderr.contains("in use") && stderr.contains("--listen"),
+        "{stderr}"
+    );
+    assert!(!elsewhere.exists());
+}
+
+#[test]
+fn a_data_folder_that_is_a_file_or_damaged_is_told() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "not a folder").unwrap();
+    let (code, stderr) = refused(command(&file));
+    assert_eq!(code, 1);
+    assert!(stderr.contains(file.to_str().unwrap()) && stderr.contains("--data"), "{stderr}");
+
+    let data = folder.path().join("data");
+    let mut process = spawn(command(&data));
+    for _ in 0..5 {
+        assert!(process.send("POST", "/v1/tasks", &task("needle")).starts_with("HTTP/1.1 201"));
+    }
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
+    drop(process);
+    let segment = segment_of(&data);
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let place = place_of_queue(&bytes).unwrap();
+    bytes[place] ^= 0x01;
+    std::fs::write(&segment, bytes).unwrap();
+    let (code, stderr) = refused(command(&data));
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains(segment.file_name().unwrap().to_str().unwrap()), "{stderr}");
+}
+
+/// The file below a folder that has the name of the queue in it: the segment of the journal.
+fn segment_of(folder: &Path) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap().map(Result::unwrap) {
+            if entry.metadata().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else if place_of_queue(&std::fs::read(entry.path()).unwrap()).is_some() {
+                return entry.path();
+            }
+        }
+    }
+    panic!("no segment below {}", folder.display());
+}
+
+/// The name of the queue, as CBOR writes it.
+fn place_of_queue(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(7).position(|window| window == b"\x66needle").map(|place| place + 1)
+}
