@@ -105,12 +105,18 @@ const KINDS = {
 function showEvent(event) {
   const { position, at: time, type, task, ...rest } = event;
   lastPosition = position;
-  const details = Object.entries(rest).map(([name, value]) =>
-    name + " " + (typeof value === "object" ? JSON.stringify(value) : value));
+  const details = Object.entries(rest).map(([name, value]) => name + " " + told(name, value));
   addEvent(row([
     cell(position, "n"), cell(new Date(time).toLocaleTimeString()), cell(type, KINDS[type]),
     cell(task === undefined ? "" : task, "n"), cell(details.join(" · ")),
   ]));
+}
+
+const TIMES = ["expires_at", "not_before", "timeout_at", "cancel_at", "ttl_at"];
+
+function told(name, value) {
+  if (TIMES.includes(name)) return new Date(value).toLocaleTimeString();
+  return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
 function showGap(gap) {
