@@ -6,6 +6,8 @@ use orchestrix_core::Position;
 pub(crate) const LOCK: &str = "lock";
 /// Up to where the journal was dropped.
 pub(crate) const FLOOR: &str = "floor";
+/// The file that the next floor will be written to.
+pub(crate) const FLOOR_NEXT: &str = "floor.next";
 /// What is being written has this ending until it is complete.
 const UNFINISHED: &str = ".tmp";
 
@@ -41,9 +43,8 @@ pub(crate) fn spare_number(name: &str) -> Option<u64> {
 
 /// Whether this is a file of the journal that was never finished.
 pub(crate) fn is_unfinished(name: &str) -> bool {
-    name.strip_suffix(UNFINISHED).is_some_and(|name| {
-        name == FLOOR || spare_number(name).is_some() || snapshot_position(name).is_some()
-    })
+    name.strip_suffix(UNFINISHED)
+        .is_some_and(|name| spare_number(name).is_some() || snapshot_position(name).is_some())
 }
 
 pub(crate) fn is_unfinished_snapshot(name: &str) -> bool {
