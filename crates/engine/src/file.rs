@@ -15,9 +15,11 @@ mod opening;
 mod segment;
 mod snapshot;
 mod stock;
+mod verify;
 
 pub use journal::FileJournal;
 pub use opening::{Cut, Opening, Recovery};
+pub use verify::{Batches, Damage, Report, SnapshotReport, verify, verify_disk};
 
 /// How a file journal uses its folder.
 #[derive(Clone, Copy, Debug, Default)]

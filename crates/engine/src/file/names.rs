@@ -24,6 +24,13 @@ pub(crate) fn segment_position(name: &str) -> Option<Position> {
     digits(name.strip_suffix(SEGMENT)?).map(Position)
 }
 
+/// Where the segments begin that a journal with this floor needs, in a sorted list of names; `None` if the
+/// one that it has to begin with is missing. Those before are left over from a truncation.
+pub(crate) fn first_needed(segments: &[String], floor: Position) -> Option<usize> {
+    let begins = |name: &String| segment_position(name).is_some_and(|first| first.0 <= floor.0 + 1);
+    segments.partition_point(begins).checked_sub(1)
+}
+
 pub(crate) fn snapshot(at: Position) -> String {
     format!("{SNAPSHOT_START}{:020}{SNAPSHOT}", at.0)
 }

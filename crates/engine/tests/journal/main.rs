@@ -12,3 +12,5 @@ mod faults;
 mod fixture;
 #[cfg(test)]
 mod property;
+#[cfg(test)]
+mod verify;
