@@ -10,6 +10,7 @@
 mod floor;
 mod journal;
 pub(crate) mod layout;
+mod logs;
 mod names;
 mod opening;
 mod segment;
@@ -18,6 +19,7 @@ mod stock;
 mod verify;
 
 pub use journal::FileJournal;
+pub use logs::{FileLogs, LogRecovery, TASK_CHUNKS_MAX};
 pub use opening::{Cut, Opening, Recovery};
 pub use verify::{Batches, Damage, Report, SnapshotReport, verify, verify_disk};
 
