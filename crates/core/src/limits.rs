@@ -50,3 +50,5 @@ pub const PURGE_TASKS_MAX: usize = 500;
 pub const KEY_KEPT_MS: u64 = 86_400_000;
 /// The largest id that a JSON number carries exactly.
 pub const ID_MAX: u64 = (1 << 53) - 1;
+/// Bytes of payload that one lease call hands out, unless a single task has more. Bounds the answer.
+pub const LEASE_PAYLOAD_BYTES_MAX: usize = 4 << 20;

@@ -3,13 +3,18 @@
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
 //! - [`Logs`]: the output of running tasks.
 //! - [`file`]: the embedded engine. [`memory`]: the same contracts without a disk.
+//! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
 //!
 //! **Invariant:** an engine knows bytes and positions, never what an event means.
 
+mod chain;
 mod contract;
+pub mod disk;
+mod fault;
 pub mod file;
 pub mod memory;
 pub mod suite;
 
+pub use chain::*;
 pub use contract::*;

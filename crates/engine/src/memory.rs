@@ -1,1 +1,248 @@
-//! x
+//! The contracts without a disk: for tests, for trying things out, and as the plainest statement of what an
+//! engine does. Nothing survives the process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::{LeaseId, Position, TaskId};
+
+use crate::fault::invalid;
+use crate::{
+    Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, LogChunk, Logged, Logs, Read,
+    SNAPSHOT_CHUNK_MAX, SnapshotReader, SnapshotWriter, Snapshots, Space,
+};
+
+/// A journal in memory. Clones are handles of the same journal, as of one engine that many nodes use.
+#[derive(Clone, Debug)]
+pub struct MemoryJournal {
+    id: JournalId,
+    inner: Arc<Mutex<Inner>>,
+    snapshots: MemorySnapshots,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    batches: Vec<Batch>,
+    end: Link,
+    floor: Position,
+}
+
+impl MemoryJournal {
+    /// An empty journal. Two with the same id and the same batches have the same links.
+    #[must_use]
+    pub fn new(id: JournalId) -> Self {
+        Self { id, inner: Arc::default(), snapshots: MemorySnapshots::default() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Journal for MemoryJournal {
+    fn id(&self) -> JournalId {
+        self.id
+    }
+
+    fn end(&self) -> Link {
+        self.inner().end
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
+        if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
+            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            return Err(invalid("append to the journal", why));
+        }
+        let link = batch.link(self.id);
+        let mut inner = self.inner();
+        if link == inner.end {
+            return Ok(Appended::Done(link));
+        }
+        if batch.previous != inner.end {
+            return Ok(Appended::Conflict(inner.end));
+        }
+        inner.batches.push(batch.clone());
+        inner.end = link;
+        Ok(Appended::Done(link))
+    }
+
+    fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error> {
+        let inner = self.inner();
+        if after < inner.floor {
+            return Ok(Read::Truncated(inner.floor));
+        }
+        let start = inner.batches.partition_point(|batch| batch.last() <= after);
+        let rest = &inner.batches[start..];
+        let count = fitting(rest.iter().map(|batch| batch.records.len()), limit_bytes);
+        let found = rest[..count].to_vec();
+        Ok(if found.is_empty() { Read::End } else { Read::Batches(found) })
+    }
+
+    fn rest(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        Space::Plenty
+    }
+
+    fn snapshots(&self) -> Box<dyn Snapshots> {
+        Box::new(self.snapshots.clone())
+    }
+
+    fn truncate(&mut self) -> Result<Position, Error> {
+        let older = self.snapshots.list()?.get(1).copied();
+        let mut inner = self.inner();
+        let needless = older.map_or(0, |older| inner.batches.partition_point(|batch| batch.last() <= older));
+        if let Some(last) = needless.checked_sub(1) {
+            inner.floor = inner.batches[last].last();
+            inner.batches.drain(..needless);
+        }
+        Ok(inner.floor)
+    }
+}
+
+/// The snapshots of a journal in memory. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct MemorySnapshots {
+    complete: Arc<Mutex<BTreeMap<Position, Snapshot>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Snapshot {
+    link: Link,
+    chunks: Arc<Vec<Vec<u8>>>,
+}
+
+impl MemorySnapshots {
+    fn complete(&self) -> MutexGuard<'_, BTreeMap<Position, Snapshot>> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Snapshots for MemorySnapshots {
+    fn list(&self) -> Result<Vec<Position>, Error> {
+        Ok(self.complete().keys().rev().copied().collect())
+    }
+
+    fn create(&self, at: Link) -> Result<Box<dyn SnapshotWriter>, Error> {
+        Ok(Box::new(Writer { snapshots: self.clone(), link: at, chunks: Vec::new() }))
+    }
+
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
+        match self.complete().get(&at) {
+            Some(snapshot) => Ok(Box::new(Reader { snapshot: snapshot.clone(), next: 0 })),
+            None => Err(invalid("open snapshot", format!("there is no snapshot of {at}"))),
+        }
+    }
+
+    fn prune(&self) -> Result<(), Error> {
+        let mut complete = self.complete();
+        while complete.len() > 2 {
+            complete.pop_first();
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Writer {
+    snapshots: MemorySnapshots,
+    link: Link,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl SnapshotWriter for Writer {
+    fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > SNAPSHOT_CHUNK_MAX {
+            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            return Err(invalid("write snapshot", why));
+        }
+        self.chunks.push(bytes.to_vec());
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), Error> {
+        let snapshot = Snapshot { link: self.link, chunks: Arc::new(self.chunks) };
+        self.snapshots.complete().insert(self.link.position, snapshot);
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Reader {
+    snapshot: Snapshot,
+    next: usize,
+}
+
+impl SnapshotReader for Reader {
+    fn link(&self) -> Link {
+        self.snapshot.link
+    }
+
+    fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let chunk = self.snapshot.chunks.get(self.next).cloned();
+        self.next += 1;
+        Ok(chunk)
+    }
+}
+
+/// Task logs in memory. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryLogs {
+    tasks: Arc<Mutex<BTreeMap<TaskId, TaskLog>>>,
+}
+
+#[derive(Debug, Default)]
+struct TaskLog {
+    chunks: Vec<LogChunk>,
+    places: BTreeSet<(LeaseId, u64)>,
+}
+
+impl MemoryLogs {
+    fn tasks(&self) -> MutexGuard<'_, BTreeMap<TaskId, TaskLog>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Logs for MemoryLogs {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        let mut tasks = self.tasks();
+        let log = tasks.entry(task).or_default();
+        if !log.places.insert((lease, offset)) {
+            return Ok(Logged::Existed);
+        }
+        log.chunks.push(LogChunk { lease, offset, bytes: bytes.to_vec() });
+        Ok(Logged::Stored)
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        let tasks = self.tasks();
+        let Some(log) = tasks.get(&task) else { return Ok(Vec::new()) };
+        let rest = log.chunks.get(skip..).unwrap_or_default();
+        let count = fitting(rest.iter().map(|chunk| chunk.bytes.len()), limit_bytes);
+        Ok(rest[..count].to_vec())
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        let mut all = self.tasks();
+        for task in tasks {
+            all.remove(task);
+        }
+        Ok(())
+    }
+}
+
+/// How many of these lengths fit a limit together; at least one, if there is one.
+fn fitting(lengths: impl Iterator<Item = usize>, limit: usize) -> usize {
+    let mut sum = 0_usize;
+    let mut count = 0;
+    for length in lengths {
+        sum = sum.saturating_add(length);
+        if sum > limit && count > 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
+}

@@ -1,1 +1,34 @@
+//! One coordinator: the decision loop over a journal, ready to be embedded in another program.
+//!
+//! - [`Node`] is the handle: one method per thing that can be asked.
+//! - [`DecisionLoop`] is the logic of the loop without threads, clocks or disks: questions go in, turns come
+//!   out, and a turn says what is written first and what is sent after.
+//! - [`open`] recovers a journal and starts the threads around the loop.
+//!
+//! **Invariant:** nothing is answered, published or snapshotted before the position it was decided on is durable.
 
+mod answers;
+mod clock;
+mod decision_loop;
+mod events;
+mod logs;
+mod node;
+mod open;
+mod options;
+mod polls;
+mod rates;
+mod registry;
+mod request;
+mod runner;
+mod snapshotter;
+mod stats;
+mod writer;
+
+pub use clock::{Clock, SystemClock, TermClock};
+pub use decision_loop::{DecisionLoop, Turn};
+pub use events::{EventFeed, Events, Happening};
+pub use node::Node;
+pub use open::{Failure, Recovered, Storage, open};
+pub use options::Options;
+pub use request::{Answer, Ask, Error, Recipient, Seen};
+pub use stats::{Counter, Histogram, Stats};

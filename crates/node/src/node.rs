@@ -5,7 +5,8 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 use orchestrix_core::wire::{
     Cluster, Complete, CompleteItem, Explanation, Extended, Fail, Heartbeat, LeaseQueues, Leases, LogAppend,
-    LogAppended, LogPage, Outcome, QueueList, Release, Submit, TaskSummary, TaskView, WorkerExtended, WorkerList,
+    LogAppended, LogPage, Outcome, QueueList, Release, Submit, TaskSummary, TaskView, WorkerExtended,
+    WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
 use tokio::sync::{oneshot, watch};
@@ -43,7 +44,7 @@ impl Recipient for Caller {
 macro_rules! expect_answer {
     ($answer:expr, $pattern:pat => $value:expr) => {
         match $answer? {
-            $pattern => Ok($value),
+            $pattern => Ok::<_, Error>($value),
             other => unreachable!("the loop answers in kind, not with {other:?}"),
         }
     };
@@ -88,7 +89,11 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn heartbeat_worker(&self, worker: Name, leases: Vec<LeaseId>) -> Result<WorkerExtended, Error> {
+    pub async fn heartbeat_worker(
+        &self,
+        worker: Name,
+        leases: Vec<LeaseId>,
+    ) -> Result<WorkerExtended, Error> {
         Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()?;
         let ask = Ask::HeartbeatAll { worker, leases };
         expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => extended)
@@ -103,7 +108,10 @@ impl Node {
 
     /// # Errors
     /// Only when the whole call could not be decided.
-    pub async fn complete_batch(&self, items: Vec<CompleteItem>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+    pub async fn complete_batch(
+        &self,
+        items: Vec<CompleteItem>,
+    ) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
         let complete = |CompleteItem { task_id: task, lease_id: lease, result }| Command::Complete {
             task,
             lease,
@@ -197,7 +205,13 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn logs(&self, task: TaskId, offset: u64, limit: usize, attempt: Option<u32>) -> Result<LogPage, Error> {
+    pub async fn logs(
+        &self,
+        task: TaskId,
+        offset: u64,
+        limit: usize,
+        attempt: Option<u32>,
+    ) -> Result<LogPage, Error> {
         self.logs.read(task, offset, limit, attempt).await
     }
 
@@ -248,7 +262,8 @@ impl Node {
     /// Commands that are not valid are refused one by one; the others are decided in order.
     async fn batch(&self, commands: Vec<Command>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
         let checked: Vec<Result<(), Refusal>> = commands.iter().map(Command::validate).collect();
-        let valid = commands.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(command, _)| command);
+        let valid =
+            commands.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(command, _)| command);
         let valid: Vec<Command> = valid.collect();
         let answer = self.ask(Ask::Batch(valid)).await;
         let mut decided = expect_answer!(answer, Answer::Batch(outcomes) => outcomes.into_iter())?;

@@ -1,8 +1,8 @@
 //! What callers ask of a node and what they hear.
 
 use orchestrix_core::wire::{
-    Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, TaskSummary, TaskView, WorkerExtended,
-    WorkerList,
+    Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, TaskSummary, TaskView,
+    WorkerExtended, WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Refusal, TaskId};
 
@@ -16,12 +16,22 @@ pub enum Ask {
     /// Extends one lease.
     Heartbeat(Command),
     /// Extends all leases of a worker.
-    HeartbeatAll { worker: orchestrix_core::Name, leases: Vec<LeaseId> },
+    HeartbeatAll {
+        worker: orchestrix_core::Name,
+        leases: Vec<LeaseId>,
+    },
     Lease(LeaseQueues),
     /// Whether a lease may write logs, and for which attempt.
-    Attempt { task: TaskId, lease: LeaseId },
+    Attempt {
+        task: TaskId,
+        lease: LeaseId,
+    },
     Task(TaskId),
-    Tasks { filter: Filter, after: Option<TaskId>, limit: usize },
+    Tasks {
+        filter: Filter,
+        after: Option<TaskId>,
+        limit: usize,
+    },
     Explain(TaskId),
     Queues,
     Workers,

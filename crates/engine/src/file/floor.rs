@@ -1,0 +1,65 @@
+//! The floor: up to which position the journal was dropped. One small file, replaced as a whole.
+//!
+//! **Invariant:** the floor on disk is raised before anything at or below it is deleted.
+
+use orchestrix_core::Position;
+
+use super::layout::{FORMAT, Flaw, check_sum, id_at, u32_at, u64_at};
+use super::names;
+use crate::disk::Disk;
+use crate::fault::{damaged, flawed, io_error};
+use crate::{Error, JournalId};
+
+const MAGIC: [u8; 8] = *b"orxflr\r\n";
+const BYTES: usize = 48;
+
+/// Reads the floor, if there is one.
+pub(crate) fn read(disk: &dyn Disk) -> Result<Option<(JournalId, Position)>, Error> {
+    let doing = "read";
+    let file = match disk.open(names::FLOOR) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(disk, doing, names::FLOOR, error)),
+    };
+    let mut bytes = [0; BYTES];
+    let read = file.read_at(&mut bytes, 0).map_err(|error| io_error(disk, doing, names::FLOOR, error))?;
+    if read < BYTES {
+        let what = format!("the file has {read} bytes, expected {BYTES}");
+        return Err(damaged(disk, doing, names::FLOOR, read as u64, what));
+    }
+    decode(&bytes).map(Some).map_err(|flaw| flawed(disk, doing, names::FLOOR, 0, flaw))
+}
+
+/// Raises the floor, durably.
+pub(crate) fn write(disk: &dyn Disk, journal: JournalId, floor: Position) -> Result<(), Error> {
+    let beside = names::unfinished(names::FLOOR);
+    let failed = |error| io_error(disk, "write", names::FLOOR, error);
+    let file = disk.create(&beside).map_err(failed)?;
+    file.write_at(&encode(journal, floor), 0).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    disk.rename(&beside, names::FLOOR).map_err(failed)?;
+    disk.sync_dir().map_err(failed)
+}
+
+fn encode(journal: JournalId, floor: Position) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&u32::from(FORMAT).to_le_bytes());
+    bytes[16..32].copy_from_slice(&journal.0);
+    bytes[32..40].copy_from_slice(&floor.0.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes[..44]);
+    bytes[44..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; BYTES]) -> Result<(JournalId, Position), Flaw> {
+    if bytes[..8] != MAGIC {
+        return Err(Flaw::Damaged("this is not a floor".to_owned()));
+    }
+    check_sum("floor", crc32c::crc32c(&bytes[..44]), u32_at(bytes, 44))?;
+    let format = u32_at(bytes, 8);
+    if format > u32::from(FORMAT) {
+        return Err(Flaw::Newer(format));
+    }
+    Ok((JournalId(id_at(bytes, 16)), Position(u64_at(bytes, 32))))
+}

@@ -1,0 +1,99 @@
+//! What every store of task logs must do.
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use crate::{LogChunk, Logged, Logs};
+
+/// Makes a new, empty store of logs.
+pub type MakeLogs<'a> = &'a mut dyn FnMut() -> Box<dyn Logs>;
+
+/// All sentences about logs.
+pub fn logs(make: MakeLogs<'_>) {
+    chunks_are_read_in_the_order_in_which_they_were_stored(make);
+    a_chunk_is_stored_once(make);
+    tasks_do_not_see_each_other(make);
+    a_log_read_respects_its_limit_but_gives_at_least_one(make);
+    a_deleted_log_is_gone_and_can_begin_again(make);
+    concurrent_appends_are_all_kept(make);
+}
+
+fn store(logs: &dyn Logs, task: u64, lease: u64, offset: u64, bytes: &[u8]) -> Logged {
+    logs.append(TaskId(task), LeaseId(lease), offset, bytes).expect("a chunk is stored")
+}
+
+fn read(logs: &dyn Logs, task: u64, skip: usize, limit: usize) -> Vec<LogChunk> {
+    logs.read(TaskId(task), skip, limit).expect("a log is read")
+}
+
+fn chunk(lease: u64, offset: u64, bytes: &[u8]) -> LogChunk {
+    LogChunk { lease: LeaseId(lease), offset, bytes: bytes.to_vec() }
+}
+
+pub fn chunks_are_read_in_the_order_in_which_they_were_stored(make: MakeLogs<'_>) {
+    let logs = make();
+    store(&*logs, 1, 5, 3, b"second lines");
+    store(&*logs, 1, 5, 0, b"first lines");
+    store(&*logs, 1, 4, 0, b"");
+    let expected = [chunk(5, 3, b"second lines"), chunk(5, 0, b"first lines"), chunk(4, 0, b"")];
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), expected);
+    assert_eq!(read(&*logs, 1, 2, 1 << 20), expected[2..]);
+    assert_eq!(read(&*logs, 1, 3, 1 << 20), []);
+    assert_eq!(read(&*logs, 1, 99, 1 << 20), []);
+}
+
+pub fn a_chunk_is_stored_once(make: MakeLogs<'_>) {
+    let logs = make();
+    assert_eq!(store(&*logs, 1, 5, 0, b"a"), Logged::Stored);
+    assert_eq!(store(&*logs, 1, 5, 0, b"a"), Logged::Existed);
+    assert_eq!(store(&*logs, 1, 5, 0, b"other"), Logged::Existed);
+    assert_eq!(store(&*logs, 1, 6, 0, b"b"), Logged::Stored);
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(5, 0, b"a"), chunk(6, 0, b"b")]);
+}
+
+pub fn tasks_do_not_see_each_other(make: MakeLogs<'_>) {
+    let logs = make();
+    store(&*logs, 1, 5, 0, b"of one");
+    store(&*logs, 2, 5, 0, b"of two");
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(5, 0, b"of one")]);
+    assert_eq!(read(&*logs, 2, 0, 1 << 20), [chunk(5, 0, b"of two")]);
+    assert_eq!(read(&*logs, 3, 0, 1 << 20), []);
+}
+
+pub fn a_log_read_respects_its_limit_but_gives_at_least_one(make: MakeLogs<'_>) {
+    let logs = make();
+    for offset in 0..5 {
+        store(&*logs, 1, 5, offset, &[b'x'; 100]);
+    }
+    for (limit, expected) in [(0, 1), (100, 1), (299, 2), (300, 3), (1 << 20, 5)] {
+        assert_eq!(read(&*logs, 1, 0, limit).len(), expected, "with a limit of {limit}");
+    }
+}
+
+pub fn a_deleted_log_is_gone_and_can_begin_again(make: MakeLogs<'_>) {
+    let logs = make();
+    store(&*logs, 1, 5, 0, b"old");
+    store(&*logs, 2, 5, 0, b"kept");
+    logs.delete(&[TaskId(1), TaskId(7)]).expect("logs are deleted");
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), []);
+    assert_eq!(read(&*logs, 2, 0, 1 << 20), [chunk(5, 0, b"kept")]);
+    assert_eq!(store(&*logs, 1, 9, 0, b"new"), Logged::Stored);
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(9, 0, b"new")]);
+}
+
+pub fn concurrent_appends_are_all_kept(make: MakeLogs<'_>) {
+    let logs = make();
+    std::thread::scope(|scope| {
+        for task in 1..=4 {
+            let logs = &*logs;
+            scope.spawn(move || {
+                for offset in 0..25 {
+                    assert_eq!(store(logs, task, 5, offset, &task.to_le_bytes()), Logged::Stored);
+                }
+            });
+        }
+    });
+    for task in 1..=4 {
+        let offsets: Vec<_> = read(&*logs, task, 0, 1 << 20).iter().map(|chunk| chunk.offset).collect();
+        assert_eq!(offsets, (0..25).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,181 @@
+//! Answers that change nothing: what there is, and why it is where it is.
+
+use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, WorkerList};
+use orchestrix_core::{Counts, LeaseId, Place, Refusal, Task, TaskId, Timestamp};
+
+use crate::decision_loop::DecisionLoop;
+use crate::rates::Rate;
+use crate::request::{Answer, Ask, Error, Recipient};
+
+/// Milliseconds after which a queue that nobody asked is said to have no worker.
+const NO_WORKER_MS: u64 = 60_000;
+
+impl<R: Recipient> DecisionLoop<R> {
+    /// Answers a question that changes nothing.
+    pub(crate) fn look(&self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
+        match ask {
+            Ask::Task(id) => Ok(Answer::Task(Box::new(self.known(id)?.view()))),
+            Ask::Tasks { filter, after, limit } => {
+                let (tasks, next) = self.state.list(&filter, after, limit);
+                Ok(Answer::Tasks { tasks: tasks.into_iter().map(Task::summary).collect(), next })
+            }
+            Ask::Explain(id) => Ok(Answer::Explanation(Box::new(self.explain(self.known(id)?, now)))),
+            Ask::Queues => {
+                let queues = self.state.queues().map(|counts| self.queue_view(counts, now)).collect();
+                Ok(Answer::Queues(QueueList { queues }))
+            }
+            Ask::Workers => Ok(Answer::Workers(WorkerList { workers: self.registry.list(&self.state) })),
+            Ask::Cluster => Ok(Answer::Cluster(self.cluster())),
+            Ask::Command(_)
+            | Ask::Batch(_)
+            | Ask::Heartbeat(_)
+            | Ask::HeartbeatAll { .. }
+            | Ask::Lease(_)
+            | Ask::Attempt { .. } => {
+                unreachable!("a question that may change something is answered elsewhere")
+            }
+        }
+    }
+
+    /// The number of the attempt that a live lease is for.
+    pub(crate) fn attempt(&self, id: TaskId, lease: LeaseId, now: Timestamp) -> Result<Answer, Error> {
+        let task = self.known(id)?;
+        let held = task.lease.as_deref().filter(|held| held.id == lease && held.is_live(now));
+        let stale = Refusal::StaleLease { task: id, lease, why: "the task is not leased under it any more" };
+        held.map(|held| Answer::Attempt(held.attempt)).ok_or_else(|| self.refuse(stale))
+    }
+
+    fn known(&self, id: TaskId) -> Result<&Task, Error> {
+        self.state.task(id).ok_or_else(|| self.refuse(Refusal::NotFound(id)))
+    }
+
+    fn cluster(&self) -> Cluster {
+        let (name, position) = (self.options.node.clone(), self.state.position());
+        let node = NodeView {
+            name: name.clone(),
+            role: "leader".to_owned(),
+            state: "ACTIVE".to_owned(),
+            load: self.state.lease_count() as u64,
+            position,
+            lag: 0,
+        };
+        Cluster {
+            leader: Some(name),
+            term: self.state.term(),
+            epoch: self.state.epoch(),
+            position,
+            nodes: vec![node],
+        }
+    }
+
+    fn queue_view(&self, counts: Counts, now: Timestamp) -> QueueView {
+        let Counts { queue, ready, all, ready_since } = counts;
+        let rate = |rate| self.rates.per_second(&queue, rate, now);
+        QueueView {
+            ready,
+            delayed: all.waiting.saturating_sub(ready),
+            leased: all.leased,
+            completed: all.completed,
+            failed: all.failed,
+            cancelled: all.cancelled,
+            submitted_per_s: rate(Rate::Submitted),
+            completed_per_s: rate(Rate::Completed),
+            failed_per_s: rate(Rate::Failed),
+            polls: self.polls.count(&queue) as u64,
+            asked_at: self.registry.asked_at(&queue),
+            oldest_ms: ready_since.map(|since| now.since(since)),
+            queue,
+        }
+    }
+
+    fn explain(&self, task: &Task, now: Timestamp) -> Explanation {
+        let mut explanation = Explanation {
+            id: task.id,
+            state: task.state,
+            code: String::new(),
+            detail: String::new(),
+            not_before_at: None,
+            ahead: None,
+            worker: None,
+            expires_at: None,
+        };
+        let (code, detail) = match self.state.place(task, now) {
+            Place::Delayed { until } => {
+                explanation.not_before_at = Some(until);
+                (
+                    "delayed",
+                    format!("it was submitted with a delay that has {} left", human(until.since(now))),
+                )
+            }
+            Place::Backoff { until } => {
+                explanation.not_before_at = Some(until);
+                let left = human(until.since(now));
+                (
+                    "backoff",
+                    format!(
+                        "attempt {} of {} failed; the next may begin in {left}",
+                        task.charged, task.max_attempts
+                    ),
+                )
+            }
+            Place::InLine { ahead } => {
+                explanation.ahead = Some(ahead);
+                self.in_line(task, ahead, now)
+            }
+            Place::Leased(lease) => {
+                explanation.worker = Some(lease.worker.clone());
+                explanation.expires_at = Some(lease.expires_at);
+                let left = human(lease.expires_at.since(now));
+                (
+                    "leased_by",
+                    format!(
+                        "worker {} has attempt {}; its lease has {left} left",
+                        lease.worker, lease.attempt
+                    ),
+                )
+            }
+            Place::CancelRequested(lease) => {
+                explanation.worker = Some(lease.worker.clone());
+                explanation.expires_at = Some(lease.ends_at());
+                let left = human(lease.ends_at().since(now));
+                (
+                    "cancel_requested",
+                    format!("worker {} is asked to stop, and has {left} to do so", lease.worker),
+                )
+            }
+            Place::Finished => {
+                let ending = task.ending().expect("an ended task has an ending");
+                let reason =
+                    ending.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                ("finished", format!("it is {}{reason} since {}", task.state, human(now.since(ending.at))))
+            }
+        };
+        code.clone_into(&mut explanation.code);
+        explanation.detail = detail;
+        explanation
+    }
+
+    fn in_line(&self, task: &Task, ahead: u64, now: Timestamp) -> (&'static str, String) {
+        let queue = &task.queue;
+        let lately = self.registry.asked_at(queue).is_some_and(|at| now.since(at) < NO_WORKER_MS);
+        if !lately && self.polls.count(queue) == 0 {
+            return ("no_worker", format!("no worker has asked queue {queue} for a task in the last minute"));
+        }
+        match ahead {
+            0 => ("behind_n", format!("it is the next of queue {queue}")),
+            1 => ("behind_n", format!("1 task of queue {queue} goes first")),
+            _ => ("behind_n", format!("{ahead} tasks of queue {queue} go first")),
+        }
+    }
+}
+
+/// A duration, for people.
+fn human(millis: u64) -> String {
+    match millis {
+        0..1_000 => format!("{millis} ms"),
+        1_000..60_000 => format!("{}.{} s", millis / 1_000, millis % 1_000 / 100),
+        60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1_000),
+        3_600_000..86_400_000 => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
+        _ => format!("{} d {} h", millis / 86_400_000, millis % 86_400_000 / 3_600_000),
+    }
+}

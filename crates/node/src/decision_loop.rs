@@ -1,0 +1,555 @@
+//! The decision loop: questions in, turns out. One writer, one order.
+//!
+//! A question is decided against the state, its event is put into the turn and folded into the state, and its
+//! answer waits in the same turn. Whoever runs the loop writes the events first and sends the answers after;
+//! answers without events travel in turns too, so nobody hears of anything that is not durable.
+
+use std::mem;
+use std::sync::Arc;
+
+use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PURGE_TASKS_MAX};
+use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, Outcome, WorkerExtended};
+use orchestrix_core::{
+    AttemptEnd, Command, Decision, Event, ExpiryReason, Lease, LeaseId, Name, Next, Position, Refusal, State,
+    TaskId, Timestamp, encode_record,
+};
+use orchestrix_engine::Space;
+
+use crate::options::Options;
+use crate::polls::Polls;
+use crate::rates::{Rate, Rates};
+use crate::registry::Registry;
+use crate::request::{Answer, Ask, Error, Recipient, Seen};
+use crate::stats::Stats;
+
+/// Events of one turn. Bounds the wait of the first answer in it.
+const TURN_EVENTS_MAX: u32 = 8_192;
+/// Bytes of events of one turn, plus at most one question's worth.
+const TURN_BYTES_MAX: usize = 4 << 20;
+/// Rights that end by time in one turn. Bounds the pause after a long silence.
+const EXPIRIES_MAX: usize = 1_000;
+/// Milliseconds between two looks for what was kept long enough.
+const PURGE_MS: u64 = 1_000;
+
+/// What one round of decisions comes to.
+#[derive(Debug)]
+pub struct Turn<R> {
+    /// Written and synced first: the records of `count` events.
+    pub records: Vec<u8>,
+    pub count: u32,
+    /// Sent after.
+    pub replies: Vec<(R, Result<Answer, Error>)>,
+    /// Forgotten after: tasks whose output nobody can ask for any more.
+    pub purged: Vec<TaskId>,
+}
+
+impl<R> Default for Turn<R> {
+    fn default() -> Self {
+        Self { records: Vec::new(), count: 0, replies: Vec::new(), purged: Vec::new() }
+    }
+}
+
+impl<R> Turn<R> {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && self.replies.is_empty()
+    }
+}
+
+/// The loop without its threads.
+#[derive(Debug)]
+pub struct DecisionLoop<R> {
+    pub(crate) state: State,
+    pub(crate) polls: Polls<R>,
+    pub(crate) registry: Registry,
+    pub(crate) rates: Rates,
+    pub(crate) options: Options,
+    pub(crate) stats: Arc<Stats>,
+    turn: Turn<R>,
+    /// Queues that got a task that could be leased.
+    woken: Vec<Name>,
+    space: Space,
+    next_purge: Timestamp,
+    /// Tasks that ended since the last look for what was kept long enough.
+    ended: usize,
+}
+
+impl<R: Recipient> DecisionLoop<R> {
+    #[must_use]
+    pub fn new(state: State, options: Options, stats: Arc<Stats>) -> Self {
+        Self {
+            state,
+            polls: Polls::default(),
+            registry: Registry::default(),
+            rates: Rates::default(),
+            options,
+            stats,
+            turn: Turn::default(),
+            woken: Vec::new(),
+            space: Space::Plenty,
+            next_purge: Timestamp(0),
+            ended: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// Begins a term: every live lease is prolonged, so that downtime takes nobody's work away.
+    ///
+    /// # Panics
+    /// Never: a term can always begin.
+    pub fn start_term(&mut self, epoch: u64, now: Timestamp) {
+        let command = Command::StartTerm { epoch, node: self.options.node.clone() };
+        let Ok(Decision::Event(event)) = self.state.decide(&command, now) else {
+            panic!("a term can always begin");
+        };
+        self.commit(event, now);
+    }
+
+    /// Takes a question. Its answer is in this turn, or in a later one if it waits.
+    pub fn ask(&mut self, ask: Ask, to: R, now: Timestamp) {
+        self.state.advance(now, |queue| self.woken.push(queue.clone()));
+        if let Ask::Lease(request) = ask {
+            self.lease(request, to, now);
+        } else {
+            let answer = self.answer(ask, now);
+            self.reply(to, answer);
+        }
+        self.serve_polls(now);
+    }
+
+    /// Does what time asks for.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.state.advance(now, |queue| self.woken.push(queue.clone()));
+        for _ in 0..EXPIRIES_MAX {
+            let Some(task) = self.state.next_end(now) else { break };
+            match self.state.decide(&Command::Expire { task }, now) {
+                Ok(Decision::Event(event)) => self.commit(event, now),
+                Ok(Decision::Already(_) | Decision::Nothing) | Err(_) => break,
+            };
+        }
+        self.serve_polls(now);
+        while let Some(poll) = self.polls.take_over(now) {
+            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(poll.since, now) };
+            self.reply(poll.to, Ok(Answer::Leases(leases)));
+        }
+        self.purge(now);
+        self.stats.polls.set(self.polls.len() as u64);
+        self.stats.tasks_leased.set(self.state.lease_count() as u64);
+    }
+
+    /// When [`DecisionLoop::tick`] has something to do next, if nobody asks anything.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let purge = (self.ended > 0 || self.next_purge > Timestamp(0)).then_some(self.next_purge);
+        self.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge).min()
+    }
+
+    /// The turn is large enough: it should be written before more is decided.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.turn.count >= TURN_EVENTS_MAX || self.turn.records.len() >= TURN_BYTES_MAX
+    }
+
+    #[must_use]
+    pub fn has_turn(&self) -> bool {
+        !self.turn.is_empty()
+    }
+
+    /// Hands out what was decided since the last call.
+    pub fn take_turn(&mut self) -> Turn<R> {
+        self.stats.position.set(self.state.position().0);
+        mem::take(&mut self.turn)
+    }
+
+    pub fn set_space(&mut self, space: Space) {
+        self.space = space;
+        self.stats.space_low.set(u64::from(space == Space::Reserve));
+    }
+
+    /// Gives back leases whose answer nobody took.
+    pub fn abandon(&mut self, leases: &[(TaskId, LeaseId)], now: Timestamp) {
+        for &(task, lease) in leases {
+            let command = Command::Release { task, lease, worker: None };
+            if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
+                self.stats.abandoned.add(1);
+                self.commit(event, now);
+            }
+        }
+        self.serve_polls(now);
+    }
+
+    /// Sends everyone who waits home with empty hands, before the loop ends.
+    pub fn dismiss(&mut self, now: Timestamp) {
+        while let Some(poll) = self.polls.take_any() {
+            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(poll.since, now) };
+            self.reply(poll.to, Ok(Answer::Leases(leases)));
+        }
+    }
+
+    fn answer(&mut self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
+        match ask {
+            Ask::Command(command) => {
+                let (outcome, seen) = self.command(&command, now)?;
+                Ok(Answer::Outcome { outcome, seen })
+            }
+            Ask::Batch(commands) => self.batch(&commands, now),
+            Ask::Heartbeat(command) => self.heartbeat(&command, now),
+            Ask::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, now)),
+            Ask::Lease(_) => unreachable!("a lease call may wait; it is answered elsewhere"),
+            Ask::Attempt { task, lease } => self.attempt(task, lease, now),
+            Ask::Task(_)
+            | Ask::Tasks { .. }
+            | Ask::Explain(_)
+            | Ask::Queues
+            | Ask::Workers
+            | Ask::Cluster => self.look(ask, now),
+        }
+    }
+
+    fn batch(&mut self, commands: &[Command], now: Timestamp) -> Result<Answer, Error> {
+        if commands.iter().any(is_new_work) {
+            self.check_space()?;
+        }
+        let outcomes = commands.iter().map(|command| match self.command(command, now) {
+            Ok((outcome, _)) => Ok(outcome),
+            Err(Error::Refused(refusal)) => Err(refusal),
+            Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown) => {
+                unreachable!("space was checked, and nothing else stops a decision")
+            }
+        });
+        Ok(Answer::Batch(outcomes.collect()))
+    }
+
+    fn command(&mut self, command: &Command, now: Timestamp) -> Result<(Outcome, Seen), Error> {
+        if is_new_work(command) {
+            self.check_space()?;
+        }
+        match self.state.decide(command, now) {
+            Ok(Decision::Event(event)) => {
+                let task = named(&event);
+                let position = self.commit(event, now);
+                let task = self.state.task(task.unwrap_or(TaskId(position.0)));
+                Ok((task.expect("a task that was just changed is there").outcome(), Seen::First))
+            }
+            Ok(Decision::Already(outcome)) => {
+                self.count_repeat(command);
+                Ok((outcome, Seen::Repeat))
+            }
+            Ok(Decision::Nothing) => Err(Error::Refused(Refusal::Internal)),
+            Err(refusal) => Err(self.refuse(refusal)),
+        }
+    }
+
+    fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
+        let Command::Heartbeat { task, .. } = command else {
+            return Err(Error::Refused(Refusal::Internal));
+        };
+        match self.state.decide(command, now) {
+            Ok(Decision::Event(event)) => self.commit(event, now),
+            Ok(Decision::Already(_) | Decision::Nothing) => return Err(Error::Refused(Refusal::Internal)),
+            Err(refusal) => return Err(self.refuse(refusal)),
+        };
+        let lease = self.state.task(*task).and_then(|task| task.lease.as_deref());
+        let lease = lease.expect("a lease that was just extended is there");
+        self.registry.saw(&lease.worker, None, now);
+        Ok(Answer::Extended(Extended {
+            lease_ms: lease.length_ms,
+            cancel_requested: lease.cancel_at.is_some(),
+        }))
+    }
+
+    fn heartbeat_all(&mut self, worker: Name, leases: Vec<LeaseId>, now: Timestamp) -> Answer {
+        self.registry.saw(&worker, None, now);
+        let command = Command::HeartbeatAll { worker, leases };
+        let extended: Vec<LeaseId> = match self.state.decide(&command, now) {
+            Ok(Decision::Event(Event::LeaseExtended(event))) => {
+                let ids = event.extended.iter().map(|extension| extension.lease).collect();
+                self.commit(Event::LeaseExtended(event), now);
+                ids
+            }
+            Ok(Decision::Event(_) | Decision::Already(_) | Decision::Nothing) | Err(_) => Vec::new(),
+        };
+        let Command::HeartbeatAll { leases, .. } = command else { unreachable!("it was just made") };
+        let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
+        let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
+        let cancel = cancel.copied().collect();
+        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.length_ms).min().unwrap_or(0);
+        let mut lost: Vec<LeaseId> =
+            leases.into_iter().filter(|id| extended.binary_search(id).is_err()).collect();
+        lost.sort();
+        lost.dedup();
+        self.stats.stale_reports.add(lost.len() as u64);
+        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms })
+    }
+
+    fn lease(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
+        self.registry.saw(&request.worker, request.capacity, now);
+        for queue in &request.queues {
+            self.registry.asked(queue, now);
+        }
+        let mut leases = self.granted_before(&request, now);
+        if leases.is_empty() {
+            leases = self.grant(&request, now);
+        }
+        if !leases.is_empty() || request.wait_ms == 0 {
+            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: 0 })));
+        } else if self.polls.len() >= self.options.polls_max {
+            self.stats.overloaded.add(1);
+            self.reply(to, Err(Error::Overloaded));
+        } else if let Some(replaced) = self.polls.park(request, to, now) {
+            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
+            self.reply(replaced.to, Ok(Answer::Leases(leases)));
+        }
+    }
+
+    /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
+    fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+        let Some(request_id) = &request.request_id else { return Vec::new() };
+        let leases = self.state.granted_to(&request.worker, request_id).to_vec();
+        if leases.is_empty() {
+            return Vec::new();
+        }
+        let Answer::WorkerExtended(WorkerExtended { extended, .. }) =
+            self.heartbeat_all(request.worker.clone(), leases, now)
+        else {
+            return Vec::new();
+        };
+        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out()).collect()
+    }
+
+    fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+        let command = Command::Lease(Lease {
+            queues: request.queues.clone(),
+            worker: request.worker.clone(),
+            lease_ms: request.lease_ms,
+            request_id: request.request_id.clone(),
+            capacity: request.capacity,
+        });
+        let (mut leases, mut bytes) = (Vec::new(), 0);
+        while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
+            let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
+            let task = named(&event).expect("a grant names its task");
+            self.commit(event, now);
+            let leased = self.state.task(task).and_then(orchestrix_core::Task::handed_out);
+            let leased = leased.expect("a task that was just leased is there");
+            bytes += leased.payload.as_str().len();
+            leases.push(leased);
+        }
+        leases
+    }
+
+    /// Hands tasks that became ready to the calls that wait for them, in their order.
+    fn serve_polls(&mut self, now: Timestamp) {
+        for queue in mem::take(&mut self.woken) {
+            let mut last = None;
+            while self.state.has_ready(&queue)
+                && let Some(id) = self.polls.first(&queue, last)
+            {
+                last = Some(id);
+                let Some(poll) = self.polls.get(id) else { break };
+                if poll.to.is_gone() {
+                    self.polls.take(id);
+                    continue;
+                }
+                let request = poll.request.clone();
+                let leases = self.grant(&request, now);
+                if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
+                    let leases = Leases { leases, waited_ms: waited_ms(poll.since, now) };
+                    self.reply(poll.to, Ok(Answer::Leases(leases)));
+                }
+            }
+        }
+    }
+
+    fn purge(&mut self, now: Timestamp) {
+        if now < self.next_purge && self.ended < PURGE_TASKS_MAX / 2 {
+            return;
+        }
+        self.ended = 0;
+        self.next_purge = Timestamp(0);
+        let decision = self.state.decide(&Command::Purge(self.options.retention), now);
+        if let Ok(Decision::Event(Event::TaskPurged(event))) = decision {
+            self.turn.purged.extend(event.tasks.iter().map(|purge| purge.task));
+            self.commit(Event::TaskPurged(event), now);
+        }
+        if self.state.has_ended() {
+            self.next_purge = now.plus(PURGE_MS);
+        }
+        let state = &self.state;
+        self.rates.retain(|queue| state.has_queue(queue));
+    }
+
+    /// Puts an event into the turn and folds it into the state.
+    fn commit(&mut self, event: Event, now: Timestamp) -> Position {
+        let at = now.max(self.state.at());
+        encode_record(at, &event, &mut self.turn.records);
+        self.turn.count += 1;
+        self.count(&event, at);
+        let ready = self.polls.len() > 0 && may_make_ready(&event);
+        let task = named(&event);
+        let position = self.state.apply(at, event);
+        if ready && let Some(task) = self.state.task(task.unwrap_or(TaskId(position.0))) {
+            self.woken.push(task.queue.clone());
+        }
+        position
+    }
+
+    fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
+        self.turn.replies.push((to, answer));
+    }
+
+    pub(crate) fn refuse(&self, refusal: Refusal) -> Error {
+        self.stats.refused.add(1);
+        if matches!(refusal, Refusal::StaleLease { .. }) {
+            self.stats.stale_reports.add(1);
+        }
+        Error::Refused(refusal)
+    }
+
+    fn check_space(&self) -> Result<(), Error> {
+        match self.space {
+            Space::Plenty => Ok(()),
+            Space::Reserve => {
+                self.stats.storage_full.add(1);
+                Err(Error::StorageFull)
+            }
+        }
+    }
+
+    fn count_repeat(&self, command: &Command) {
+        match command {
+            Command::Submit { .. } => self.stats.submit_repeats.add(1),
+            Command::Complete { .. } | Command::Fail { .. } | Command::Release { .. } => {
+                self.stats.repeated_reports.add(1);
+            }
+            Command::Lease(_)
+            | Command::Heartbeat { .. }
+            | Command::HeartbeatAll { .. }
+            | Command::Cancel { .. }
+            | Command::Retry { .. }
+            | Command::Expire { .. }
+            | Command::Purge(_)
+            | Command::StartTerm { .. } => {}
+        }
+    }
+
+    /// Counts an event before it is applied.
+    fn count(&mut self, event: &Event, at: Timestamp) {
+        let stats = &self.stats;
+        let mut dead = |next: Next| {
+            self.ended += usize::from(!matches!(next, Next::Waiting { .. }));
+            stats.dead_letters.add(u64::from(next == Next::Failed));
+        };
+        match event {
+            Event::TermStarted(event) => {
+                stats.term.set(self.state.position().0 + 1);
+                stats.epoch.set(event.epoch);
+            }
+            Event::FormatRaised(_) => {}
+            Event::TaskCreated(event) => {
+                stats.submitted.add(1);
+                self.rates.count(&event.queue, Rate::Submitted, at);
+            }
+            Event::LeaseGranted(event) => {
+                stats.leased.add(1);
+                let task = self.state.task(event.task).expect("a task that is leased is there");
+                let last = task.attempts().last().map(|attempt| attempt.end);
+                let again = matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout));
+                stats.duplicate_executions.add(u64::from(again));
+            }
+            Event::LeaseExtended(event) => stats.extended.add(event.extended.len() as u64),
+            Event::LeaseReleased(event) => {
+                stats.released.add(1);
+                dead(event.next);
+            }
+            Event::LeaseExpired(event) => {
+                match event.reason {
+                    ExpiryReason::Silent => stats.expired_silent.add(1),
+                    ExpiryReason::Timeout => stats.expired_timeout.add(1),
+                }
+                dead(event.next);
+            }
+            Event::TaskCompleted(event) => {
+                stats.completed.add(1);
+                self.ended += 1;
+                let task = self.state.task(event.task).expect("a task that is completed is there");
+                self.rates.count(&task.queue, Rate::Completed, at);
+            }
+            Event::TaskFailed(event) => {
+                stats.failed.add(1);
+                dead(event.next);
+                let task = self.state.task(event.task).expect("a task that failed is there");
+                self.rates.count(&task.queue, Rate::Failed, at);
+            }
+            Event::TaskCancelled(_) => {
+                stats.cancelled.add(1);
+                self.ended += 1;
+            }
+            Event::CancelRequested(_) => {}
+            Event::TaskExpired(_) => {
+                stats.ttl_expired.add(1);
+                self.ended += 1;
+            }
+            Event::TaskRetried(_) => stats.retried.add(1),
+            Event::TaskPurged(event) => stats.purged.add(event.tasks.len() as u64),
+        }
+    }
+}
+
+fn is_new_work(command: &Command) -> bool {
+    matches!(command, Command::Submit { .. } | Command::Retry { .. })
+}
+
+/// The task that an event is about; `None` for one that is named by the event's own position, and for events
+/// about many or none.
+fn named(event: &Event) -> Option<TaskId> {
+    match event {
+        Event::LeaseGranted(event) => Some(event.task),
+        Event::LeaseReleased(event) => Some(event.task),
+        Event::LeaseExpired(event) => Some(event.task),
+        Event::TaskCompleted(event) => Some(event.task),
+        Event::TaskFailed(event) => Some(event.task),
+        Event::TaskCancelled(event) => Some(event.task),
+        Event::CancelRequested(event) => Some(event.task),
+        Event::TaskExpired(event) => Some(event.task),
+        Event::TaskRetried(event) => Some(event.task),
+        Event::TaskCreated(_)
+        | Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::LeaseExtended(_)
+        | Event::TaskPurged(_) => None,
+    }
+}
+
+fn may_make_ready(event: &Event) -> bool {
+    match event {
+        Event::TaskCreated(_)
+        | Event::LeaseReleased(_)
+        | Event::LeaseExpired(_)
+        | Event::TaskFailed(_)
+        | Event::TaskRetried(_) => true,
+        Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::LeaseGranted(_)
+        | Event::LeaseExtended(_)
+        | Event::TaskCompleted(_)
+        | Event::TaskCancelled(_)
+        | Event::CancelRequested(_)
+        | Event::TaskExpired(_)
+        | Event::TaskPurged(_) => false,
+    }
+}
+
+/// How long a call waited, a little less rather than more: the worker counts its lease from there.
+fn waited_ms(since: Timestamp, now: Timestamp) -> u64 {
+    let waited = now.since(since);
+    waited.saturating_sub(waited / 50 + 1)
+}

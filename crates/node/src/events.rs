@@ -1,0 +1,172 @@
+//! Durable events as they come, for those who watch: a bounded ring of what was written last.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::{Event, Position, Records, Timestamp};
+use tokio::sync::watch;
+
+/// What a watcher sees.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Happening {
+    Event {
+        position: Position,
+        at: Timestamp,
+        event: Event,
+    },
+    /// Events from the one asked for up to this one are not kept any more.
+    Gap {
+        until: Position,
+    },
+}
+
+/// The last events, as they were written. Nothing is decoded before somebody watches.
+#[derive(Debug)]
+pub struct EventFeed {
+    ring: Mutex<Ring>,
+    durable: watch::Sender<Position>,
+    bytes_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    batches: VecDeque<Arc<Written>>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Written {
+    first: Position,
+    last: Position,
+    records: Vec<u8>,
+}
+
+impl EventFeed {
+    pub(crate) fn new(durable: Position, bytes_max: usize) -> Self {
+        Self { ring: Mutex::default(), durable: watch::Sender::new(durable), bytes_max }
+    }
+
+    /// Takes a batch that has become durable.
+    pub(crate) fn publish(&self, first: Position, last: Position, records: Vec<u8>) {
+        let mut ring = self.lock();
+        ring.bytes += records.len();
+        ring.batches.push_back(Arc::new(Written { first, last, records }));
+        while ring.bytes > self.bytes_max
+            && let Some(oldest) = ring.batches.pop_front()
+        {
+            ring.bytes -= oldest.records.len();
+        }
+        drop(ring);
+        self.durable.send_replace(last);
+    }
+
+    pub(crate) fn subscribe(self: &Arc<Self>, after: Option<Position>) -> Events {
+        let durable = self.durable.subscribe();
+        let after = after.unwrap_or(*durable.borrow());
+        Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new() }
+    }
+
+    /// The batch with the first event after a position, or the first that is kept.
+    fn batch_after(&self, after: Position) -> Option<Arc<Written>> {
+        let ring = self.lock();
+        let place = ring.batches.partition_point(|batch| batch.last <= after);
+        ring.batches.get(place).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One watcher's place in the events.
+#[derive(Debug)]
+pub struct Events {
+    feed: Arc<EventFeed>,
+    durable: watch::Receiver<Position>,
+    after: Position,
+    ready: VecDeque<Happening>,
+}
+
+impl Events {
+    /// Waits for the next event.
+    pub async fn next(&mut self) -> Happening {
+        loop {
+            if let Some(happening) = self.ready.pop_front() {
+                return happening;
+            }
+            let durable = *self.durable.borrow_and_update();
+            if durable <= self.after {
+                // The sender lives in the feed that this watcher holds, so the wait cannot fail.
+                let _ = self.durable.changed().await;
+                continue;
+            }
+            match self.feed.batch_after(self.after) {
+                Some(batch) => self.decode(&batch),
+                None => self.gap(durable),
+            }
+        }
+    }
+
+    fn decode(&mut self, batch: &Written) {
+        if batch.first > self.after.next() {
+            self.gap(Position(batch.first.0 - 1));
+        }
+        let positions = (batch.first.0..).map(Position);
+        for (position, record) in positions.zip(Records::new(&batch.records)) {
+            let (at, event) = record.expect("we have written it ourselves");
+            if position > self.after {
+                self.ready.push_back(Happening::Event { position, at, event });
+            }
+        }
+        self.after = batch.last;
+    }
+
+    fn gap(&mut self, until: Position) {
+        self.ready.push_back(Happening::Gap { until });
+        self.after = until;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::{TaskExpired, TaskId, encode_record};
+
+    use super::*;
+
+    fn records(tasks: std::ops::Range<u64>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for task in tasks {
+            encode_record(Timestamp(task), &TaskExpired { task: TaskId(task) }.into(), &mut bytes);
+        }
+        bytes
+    }
+
+    fn task(happening: &Happening) -> u64 {
+        match happening {
+            Happening::Event { position, .. } => position.0,
+            Happening::Gap { until } => panic!("a gap until {until}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_watcher_resumes_in_the_middle_of_a_batch() {
+        let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
+        feed.publish(Position(1), Position(4), records(0..4));
+        let mut events = feed.subscribe(Some(Position(2)));
+        assert_eq!(task(&events.next().await), 3);
+        assert_eq!(task(&events.next().await), 4);
+        feed.publish(Position(5), Position(5), records(4..5));
+        assert_eq!(task(&events.next().await), 5);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_any_more_is_a_gap() {
+        let batch = records(0..1);
+        let feed = Arc::new(EventFeed::new(Position(0), batch.len()));
+        feed.publish(Position(1), Position(1), batch.clone());
+        feed.publish(Position(2), Position(2), batch);
+        let mut events = feed.subscribe(Some(Position(0)));
+        assert_eq!(events.next().await, Happening::Gap { until: Position(1) });
+        assert_eq!(task(&events.next().await), 2);
+    }
+}

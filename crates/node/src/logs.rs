@@ -1,0 +1,338 @@
+//! The output of tasks: numbered lines over an engine's chunks, with caps per line and per task.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use minicbor::{Decode, Encode};
+use orchestrix_core::limits::BATCH_ITEMS_MAX;
+use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
+use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
+use orchestrix_engine::{LogChunk, Logged, Logs};
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use crate::clock::Clock;
+use crate::options::Options;
+use crate::request::Error;
+use crate::stats::Stats;
+
+/// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
+const TASKS_KEPT: usize = 10_000;
+/// Bytes of chunks read for one page, plus at most one chunk.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// All output of all tasks.
+pub(crate) struct TaskLogs {
+    engine: Arc<dyn Logs>,
+    tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
+    clock: Arc<dyn Clock>,
+    stats: Arc<Stats>,
+    line_bytes: usize,
+    task_bytes: u64,
+}
+
+impl std::fmt::Debug for TaskLogs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TaskLogs").field("task_bytes", &self.task_bytes).finish_non_exhaustive()
+    }
+}
+
+/// What is known of one task's output without reading it.
+#[derive(Debug)]
+struct TaskLog {
+    /// `None` until somebody needed it. Held while lines are added, so that they stay in order.
+    counted: AsyncMutex<Option<Counted>>,
+    lines: watch::Sender<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counted {
+    /// Stored lines after each chunk.
+    lines: Vec<u64>,
+    bytes: u64,
+    dropped: u64,
+    /// The last number of dropped lines that was stored.
+    told: u64,
+    /// Lines sent so far by each lease, dropped ones included.
+    sent: BTreeMap<LeaseId, u64>,
+}
+
+/// One chunk, as the engine stores it.
+#[derive(Debug, Encode, Decode)]
+struct Chunk {
+    #[n(0)]
+    attempt: u32,
+    #[n(1)]
+    at: Timestamp,
+    #[n(2)]
+    lines: Vec<Line>,
+    /// Lines of the task that were dropped so far.
+    #[n(3)]
+    dropped: u64,
+    /// Lines of the lease that this chunk stands for: the stored ones and those dropped with them.
+    #[n(4)]
+    sent: u64,
+}
+
+#[derive(Debug, Encode, Decode)]
+struct Line {
+    #[n(0)]
+    stream: u8,
+    #[n(1)]
+    text: String,
+}
+
+impl TaskLogs {
+    pub(crate) fn new(
+        engine: Arc<dyn Logs>,
+        options: &Options,
+        clock: Arc<dyn Clock>,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Self {
+            engine,
+            tasks: Mutex::default(),
+            clock,
+            stats,
+            line_bytes: options.log_line_bytes,
+            task_bytes: options.log_task_bytes,
+        }
+    }
+
+    /// Adds lines of an attempt, unless they are a repeat; drops what is beyond the cap, and says so.
+    pub(crate) async fn append(
+        &self,
+        task: TaskId,
+        attempt: u32,
+        body: LogAppend,
+    ) -> Result<LogAppended, Error> {
+        if body.lines.len() > BATCH_ITEMS_MAX {
+            let problem =
+                format!("has {} items, at most {BATCH_ITEMS_MAX} are accepted in one call", body.lines.len());
+            return Err(Refusal::Invalid { field: "lines", problem }.into());
+        }
+        let log = self.task(task);
+        let mut guard = log.counted.lock().await;
+        let counted = self.counted(task, &mut guard).await?;
+        let LogAppend { lease_id: lease, lines, offset } = body;
+        let sent = counted.sent.get(&lease).copied().unwrap_or(0);
+        let given = lines.len() as u64;
+        let offset = offset.unwrap_or(sent);
+        if offset < sent {
+            return Ok(LogAppended { next: sent, dropped: 0 });
+        }
+        if offset > sent {
+            let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
+            return Err(Refusal::Invalid { field: "offset", problem }.into());
+        }
+        let (chunk, added_bytes, dropped) = self.chunk(counted, attempt, lines);
+        if !chunk.lines.is_empty() {
+            let bytes = minicbor::to_vec(&chunk).expect("writing to memory cannot fail");
+            let engine = Arc::clone(&self.engine);
+            let stored = blocking(move || engine.append(task, lease, offset, &bytes)).await?;
+            if stored == Logged::Stored {
+                let before = counted.lines.last().copied().unwrap_or(0);
+                counted.lines.push(before + chunk.lines.len() as u64);
+                counted.bytes += added_bytes;
+                counted.told = chunk.dropped;
+            }
+        }
+        counted.dropped += dropped;
+        counted.sent.insert(lease, sent + given);
+        self.stats.log_lines.add(given - dropped);
+        self.stats.log_lines_dropped.add(dropped);
+        log.lines.send_replace(counted.lines.last().copied().unwrap_or(0));
+        Ok(LogAppended { next: sent + given, dropped })
+    }
+
+    /// Lines from the `offset`-th on, of one attempt or of all.
+    pub(crate) async fn read(
+        &self,
+        task: TaskId,
+        offset: u64,
+        limit: usize,
+        attempt: Option<u32>,
+    ) -> Result<LogPage, Error> {
+        let log = self.task(task);
+        let counted = {
+            let mut guard = log.counted.lock().await;
+            self.counted(task, &mut guard).await?.clone()
+        };
+        let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
+        let total = counted.lines.last().copied().unwrap_or(0);
+        let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
+        while page.lines.len() < limit && page.next_offset < total {
+            let engine = Arc::clone(&self.engine);
+            let chunks = blocking(move || engine.read(task, chunk, PAGE_BYTES)).await?;
+            if chunks.is_empty() {
+                break;
+            }
+            for stored in &chunks {
+                let first =
+                    if chunk == 0 { 0 } else { counted.lines.get(chunk - 1).copied().unwrap_or(total) };
+                add_lines(&mut page, stored, first, limit, attempt)?;
+                chunk += 1;
+            }
+        }
+        Ok(page)
+    }
+
+    /// Changes whenever the number of lines does.
+    pub(crate) fn changes(&self, task: TaskId) -> watch::Receiver<u64> {
+        self.task(task).lines.subscribe()
+    }
+
+    /// Deletes the output of tasks that are purged, on a thread of its own: nobody waits for it.
+    pub(crate) fn forget(&self, tasks: Vec<TaskId>) {
+        if tasks.is_empty() {
+            return;
+        }
+        let mut known = self.lock();
+        tasks.iter().for_each(|task| drop(known.remove(task)));
+        drop(known);
+        if let Err(error) = self.engine.delete(&tasks) {
+            tracing::warn!(%error, "cannot delete the output of purged tasks");
+        }
+    }
+
+    fn task(&self, task: TaskId) -> Arc<TaskLog> {
+        let mut tasks = self.lock();
+        if tasks.len() >= TASKS_KEPT && !tasks.contains_key(&task) {
+            tasks.retain(|_, log| Arc::strong_count(log) > 1 || log.lines.receiver_count() > 0);
+        }
+        let fresh = || Arc::new(TaskLog { counted: AsyncMutex::new(None), lines: watch::Sender::new(0) });
+        Arc::clone(tasks.entry(task).or_insert_with(fresh))
+    }
+
+    /// Counts what is stored, once.
+    async fn counted<'a>(
+        &self,
+        task: TaskId,
+        counted: &'a mut Option<Counted>,
+    ) -> Result<&'a mut Counted, Error> {
+        if counted.is_none() {
+            let engine = Arc::clone(&self.engine);
+            *counted = Some(blocking(move || count(&*engine, task)).await?);
+        }
+        Ok(counted.as_mut().expect("it was just counted"))
+    }
+
+    /// Turns lines into a chunk: cuts long ones, drops what is beyond the cap, and adds a line about that.
+    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> (Chunk, u64, u64) {
+        let sent = lines.len() as u64;
+        let (mut kept, mut bytes, mut dropped) = (Vec::new(), 0, 0);
+        for LogText { text, stream } in lines {
+            let text = cut(text, self.line_bytes);
+            let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
+            if dropped > 0 || counted.dropped > 0 || text.len() as u64 > room {
+                dropped += 1;
+                continue;
+            }
+            bytes += text.len() as u64;
+            kept.push(Line { stream: stream_code(stream), text });
+        }
+        let all = counted.dropped + dropped;
+        // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
+        // marks of a flood stay few.
+        if dropped > 0 && all >= counted.told.max(1) * 2 || counted.told == 0 && all > 0 {
+            let cap = self.task_bytes;
+            let text = format!("{all} lines were dropped: the output of this task has reached {cap} bytes");
+            kept.push(Line { stream: stream_code(LogStream::System), text });
+        }
+        let at = Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX));
+        (Chunk { attempt, at, lines: kept, dropped: all, sent }, bytes, dropped)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskId, Arc<TaskLog>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn count(engine: &dyn Logs, task: TaskId) -> Result<Counted, orchestrix_engine::Error> {
+    let mut counted = Counted::default();
+    loop {
+        let chunks = engine.read(task, counted.lines.len(), PAGE_BYTES)?;
+        if chunks.is_empty() {
+            return Ok(counted);
+        }
+        for LogChunk { lease, offset, bytes } in chunks {
+            let chunk: Chunk = minicbor::decode(&bytes).map_err(|error| unreadable(task, &error))?;
+            let before = counted.lines.last().copied().unwrap_or(0);
+            counted.lines.push(before + chunk.lines.len() as u64);
+            counted.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
+            counted.dropped = counted.dropped.max(chunk.dropped);
+            counted.told = counted.dropped;
+            counted.sent.insert(lease, offset + chunk.sent);
+        }
+    }
+}
+
+fn add_lines(
+    page: &mut LogPage,
+    stored: &LogChunk,
+    first: u64,
+    limit: usize,
+    attempt: Option<u32>,
+) -> Result<(), Error> {
+    let chunk: Chunk = minicbor::decode(&stored.bytes).map_err(|_| Error::Refused(Refusal::Internal))?;
+    let wanted = attempt.is_none_or(|attempt| attempt == chunk.attempt);
+    for (n, line) in (first..).zip(chunk.lines) {
+        if n < page.next_offset || page.lines.len() >= limit {
+            continue;
+        }
+        page.next_offset = n + 1;
+        if wanted {
+            let stream = stream_of(line.stream);
+            page.lines.push(LogLine { n, attempt: chunk.attempt, at: chunk.at, stream, text: line.text });
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a line at a character's end, and says how much is missing.
+fn cut(text: String, max: usize) -> String {
+    if text.len() <= max {
+        return text;
+    }
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{} [{} bytes cut]", &text[..end], text.len() - end)
+}
+
+fn stream_code(stream: LogStream) -> u8 {
+    match stream {
+        LogStream::Stdout => 0,
+        LogStream::Stderr => 1,
+        LogStream::System => 2,
+    }
+}
+
+fn stream_of(code: u8) -> LogStream {
+    match code {
+        1 => LogStream::Stderr,
+        2 => LogStream::System,
+        _ => LogStream::Stdout,
+    }
+}
+
+fn unreadable(task: TaskId, error: &minicbor::decode::Error) -> orchestrix_engine::Error {
+    let text = format!("a chunk of output cannot be read: {error}");
+    orchestrix_engine::Error {
+        operation: format!("read the output of task {task}"),
+        retryable: false,
+        source: orchestrix_engine::Cause::Io(std::io::Error::other(text)),
+    }
+}
+
+/// Runs an engine call where blocking is allowed.
+async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T, orchestrix_engine::Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "task output is not available");
+            let full = matches!(error.source, orchestrix_engine::Cause::Full { .. });
+            Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
+        }
+        Err(_) => Err(Error::Refused(Refusal::Internal)),
+    }
+}

@@ -1,0 +1,261 @@
+//! From a data folder to a running node: recover the state, start the term, start the threads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use orchestrix_core::{Position, Records, SnapshotLoader, State};
+use orchestrix_engine::disk::{Disk, RealDisk};
+use orchestrix_engine::file::{self, FileJournal, Recovery};
+use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
+use orchestrix_engine::{BatchRef, Journal, JournalId, Link, Logs, Snapshots};
+
+use crate::clock::{Clock, SystemClock, TermClock};
+use crate::decision_loop::DecisionLoop;
+use crate::events::EventFeed;
+use crate::logs::TaskLogs;
+use crate::node::Node;
+use crate::options::Options;
+use crate::runner::{Runner, Running, SnapshotPlan};
+use crate::stats::Stats;
+use crate::writer::{Work, Writer};
+
+/// What the journal and the logs stand on.
+#[derive(Clone, Debug)]
+pub enum Storage {
+    /// Files in a folder. Survives a crash of the process and of the machine.
+    File(PathBuf),
+    /// Nothing survives the process.
+    Memory,
+}
+
+/// Why a node stopped, or did not start.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(message: String) -> Self {
+        Self { message }
+    }
+}
+
+impl From<orchestrix_engine::Error> for Failure {
+    fn from(error: orchestrix_engine::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// What opening a node found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Events of the journal at start.
+    pub position: Position,
+    /// The snapshot that was used.
+    pub snapshot: Option<Position>,
+    /// Snapshots that were damaged and passed over.
+    pub damaged_snapshots: Vec<String>,
+    pub journal: Recovery,
+    pub took: Duration,
+}
+
+/// Recovers what is stored and starts a node on it.
+///
+/// # Errors
+/// When the folder cannot be used or what is in it is damaged: names file and place.
+pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Failure> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let start = clock.boot();
+    let mut stored = match storage {
+        Storage::File(folder) => open_files(folder)?,
+        Storage::Memory => open_memory(),
+    };
+    stored.recovered.took = clock.boot().saturating_sub(start);
+    let recovered = stored.recovered.clone();
+    Ok((start_node(stored, options, clock)?, recovered))
+}
+
+/// What a node is started from.
+struct Stored {
+    state: State,
+    journal: Box<dyn Journal>,
+    logs: Arc<dyn Logs>,
+    recovered: Recovered,
+}
+
+fn open_memory() -> Stored {
+    let recovered = Recovered {
+        position: Position(0),
+        snapshot: None,
+        damaged_snapshots: Vec::new(),
+        journal: Recovery::default(),
+        took: Duration::ZERO,
+    };
+    let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
+    Stored { state: State::new(), journal, logs: Arc::new(MemoryLogs::default()), recovered }
+}
+
+fn open_files(folder: &Path) -> Result<Stored, Failure> {
+    let disk = RealDisk::open(folder).map_err(|error| {
+        let folder = folder.display();
+        Failure::new(format!("cannot use {folder} as the data folder: {error}; choose another with --data"))
+    })?;
+    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let opening = FileJournal::start(Arc::clone(&disk), file::Options::default())?;
+    let mut damaged_snapshots = Vec::new();
+    let loaded = newest_snapshot(&*opening.snapshots(), opening.floor(), &mut damaged_snapshots)?;
+    let snapshot = loaded.as_ref().map(|(_, link)| link.position);
+    let (mut state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
+    let journal = opening.replay(link, |batch| replay(&mut state, &batch))?;
+    let recovered = Recovered {
+        position: state.position(),
+        snapshot,
+        damaged_snapshots,
+        journal: journal.recovery().clone(),
+        took: Duration::ZERO,
+    };
+    let logs = Arc::new(MemoryLogs::default());
+    Ok(Stored { state, journal: Box::new(journal), logs, recovered })
+}
+
+/// The newest snapshot that is whole; a damaged one is passed over and the journal read from further back.
+fn newest_snapshot(
+    snapshots: &dyn Snapshots,
+    floor: Position,
+    damaged: &mut Vec<String>,
+) -> Result<Option<(State, Link)>, Failure> {
+    for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
+        match load_snapshot(snapshots, position) {
+            Ok(loaded) => return Ok(Some(loaded)),
+            Err(error) => {
+                tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
+                damaged.push(error.to_string());
+            }
+        }
+    }
+    match damaged.pop() {
+        Some(last) if floor > Position(0) => Err(Failure::new(last)),
+        Some(last) => {
+            damaged.push(last);
+            Ok(None)
+        }
+        None => Ok(None),
+    }
+}
+
+fn load_snapshot(snapshots: &dyn Snapshots, position: Position) -> Result<(State, Link), Failure> {
+    let mut reader = snapshots.open(position)?;
+    let mut loader = SnapshotLoader::new();
+    let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
+    while let Some(chunk) = reader.next()? {
+        loader.load(&chunk).map_err(unreadable)?;
+    }
+    Ok((loader.finish().map_err(unreadable)?, reader.link()))
+}
+
+/// Folds a batch into the state.
+fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Failure> {
+    let before = state.position();
+    let folded = catch_unwind(AssertUnwindSafe(|| {
+        for record in Records::new(batch.records) {
+            let (at, event) = record.map_err(|error| (state.position().next(), error.to_string()))?;
+            state.apply(at, event);
+        }
+        Ok(())
+    }));
+    let (position, what) = match folded {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(failed)) => failed,
+        Err(_) => (state.position(), "it cannot follow what came before".to_owned()),
+    };
+    Err(Failure::new(format!(
+        "the event at position {position} (batch after {before}) cannot be replayed: {what}"
+    )))
+}
+
+fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result<Node, Failure> {
+    let Stored { state, journal, logs, recovered } = stored;
+    let stats = Arc::new(Stats::default());
+    let running = Arc::new(Running::new());
+    let events = Arc::new(EventFeed::new(journal.end().position, options.event_ring_bytes));
+    let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
+    let (inputs, asked) = sync_channel(options.queue_max);
+    let (works, handed) = sync_channel(1);
+    let (acks, heard) = channel();
+
+    let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
+    let snapshot = SnapshotPlan::new(options.snapshot_bytes, recovered.journal.bytes);
+    let epoch = state.epoch() + 1;
+    let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
+    desk.set_space(journal.space());
+    desk.start_term(epoch, term_clock.now());
+
+    let runner = Runner {
+        desk,
+        term_clock,
+        clock: Arc::clone(&clock),
+        inputs: asked,
+        wake: inputs.clone(),
+        writer: works,
+        acks: heard,
+        running: Arc::clone(&running),
+        snapshots: Some(journal.snapshots()),
+        snapshot,
+        writer_free: true,
+    };
+    let writer = Writer {
+        journal,
+        acks,
+        wake: inputs.clone(),
+        events: Arc::clone(&events),
+        logs: Arc::clone(&logs),
+        running: Arc::clone(&running),
+        stats: Arc::clone(&stats),
+        clock,
+    };
+    start_threads(runner, writer, handed, &running)?;
+    Ok(Node { inputs, events, logs, stats, running })
+}
+
+/// The loop ends first, when it is told to; the writer when nothing can come from the loop any more.
+fn start_threads(
+    runner: Runner,
+    writer: Writer,
+    handed: Receiver<Work>,
+    running: &Arc<Running>,
+) -> Result<(), Failure> {
+    let ended = Arc::clone(running);
+    spawn("orchestrix-journal", move || {
+        let result = guarded("the journal's thread", || writer.run(&handed));
+        // Callers whose answers are still in the channel hear that the outcome is unknown.
+        drop(handed);
+        ended.end(result);
+    })?;
+    let ended = Arc::clone(running);
+    spawn("orchestrix-loop", move || {
+        if let Err(failure) = guarded("the decision loop", || runner.run()) {
+            ended.end(Err(failure));
+        }
+    })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+    spawned.map(drop).map_err(|error| Failure::new(format!("cannot start the thread {name}: {error}")))
+}
+
+/// A panic in a thread of the node is a bug: the node ends, and nothing that was not durable was told.
+fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(Failure::new(format!("{what} stopped because of a bug: {}", text.unwrap_or("no further word"))))
+    })
+}

@@ -1,0 +1,39 @@
+//! What can be set on a node, with defaults.
+
+use orchestrix_core::Retention;
+
+/// Settings of a node. None of them changes what a journal means.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name of this node, for people.
+    pub node: String,
+    /// How long ended tasks are kept.
+    pub retention: Retention,
+    /// Questions that may wait for the loop; one more is answered `overloaded`.
+    pub queue_max: usize,
+    /// Lease calls that may wait for a task; one more is answered `overloaded`.
+    pub polls_max: usize,
+    /// Bytes of journal after which a snapshot is taken, unless the last snapshot was larger than that.
+    pub snapshot_bytes: u64,
+    /// Bytes of events kept in memory for `GET /v1/events` to resume from.
+    pub event_ring_bytes: usize,
+    /// Bytes of output kept per task.
+    pub log_task_bytes: u64,
+    /// Bytes of one line of output; the rest of a longer line is cut.
+    pub log_line_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            node: "node-1".to_owned(),
+            retention: Retention { done_ms: 86_400_000, failed_ms: 7 * 86_400_000, count: 1_000_000 },
+            queue_max: 8_192,
+            polls_max: 20_000,
+            snapshot_bytes: 64 << 20,
+            event_ring_bytes: 8 << 20,
+            log_task_bytes: 10 << 20,
+            log_line_bytes: 16 << 10,
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The thread around the decision loop: waits, asks the loop, hands its turns to the writer.
+//!
+//! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use orchestrix_core::{Position, Timestamp};
+use orchestrix_engine::Snapshots;
+use tokio::sync::watch;
+
+use crate::clock::{Clock, TermClock};
+use crate::decision_loop::DecisionLoop;
+use crate::node::Caller;
+use crate::open::Failure;
+use crate::request::{Ask, Error, Recipient};
+use crate::snapshotter::Snapshotting;
+use crate::writer::{Ack, Work};
+
+/// Questions taken between two looks at the clock and the writer.
+const INPUTS_PER_TURN: usize = 1_024;
+/// The longest wait for a question; bounds how late a step of the clock is noticed.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// What reaches the loop.
+pub(crate) enum Input {
+    Ask(Ask, Caller),
+    /// The writer or the snapshotter has news.
+    Wake,
+    Stop,
+}
+
+/// Whether the node runs, and why it does not.
+#[derive(Debug)]
+pub(crate) struct Running {
+    ended: watch::Sender<Option<Result<(), Failure>>>,
+    stopping: AtomicBool,
+    /// The loop holds a turn back until the writer is free.
+    pub(crate) wants_ack: AtomicBool,
+}
+
+impl Running {
+    pub(crate) fn new() -> Self {
+        Self {
+            ended: watch::Sender::new(None),
+            stopping: AtomicBool::new(false),
+            wants_ack: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin_stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// The first reason counts.
+    pub(crate) fn end(&self, result: Result<(), Failure>) {
+        self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            ended.get_or_insert(result);
+            first
+        });
+    }
+
+    pub(crate) async fn stopped(&self) -> Result<(), Failure> {
+        let mut ended = self.ended.subscribe();
+        // The sender is in `self`, so the wait ends only with a result.
+        let result = ended.wait_for(Option::is_some).await.map(|ended| ended.clone());
+        result.ok().flatten().unwrap_or(Ok(()))
+    }
+}
+
+/// The loop and all that it talks to.
+pub(crate) struct Runner {
+    pub(crate) desk: DecisionLoop<Caller>,
+    pub(crate) term_clock: TermClock,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) inputs: Receiver<Input>,
+    pub(crate) wake: SyncSender<Input>,
+    pub(crate) writer: SyncSender<Work>,
+    pub(crate) acks: Receiver<Ack>,
+    pub(crate) running: Arc<Running>,
+    /// Not here while a snapshot is written.
+    pub(crate) snapshots: Option<Box<dyn Snapshots>>,
+    pub(crate) snapshot: SnapshotPlan,
+    /// Whether the writer has nothing to do.
+    pub(crate) writer_free: bool,
+}
+
+/// When the next snapshot is due, and the one under way.
+pub(crate) struct SnapshotPlan {
+    /// Bytes of journal after which one is taken.
+    every_bytes: u64,
+    /// Bytes of journal since the last one.
+    since_bytes: u64,
+    /// Bytes of the last one.
+    last_bytes: u64,
+    /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
+    begun: Option<(Position, Vec<u8>)>,
+    under_way: Option<Snapshotting>,
+}
+
+impl SnapshotPlan {
+    pub(crate) fn new(every_bytes: u64, since_bytes: u64) -> Self {
+        Self { every_bytes, since_bytes, last_bytes: 0, begun: None, under_way: None }
+    }
+
+    fn is_due(&self) -> bool {
+        let idle = self.begun.is_none() && self.under_way.is_none();
+        idle && self.since_bytes >= self.every_bytes.max(self.last_bytes)
+    }
+}
+
+impl Runner {
+    /// Decides until told to stop, then sends home who waits.
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
+        loop {
+            let input = self.wait();
+            let start = self.clock.boot();
+            let now = self.term_clock.now();
+            if self.take(input, now)?.is_break() {
+                return self.stop();
+            }
+            self.desk.tick(now);
+            self.hear(now);
+            self.hand_over()?;
+            self.continue_snapshot()?;
+            let took = u64::try_from(self.clock.boot().saturating_sub(start).as_micros()).unwrap_or(u64::MAX);
+            self.desk.stats.turn.observe_us(took);
+            self.desk.stats.turn_max_us.raise(took);
+        }
+    }
+
+    /// Waits for a question, or until something is due.
+    fn wait(&mut self) -> Result<Input, RecvTimeoutError> {
+        if self.desk.has_turn() && !self.writer_free {
+            self.running.wants_ack.store(true, Ordering::SeqCst);
+            // The writer may have finished before it could see the wish.
+            let now = self.term_clock.now();
+            self.hear(now);
+            if self.writer_free {
+                return Ok(Input::Wake);
+            }
+        }
+        if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
+            return self.inputs.recv_timeout(Duration::from_micros(100));
+        }
+        let now = self.term_clock.now();
+        let due = self.desk.next_due().map_or(WAIT_MAX, |due| Duration::from_millis(due.since(now)));
+        self.inputs.recv_timeout(due.min(WAIT_MAX))
+    }
+
+    fn take(
+        &mut self,
+        first: Result<Input, RecvTimeoutError>,
+        now: Timestamp,
+    ) -> Result<ControlFlow<()>, Failure> {
+        let mut next = match first {
+            Ok(input) => Some(input),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Ok(ControlFlow::Break(())),
+        };
+        for _ in 0..INPUTS_PER_TURN {
+            match next {
+                Some(Input::Ask(ask, to)) => self.desk.ask(ask, to, now),
+                Some(Input::Wake) => {}
+                Some(Input::Stop) => return Ok(ControlFlow::Break(())),
+                None => break,
+            }
+            if self.desk.is_full() {
+                self.hand_over_full(now)?;
+            }
+            next = self.inputs.try_recv().ok();
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Hears from the writer what has become durable.
+    fn hear(&mut self, now: Timestamp) {
+        while let Ok(ack) = self.acks.try_recv() {
+            self.acknowledged(ack, now);
+        }
+    }
+
+    fn acknowledged(&mut self, ack: Ack, now: Timestamp) {
+        self.writer_free = true;
+        self.desk.set_space(ack.space);
+        self.desk.abandon(&ack.abandoned, now);
+        let begun = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position);
+        if let Some((_, header)) = begun
+            && let Some(snapshots) = self.snapshots.take()
+        {
+            self.snapshot.under_way =
+                Some(Snapshotting::start(snapshots, ack.end, header, self.wake.clone()));
+        }
+    }
+
+    /// Gives the turn to the writer, if both are ready.
+    fn hand_over(&mut self) -> Result<(), Failure> {
+        if !self.writer_free || !self.desk.has_turn() {
+            return Ok(());
+        }
+        let turn = self.desk.take_turn();
+        self.snapshot.since_bytes += turn.records.len() as u64;
+        let (count, term) = (turn.count, self.desk.state().term());
+        self.writer_free = false;
+        self.send(Work::Turn { turn, term })?;
+        if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
+            self.snapshot.since_bytes = 0;
+            let position = self.desk.state().position();
+            self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
+        }
+        Ok(())
+    }
+
+    /// Waits for the writer, because the turn must not grow any more.
+    fn hand_over_full(&mut self, now: Timestamp) -> Result<(), Failure> {
+        if !self.writer_free {
+            let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
+            self.acknowledged(ack, now);
+        }
+        self.hand_over()
+    }
+
+    fn send(&self, work: Work) -> Result<(), Failure> {
+        self.writer.send(work).map_err(|_| Failure::new("the journal has stopped".to_owned()))
+    }
+
+    fn continue_snapshot(&mut self) -> Result<(), Failure> {
+        let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
+        under_way.step(self.desk.state_mut());
+        let Some((snapshots, result)) = under_way.result() else { return Ok(()) };
+        let (link, bytes) = (under_way.link, under_way.bytes);
+        self.snapshots = snapshots;
+        self.snapshot.under_way = None;
+        self.desk.state_mut().end_capture();
+        match result {
+            Ok(()) => {
+                tracing::info!(position = %link.position, bytes, "took a snapshot");
+                self.snapshot.last_bytes = bytes;
+                self.desk.stats.snapshots.add(1);
+                self.desk.stats.snapshot_position.set(link.position.0);
+                self.send(Work::Truncate)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a snapshot failed; the journal is kept and another is tried later");
+                self.desk.stats.snapshot_failures.add(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Refuses what is new, answers what was asked, and lets the writer finish.
+    fn stop(mut self) -> Result<(), Failure> {
+        self.running.begin_stop();
+        let now = self.term_clock.now();
+        self.desk.dismiss(now);
+        while !self.writer_free {
+            let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
+            self.acknowledged(ack, now);
+        }
+        self.hand_over()?;
+        for input in self.inputs.try_iter() {
+            if let Input::Ask(_, to) = input {
+                // A caller who left does not need to hear it.
+                let _ = to.send(Err(Error::Stopping));
+            }
+        }
+        Ok(())
+    }
+}

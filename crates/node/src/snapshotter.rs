@@ -1,0 +1,126 @@
+//! Snapshots beside the loop: the loop hands out chunks between its turns, a thread writes them.
+
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+
+use orchestrix_core::State;
+use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, Snapshots};
+
+use crate::runner::Input;
+
+/// Tasks of one step. Bounds the pause of the loop: some tenths of a millisecond.
+const STEP_TASKS: usize = 1_000;
+/// Bytes of one step, plus at most one task.
+const STEP_BYTES: usize = 1 << 20;
+const _: () = assert!(STEP_BYTES + (1 << 20) < SNAPSHOT_CHUNK_MAX, "a chunk may end with the largest task");
+/// Pieces that wait for the disk. Bounds memory.
+const PIECES_WAITING: usize = 4;
+
+/// What the loop hands to the thread.
+#[derive(Debug)]
+enum Piece {
+    Chunk(Vec<u8>),
+    /// The snapshot is whole. Without this it is given up: a node that stops must not leave half a state.
+    End,
+}
+
+/// The handle for the next snapshot; gone if the thread broke.
+type Lent = Option<Box<dyn Snapshots>>;
+
+/// The handle that was lent, and how it went.
+type Done = (Box<dyn Snapshots>, Result<(), Error>);
+
+/// A snapshot under way.
+pub(crate) struct Snapshotting {
+    /// `None` when everything was handed out.
+    pieces: Option<SyncSender<Piece>>,
+    done: Receiver<Done>,
+    /// A piece that the thread had no room for yet.
+    held: Option<Piece>,
+    pub(crate) link: Link,
+    pub(crate) bytes: u64,
+}
+
+impl Snapshotting {
+    /// Starts the thread that writes the snapshot of the state at `link`; `header` is its first chunk.
+    pub(crate) fn start(
+        snapshots: Box<dyn Snapshots>,
+        link: Link,
+        header: Vec<u8>,
+        wake: SyncSender<Input>,
+    ) -> Self {
+        let (pieces, received) = sync_channel(PIECES_WAITING);
+        let (finished, done) = sync_channel(1);
+        std::thread::spawn(move || {
+            let result = write(&*snapshots, link, &received);
+            drop(received);
+            // Nobody listens any more only when the node stops.
+            let _ = finished.send((snapshots, result));
+            let _ = wake.try_send(Input::Wake);
+        });
+        Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }
+    }
+
+    /// Hands some more of the state to the thread, if it has room. Answers whether it took it.
+    pub(crate) fn step(&mut self, state: &mut State) -> bool {
+        let Some(pieces) = &self.pieces else { return false };
+        let piece = self.held.take().unwrap_or_else(|| next_piece(state));
+        let (bytes, last) = match &piece {
+            Piece::Chunk(chunk) => (chunk.len() as u64, false),
+            Piece::End => (0, true),
+        };
+        match pieces.try_send(piece) {
+            Ok(()) => {
+                self.bytes += bytes;
+                if last {
+                    self.pieces = None;
+                }
+                true
+            }
+            Err(TrySendError::Full(piece)) => {
+                self.held = Some(piece);
+                false
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                self.pieces = None;
+                false
+            }
+        }
+    }
+
+    /// Whether there is more to hand out.
+    pub(crate) fn is_handing_out(&self) -> bool {
+        self.pieces.is_some()
+    }
+
+    /// The end of it, if it has come, and the handle for the next one, unless the thread broke.
+    pub(crate) fn result(&mut self) -> Option<(Lent, Result<(), Error>)> {
+        match self.done.try_recv() {
+            Ok((snapshots, result)) => Some((Some(snapshots), result)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some((None, Err(given_up()))),
+        }
+    }
+}
+
+fn next_piece(state: &mut State) -> Piece {
+    let mut chunk = Vec::with_capacity(STEP_BYTES / 2);
+    state.step_capture(STEP_TASKS, STEP_BYTES, &mut chunk);
+    if chunk.is_empty() { Piece::End } else { Piece::Chunk(chunk) }
+}
+
+fn write(snapshots: &dyn Snapshots, link: Link, pieces: &Receiver<Piece>) -> Result<(), Error> {
+    let mut writer = snapshots.create(link)?;
+    loop {
+        match pieces.recv() {
+            Ok(Piece::Chunk(chunk)) => writer.chunk(&chunk)?,
+            Ok(Piece::End) => break,
+            Err(_) => return Err(given_up()),
+        }
+    }
+    writer.finish()?;
+    snapshots.prune()
+}
+
+fn given_up() -> Error {
+    Error { operation: "write a snapshot".to_owned(), retryable: true, source: Cause::Stopped }
+}

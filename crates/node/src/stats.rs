@@ -1,0 +1,106 @@
+//! Numbers about what a node has done since it started. Counted outside the fold: a replay counts nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number that only grows, or a gauge that is set.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    pub fn raise(&self, n: u64) {
+        self.0.fetch_max(n, Relaxed);
+    }
+
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Durations in buckets, in microseconds.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    /// Observations up to the bound of the same place in [`Histogram::BOUNDS_US`]; the last is unbounded.
+    buckets: [Counter; Histogram::BOUNDS_US.len() + 1],
+    sum_us: Counter,
+}
+
+impl Histogram {
+    /// Upper bounds of the buckets, in microseconds.
+    pub const BOUNDS_US: [u64; 12] =
+        [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000, 10_000_000];
+
+    pub fn observe_us(&self, us: u64) {
+        let place = Self::BOUNDS_US.partition_point(|bound| *bound < us);
+        self.buckets[place].add(1);
+        self.sum_us.add(us);
+    }
+
+    /// Observations per bucket, not accumulated.
+    pub fn buckets(&self) -> impl Iterator<Item = u64> {
+        self.buckets.iter().map(Counter::get)
+    }
+
+    #[must_use]
+    pub fn sum_us(&self) -> u64 {
+        self.sum_us.get()
+    }
+}
+
+/// Everything that is counted. The meaning of each is told where it is published.
+#[derive(Debug, Default)]
+pub struct Stats {
+    pub submitted: Counter,
+    pub submit_repeats: Counter,
+    pub leased: Counter,
+    pub extended: Counter,
+    pub completed: Counter,
+    pub failed: Counter,
+    pub released: Counter,
+    pub expired_silent: Counter,
+    pub expired_timeout: Counter,
+    pub cancelled: Counter,
+    pub ttl_expired: Counter,
+    pub retried: Counter,
+    pub purged: Counter,
+    pub dead_letters: Counter,
+    /// Grants of a task whose last lease ended by time: its worker may still be at it.
+    pub duplicate_executions: Counter,
+    /// Reports under a lease that is not valid.
+    pub stale_reports: Counter,
+    /// Reports that repeat one that was accepted.
+    pub repeated_reports: Counter,
+    pub refused: Counter,
+    pub overloaded: Counter,
+    pub storage_full: Counter,
+    /// Leases given back because nobody took the answer.
+    pub abandoned: Counter,
+
+    pub position: Counter,
+    pub durable: Counter,
+    pub term: Counter,
+    pub epoch: Counter,
+    pub tasks_leased: Counter,
+    pub polls: Counter,
+    pub batches: Counter,
+    pub batch_bytes: Counter,
+    pub sync: Histogram,
+    /// How long the loop was busy without looking at new questions.
+    pub turn: Histogram,
+    pub turn_max_us: Counter,
+    pub snapshots: Counter,
+    pub snapshot_failures: Counter,
+    pub snapshot_position: Counter,
+    /// 1 while the journal lives from its reserve.
+    pub space_low: Counter,
+    pub log_lines: Counter,
+    pub log_lines_dropped: Counter,
+}

@@ -1,0 +1,160 @@
+//! The thread that makes turns durable, in order, and then sends what may be sent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::Duration;
+
+use orchestrix_core::{LeaseId, TaskId, Term};
+use orchestrix_engine::{Appended, Batch, Cause, Journal, Link, Space};
+
+use crate::clock::Clock;
+use crate::decision_loop::Turn;
+use crate::events::EventFeed;
+use crate::logs::TaskLogs;
+use crate::node::Caller;
+use crate::open::Failure;
+use crate::request::{Answer, Error, Recipient};
+use crate::runner::{Input, Running};
+use crate::stats::Stats;
+
+/// After this long without a turn the journal notes down how far it is durable.
+const REST: Duration = Duration::from_millis(50);
+/// How often a turn is tried again while the disk is full.
+const FULL_RETRY: Duration = Duration::from_millis(100);
+
+/// What the loop gives to the writer.
+pub(crate) enum Work {
+    Turn { turn: Turn<Caller>, term: Term },
+    Truncate,
+}
+
+/// What the loop hears when a turn is durable.
+#[derive(Debug)]
+pub(crate) struct Ack {
+    pub(crate) end: Link,
+    pub(crate) space: Space,
+    /// Leases in answers that nobody took.
+    pub(crate) abandoned: Vec<(TaskId, LeaseId)>,
+}
+
+pub(crate) struct Writer {
+    pub(crate) journal: Box<dyn Journal>,
+    pub(crate) acks: Sender<Ack>,
+    pub(crate) wake: SyncSender<Input>,
+    pub(crate) events: Arc<EventFeed>,
+    pub(crate) logs: Arc<TaskLogs>,
+    pub(crate) running: Arc<Running>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl Writer {
+    /// Works until the loop hangs up, then notes down that all is durable.
+    pub(crate) fn run(mut self, works: &Receiver<Work>) -> Result<(), Failure> {
+        let mut rested = true;
+        loop {
+            let work = if rested {
+                works.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                works.recv_timeout(REST)
+            };
+            match work {
+                Ok(Work::Turn { turn, term }) => {
+                    rested &= turn.count == 0;
+                    self.turn(turn, term)?;
+                }
+                Ok(Work::Truncate) => self.truncate(),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.journal.rest()?;
+                    rested = true;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(self.journal.rest()?),
+            }
+        }
+    }
+
+    /// Writes, then answers, then tells the loop.
+    fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<(), Failure> {
+        let Turn { records, count, replies, purged } = turn;
+        if count > 0 {
+            let batch = Batch { previous: self.journal.end(), term, count, records };
+            self.append(&batch)?;
+            let first = batch.previous.position.next();
+            self.events.publish(first, batch.last(), batch.records);
+        }
+        let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
+        self.logs.forget(purged);
+        self.tell(abandoned);
+        Ok(())
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let start = self.clock.boot();
+        loop {
+            match self.journal.append(batch) {
+                Ok(Appended::Done(end)) => {
+                    let took = self.clock.boot().saturating_sub(start);
+                    self.stats.sync.observe_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                    self.stats.batches.add(1);
+                    self.stats.batch_bytes.add(batch.records.len() as u64);
+                    self.stats.durable.set(end.position.0);
+                    return Ok(());
+                }
+                Ok(Appended::Conflict(end)) => {
+                    return Err(Failure::new(format!(
+                        "somebody else has written to the journal: it ends at {}",
+                        end.position
+                    )));
+                }
+                // Only the identical batch may follow an unknown outcome.
+                Ok(Appended::Unknown) => self.wait_or_give_up()?,
+                Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
+                    tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
+                    self.wait_or_give_up()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn wait_or_give_up(&self) -> Result<(), Failure> {
+        if self.running.is_stopping() {
+            return Err(Failure::new(
+                "stopped while the disk was full; what was not answered was not accepted".to_owned(),
+            ));
+        }
+        std::thread::sleep(FULL_RETRY);
+        Ok(())
+    }
+
+    fn tell(&self, abandoned: Vec<(TaskId, LeaseId)>) {
+        let urgent = !abandoned.is_empty();
+        let ack = Ack { end: self.journal.end(), space: self.journal.space(), abandoned };
+        // The loop is gone only when the node stops; then nobody needs to know.
+        let _ = self.acks.send(ack);
+        if urgent || self.running.wants_ack.swap(false, Ordering::SeqCst) {
+            let _ = self.wake.try_send(Input::Wake);
+        }
+    }
+
+    fn truncate(&mut self) {
+        match self.journal.truncate() {
+            Ok(floor) => tracing::debug!(%floor, "dropped what two snapshots cover"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")
+            }
+        }
+        self.tell(Vec::new());
+    }
+}
+
+/// Sends an answer. Gives back the leases in it if nobody took it.
+fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
+    match to.send(answer) {
+        Err(Ok(Answer::Leases(leases))) => {
+            leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect()
+        }
+        Ok(()) | Err(_) => Vec::new(),
+    }
+}
