@@ -4,6 +4,7 @@ mod change;
 mod completions;
 mod explain;
 mod fail;
+mod journal;
 mod logs;
 mod out;
 mod overview;
@@ -85,6 +86,8 @@ enum Command {
     Workers(overview::WorkersArgs),
     /// List the nodes of the cluster
     Nodes(overview::NodesArgs),
+    /// Look at a data folder without a coordinator
+    Journal(journal::JournalArgs),
     /// Write a completion script for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -103,6 +106,7 @@ pub(crate) fn main() -> ExitCode {
     let out = Out::new(format, global.color);
     let ended = match command {
         Command::Serve(args) => return crate::serve::run(args),
+        Command::Journal(args) => journal::run(&args, out),
         Command::Completions(args) => completions::run(&args, out),
         Command::Submit(args) => with_client(&global, out, async |context| submit::run(args, &context).await),
         Command::Work(args) => with_client(&global, out, async |context| work::run(args, &context).await),
