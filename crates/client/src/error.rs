@@ -108,8 +108,8 @@ impl Error {
             Kind::Unreachable { .. } => Effect::Nothing,
             Kind::Interrupted { .. } | Kind::TimedOut { .. } => Effect::Unknown,
             Kind::Answered { problem, .. } => match problem.code.as_str() {
-                "overloaded" | "no_leader" | "stopping" | "rate_limited" => Effect::Nothing,
-                "outcome_unknown" => Effect::Unknown,
+                "overloaded" | "no_leader" | "stopping" | "rate_limited" | "timeout" => Effect::Nothing,
+                "outcome_unknown" | "internal" => Effect::Unknown,
                 _ => Effect::Refused,
             },
             // A proxy that lost its way to the coordinator does not know what became of the request.

@@ -134,5 +134,5 @@ async fn free_places(places: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
 
 /// Whether this worker will never be served: it is not let in, or does not ask properly.
 fn is_final(error: &Error) -> bool {
-    !error.is_retryable() && !matches!(error.code(), "storage_full" | "internal")
+    !error.is_retryable() && error.code() != "storage_full"
 }

@@ -27,7 +27,7 @@ EXIT CODES
   4  there is no such task
   5  submit --wait: the task FAILED
   6  submit --wait: the task was CANCELLED
-work ends with 0 when it was told to stop (SIGTERM, SIGINT), whatever became of its tasks.";
+work ends with 0 when it was told to stop, whatever became of its tasks.";
 
 /// A command that did not do what was asked.
 #[derive(Debug)]

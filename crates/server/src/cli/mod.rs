@@ -39,6 +39,7 @@ pub(crate) struct Cli {
 
 /// What every command understands.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Everywhere")]
 struct Global {
     /// Address of the coordinator
     #[arg(
@@ -55,8 +56,15 @@ struct Global {
     /// Answer in JSON, one value per line
     #[arg(long, global = true)]
     json: bool,
-    /// When to colour
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    /// When to colour: auto, always or never
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        hide_possible_values = true,
+        value_name = "WHEN"
+    )]
     color: Color,
 }
 

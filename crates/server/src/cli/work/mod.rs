@@ -29,15 +29,18 @@ const KILL: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 THE COMMAND
-  gets the payload on stdin, and in its environment ORCHESTRIX_TASK_ID, ORCHESTRIX_LEASE_ID (the fencing
-  token: a later attempt has a larger one), ORCHESTRIX_ATTEMPT and ORCHESTRIX_QUEUE. What it writes becomes
-  the log of the task. Exit code 0 completes the task, any other fails the attempt. When the task is
-  cancelled, the lease lost, or `work` told to stop, its process group gets SIGTERM, and SIGKILL after the
-  grace.
+  gets the payload on stdin, and in its environment
+    ORCHESTRIX_TASK_ID
+    ORCHESTRIX_LEASE_ID   the fencing token: a later attempt has a larger one
+    ORCHESTRIX_ATTEMPT    1 for the first
+    ORCHESTRIX_QUEUE
+  What it writes becomes the log of the task. Exit code 0 completes the task,
+  any other fails the attempt. When the task is cancelled, the lease lost, or
+  `work` told to stop, its process group gets SIGTERM, then SIGKILL.
 
 SIGNALS
-  SIGTERM and SIGINT stop the commands, give their tasks back and end with exit code 0; a second one kills
-  the commands at once.
+  SIGTERM and SIGINT stop the commands, give their tasks back and end with
+  exit code 0; a second one kills the commands at once.
 
 EXAMPLES
   orchestrix work mail -- ./send-mail
@@ -53,7 +56,7 @@ pub(crate) struct WorkArgs {
     /// How soon somebody else gets a task when this worker is gone
     #[arg(long, default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
     lease: Duration,
-    /// Between SIGTERM and SIGKILL
+    /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
     #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     grace: Duration,
     /// Name of this worker; by default made of host, process and chance
