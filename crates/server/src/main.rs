@@ -1,1 +1,10 @@
-fn main() {}
+//! The binary `orchestrix`: a coordinator and everything that people do with one.
+
+mod cli;
+mod serve;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}
