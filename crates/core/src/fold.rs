@@ -244,7 +244,7 @@ impl State {
                 task.past = Some(Box::new(Past { key_until, ..Past::default() }));
                 self.index(id);
             } else {
-                self.tasks.remove(id);
+                self.drop_task(id);
             }
             self.drop_if_empty(&queue);
         }

@@ -13,6 +13,7 @@ mod contract;
 pub mod disk;
 mod fault;
 pub mod file;
+mod limit;
 pub mod memory;
 pub mod suite;
 
