@@ -203,6 +203,11 @@ mod logs {
                     if !told.being_deleted.is_empty() && told.being_deleted.iter().all(gone) {
                         told.deleted.append(&mut told.being_deleted);
                     }
+                    if append(&logs, 998, 0).is_ok() {
+                        told.stored.insert(998, vec![0]);
+                    } else {
+                        told.under_way = None;
+                    }
                 }
                 for seed in 0..4_u32 {
                     let mut asked = seed;
@@ -291,7 +296,7 @@ mod logs {
         assert!(matches!(error.source, Cause::InUse { .. }), "{error}");
     }
 
-    /// A disk whose syncs wait until somebody lets them go.
+    /// A disk whose syncs do their work, and answer when somebody lets them go.
     #[derive(Clone, Debug)]
     struct SlowDisk {
         disk: SimDisk,
@@ -318,9 +323,10 @@ mod logs {
             self.file.set_len(len)
         }
         fn sync_data(&self) -> io::Result<()> {
+            let outcome = self.file.sync_data();
             let (open, changed) = &*self.gate;
             drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
-            self.file.sync_data()
+            outcome
         }
     }
 
@@ -389,6 +395,35 @@ mod logs {
         });
         let syncs = disk.disk.counts().syncs - before.syncs;
         assert!((1..=2).contains(&syncs), "8 appends took {syncs} syncs");
+    }
+
+    #[test]
+    fn a_chunk_written_during_a_sync_is_durable_though_the_next_one_begins_a_file() {
+        let disk = SlowDisk { disk: SimDisk::new(8), gate: Arc::new((Mutex::new(true), Condvar::new())) };
+        let logs = FileLogs::open_with(Arc::new(disk.clone()), 230).unwrap();
+        append(&logs, 1, 0).unwrap();
+        let before = disk.disk.counts();
+        disk.set_open(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| append(&logs, 2, 0).unwrap());
+            while disk.disk.counts().syncs == before.syncs {
+                std::thread::yield_now();
+            }
+            scope.spawn(|| append(&logs, 3, 0).unwrap());
+            while disk.disk.counts().writes < before.writes + 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(files(&disk.disk).len(), 1);
+            scope.spawn(|| append(&logs, 4, 0).unwrap());
+            std::thread::yield_now();
+            disk.set_open(true);
+        });
+        drop(logs);
+        assert_eq!(files(&disk.disk).len(), 2);
+        let logs = open(&disk.disk.crash(&mut || false));
+        for task in 1..=4 {
+            assert_eq!(offsets(&logs, task), [0], "task {task}");
+        }
     }
 
     #[test]

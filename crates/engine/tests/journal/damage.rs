@@ -325,3 +325,41 @@ fn a_link_that_the_chain_does_not_pass_through_is_refused() {
         place(&start(other).unwrap_err());
     }
 }
+
+#[test]
+fn a_mark_of_another_batch_is_damage() {
+    let disk = SimDisk::new(15);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..2 {
+        let batch = history.next(&node.journal, 1, 60);
+        node.append(&batch).unwrap();
+        node.journal.rest().unwrap();
+    }
+    drop(node);
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    let (first, second) = (128 + 128, 128 + 128 + 40 + 128);
+    bytes.copy_within(first..first + 40, second);
+    disk.put(&name, bytes);
+    let error = Node::start(Arc::new(disk), SMALL).map(|_| ()).unwrap_err();
+    assert_eq!(place(&error), (name, second as u64), "{error}");
+}
+
+#[test]
+fn a_truncated_journal_does_not_start_without_a_snapshot() {
+    let disk = SimDisk::new(16);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..2 {
+        fill(&mut node, &mut history, 12);
+        node.snapshot().unwrap();
+    }
+    assert!(node.journal.truncate().unwrap().0 > 0);
+    drop(node);
+    for name in names(&disk, ".snapshot") {
+        disk.remove(&name).unwrap();
+    }
+    let error = Node::start(Arc::new(disk), SMALL).map(|_| ()).unwrap_err();
+    assert_eq!(place(&error).0, "floor", "{error}");
+}

@@ -243,6 +243,27 @@ fn a_folder_with_snapshots_but_no_journal_is_not_taken_for_a_new_one() {
 }
 
 #[test]
+fn segments_that_a_truncation_left_over_are_removed_at_the_next_start() {
+    let disk = SimDisk::new(33);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..2 {
+        fill(&mut node, &mut history, 12);
+        node.snapshot().unwrap();
+    }
+    let before = disk.copy();
+    node.journal.truncate().unwrap();
+    drop(node);
+    let kept = names(&disk, ".journal");
+    // The oldest comes back, but not the ones between it and the floor.
+    let oldest = names(&before, ".journal").remove(0);
+    assert!(!kept.contains(&oldest));
+    disk.put(&oldest, before.bytes(&oldest).unwrap());
+    assert_eq!(Node::start(Arc::new(disk.clone()), SMALL).unwrap().state, history.states[24]);
+    assert_eq!(names(&disk, ".journal"), kept);
+}
+
+#[test]
 fn spares_are_taken_over_by_the_next_process_unless_they_are_dirty() {
     let disk = SimDisk::new(30);
     drop(Node::start(Arc::new(disk.clone()), SMALL).unwrap());
