@@ -4,6 +4,7 @@
 //! O(log n). Items that arrive in order fill their leaves to the last place (a B-tree would leave them half
 //! empty), and a walk in order can stop and go on anywhere.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Items of one leaf. Small enough that moving half a leaf costs less than a cache miss or two.
@@ -22,11 +23,18 @@ pub(crate) trait Keyed {
 pub(crate) struct Sorted<T: Keyed> {
     branches: VecDeque<Branch<T>>,
     len: usize,
+    /// Where the last item was found: one event looks for its task several times.
+    found: Cell<Place>,
 }
+
+/// Branch, leaf, and place in the leaf.
+type Place = (usize, usize, usize);
 
 /// Some neighbouring leaves; there is at least one, and none is empty.
 #[derive(Debug)]
 struct Branch<T: Keyed> {
+    /// The first of the bounds, here so that finding a branch does not leave the directory.
+    first: T::Key,
     /// A lower bound of the keys of each leaf, above all keys of the leaf before it.
     bounds: Vec<T::Key>,
     leaves: Vec<Vec<T>>,
@@ -34,7 +42,7 @@ struct Branch<T: Keyed> {
 
 impl<T: Keyed> Default for Sorted<T> {
     fn default() -> Self {
-        Self { branches: VecDeque::new(), len: 0 }
+        Self { branches: VecDeque::new(), len: 0, found: Cell::new((0, 0, 0)) }
     }
 }
 
@@ -44,17 +52,13 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn get(&self, key: T::Key) -> Option<&T> {
-        let branch = self.branches.get(self.branch_of(key))?;
-        let leaf = &branch.leaves[branch.leaf_of(key)];
-        leaf.binary_search_by_key(&key, Keyed::key).ok().map(|at| &leaf[at])
+        let (branch, leaf, at) = self.place(key)?;
+        Some(&self.branches[branch].leaves[leaf][at])
     }
 
     pub(crate) fn get_mut(&mut self, key: T::Key) -> Option<&mut T> {
-        let index = self.branch_of(key);
-        let branch = self.branches.get_mut(index)?;
-        let leaf = branch.leaf_of(key);
-        let leaf = &mut branch.leaves[leaf];
-        leaf.binary_search_by_key(&key, Keyed::key).ok().map(|at| &mut leaf[at])
+        let (branch, leaf, at) = self.place(key)?;
+        Some(&mut self.branches[branch].leaves[leaf][at])
     }
 
     pub(crate) fn first(&self) -> Option<&T> {
@@ -118,9 +122,23 @@ impl<T: Keyed> Sorted<T> {
         before + branch.leaves[leaf].partition_point(|item| item.key() < key)
     }
 
+    fn place(&self, key: T::Key) -> Option<Place> {
+        let (branch, leaf, at) = self.found.get();
+        let last = self.branches.get(branch).and_then(|branch| branch.leaves.get(leaf)?.get(at));
+        if last.is_some_and(|item| item.key() == key) {
+            return Some((branch, leaf, at));
+        }
+        let index = self.branch_of(key);
+        let branch = self.branches.get(index)?;
+        let leaf = branch.leaf_of(key);
+        let at = branch.leaves[leaf].binary_search_by_key(&key, Keyed::key).ok()?;
+        self.found.set((index, leaf, at));
+        Some((index, leaf, at))
+    }
+
     /// The branch where a key is, or would be.
     fn branch_of(&self, key: T::Key) -> usize {
-        self.branches.partition_point(|branch| branch.bounds[0] <= key).saturating_sub(1)
+        self.branches.partition_point(|branch| branch.first <= key).saturating_sub(1)
     }
 
     /// Joins a small branch with a neighbour, if the two fill one branch at most by half.
@@ -140,7 +158,7 @@ impl<T: Keyed> Sorted<T> {
 
 impl<T: Keyed> Branch<T> {
     fn of(item: T) -> Self {
-        Self { bounds: vec![item.key()], leaves: vec![leaf_with(item)] }
+        Self { first: item.key(), bounds: vec![item.key()], leaves: vec![leaf_with(item)] }
     }
 
     /// The leaf where a key is, or would be.
@@ -153,6 +171,7 @@ impl<T: Keyed> Branch<T> {
         let index = self.leaf_of(key);
         let leaf = &mut self.leaves[index];
         self.bounds[index] = self.bounds[index].min(key);
+        self.first = self.bounds[0];
         let in_order = leaf.last().is_none_or(|last| last.key() < key);
         if in_order && leaf.len() >= LEAF_MAX {
             self.add_leaf(index + 1, leaf_with(item));
@@ -189,6 +208,7 @@ impl<T: Keyed> Branch<T> {
 
     fn remove_leaf(&mut self, index: usize) -> Vec<T> {
         self.bounds.remove(index);
+        self.first = self.bounds.first().copied().unwrap_or(self.first);
         self.leaves.remove(index)
     }
 
@@ -205,7 +225,8 @@ impl<T: Keyed> Branch<T> {
     }
 
     fn split_off(&mut self, keep: usize) -> Self {
-        Self { bounds: self.bounds.split_off(keep), leaves: self.leaves.split_off(keep) }
+        let bounds = self.bounds.split_off(keep);
+        Self { first: bounds[0], bounds, leaves: self.leaves.split_off(keep) }
     }
 }
 

@@ -4,6 +4,8 @@
 //! begin with `#` are for the reader. `UPDATE_SCENARIOS=1 cargo test -p orchestrix-core` writes the traces anew;
 //! read what changed before you keep it.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 

@@ -2,7 +2,7 @@
 //!
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
 //! - [`Logs`]: the output of running tasks.
-//! - [`file`]: the embedded engine. [`memory`]: the same contracts without a disk.
+//! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
 //!

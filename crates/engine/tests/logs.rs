@@ -83,6 +83,32 @@ mod logs {
         }
     }
 
+    #[test]
+    fn a_tombstone_outlives_the_file_it_stands_in() {
+        let disk = SimDisk::new(9);
+        let logs = open(&disk);
+        append(&logs, 1, 0).unwrap();
+        for offset in 0..6 {
+            append(&logs, 2, offset).unwrap();
+        }
+        assert_eq!(files(&disk).len(), 1, "task 1 shares a file with more than it");
+        for offset in 0..6 {
+            append(&logs, 3, offset).unwrap();
+        }
+        // This tombstone is in a file of which nothing else will be needed.
+        logs.delete(&[TaskId(1)]).unwrap();
+        for offset in 0..12 {
+            append(&logs, 4, offset).unwrap();
+        }
+        logs.delete(&[TaskId(3), TaskId(4)]).unwrap();
+        drop(logs);
+        for _ in 0..2 {
+            let logs = open(&disk);
+            assert_eq!(offsets(&logs, 1), []);
+            assert_eq!(offsets(&logs, 2), [0, 1, 2, 3, 4, 5]);
+        }
+    }
+
     /// What a workload was told before the power failed: per task the offsets, and whether it was deleted.
     #[derive(Default)]
     struct Told {
@@ -150,6 +176,44 @@ mod logs {
                     }
                 });
                 check(&told, &after);
+            }
+        }
+    }
+
+    /// The process dies, the disk does not: what it wrote is seen by the next process, though not durable.
+    #[test]
+    fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
+        let disk = SimDisk::new(3);
+        workload(&disk, &mut Told::default()).unwrap();
+        for last in 0..disk.counts().operations {
+            for more in [1, 2, 3, 5, 8, 100] {
+                let disk = SimDisk::with_sectors(3, 16);
+                disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
+                let mut told = Told::default();
+                workload(&disk, &mut told).unwrap_err();
+                disk.set_faults(Faults { power_off_after: Some(last + more), ..Faults::default() });
+                if let Ok(logs) = FileLogs::open_with(Arc::new(disk.clone()), FILE_BYTES) {
+                    if let Some((task, offset)) = told.under_way
+                        && offsets(&logs, task).contains(&offset)
+                    {
+                        told.stored.entry(task).or_default().push(offset);
+                        told.under_way = None;
+                    }
+                    let gone = |task: &u64| offsets(&logs, *task).is_empty();
+                    if !told.being_deleted.is_empty() && told.being_deleted.iter().all(gone) {
+                        told.deleted.append(&mut told.being_deleted);
+                    }
+                }
+                for seed in 0..4_u32 {
+                    let mut asked = seed;
+                    check(
+                        &told,
+                        &disk.crash(&mut || {
+                            asked = asked.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                            seed == 1 || (seed > 1 && asked >> 30 & 1 == 1)
+                        }),
+                    );
+                }
             }
         }
     }
@@ -325,5 +389,37 @@ mod logs {
         });
         let syncs = disk.disk.counts().syncs - before.syncs;
         assert!((1..=2).contains(&syncs), "8 appends took {syncs} syncs");
+    }
+
+    #[test]
+    fn a_repeat_during_a_sync_that_fails_is_not_told_that_its_chunk_is_there() {
+        for _ in 0..20 {
+            let disk = SlowDisk { disk: SimDisk::new(8), gate: Arc::new((Mutex::new(true), Condvar::new())) };
+            let logs = FileLogs::open(Arc::new(disk.clone())).unwrap();
+            append(&logs, 1, 0).unwrap();
+            let before = disk.disk.counts();
+            disk.set_open(false);
+            let fail_sync = Some((before.syncs + 1, SyncFailure::Forget));
+            disk.disk.set_faults(Faults { fail_sync, ..Faults::default() });
+            std::thread::scope(|scope| {
+                let first = scope.spawn(|| append(&logs, 1, 1));
+                while disk.disk.counts().writes == before.writes {
+                    std::thread::yield_now();
+                }
+                let (started, starts) = std::sync::mpsc::channel();
+                let repeat = scope.spawn({
+                    let logs = &logs;
+                    move || {
+                        started.send(()).unwrap();
+                        append(logs, 1, 1)
+                    }
+                });
+                starts.recv().unwrap();
+                std::thread::yield_now();
+                disk.set_open(true);
+                first.join().unwrap().unwrap_err();
+                repeat.join().unwrap().unwrap_err();
+            });
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The decision loop without threads: the clock is a number, and callers are names.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
@@ -24,6 +26,9 @@ impl Recipient for Caller {
         if self.is_gone() { Err(answer) } else { Ok(()) }
     }
 }
+
+/// Who was answered, and what.
+type Answered = (&'static str, Result<Answer, Error>);
 
 struct World {
     desk: DecisionLoop<Caller>,
@@ -68,7 +73,7 @@ impl World {
     }
 
     /// What comes of the last questions: the answers, and the names of the events that are written first.
-    fn turn(&mut self) -> (Vec<(&'static str, Result<Answer, Error>)>, Vec<&'static str>) {
+    fn turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
         let turn = self.desk.take_turn();
         let events = Records::new(&turn.records).map(|record| record.unwrap().1.name()).collect();
         (turn.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)

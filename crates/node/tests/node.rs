@@ -1,5 +1,7 @@
 //! A whole node on a real folder: what was acknowledged is there after a restart.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -97,13 +97,14 @@ impl SimDisk {
         Self { world: Arc::new(Mutex::new(copy)) }
     }
 
-    /// How many changes [`SimDisk::crash`] would ask about.
+    /// How many changes [`SimDisk::crash`] would ask about if all were kept. It may ask about fewer or others
+    /// if not, since which files there are depends on the names that were kept.
     #[must_use]
     pub fn pending(&self) -> usize {
         let mut pending = 0;
         drop(self.crash(&mut || {
             pending += 1;
-            false
+            true
         }));
         pending
     }

@@ -57,6 +57,8 @@ pub struct Opening {
 impl Opening {
     pub(super) fn start(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
         let lock = take_lock(&*disk)?;
+        // A process that died may have left names that everybody sees and that a crash would take back.
+        disk.sync_dir().map_err(|error| io_error(&*disk, "sync", "the data folder", error))?;
         let found = Found::list(&*disk)?;
         let stock = Arc::new(Stock::new(Arc::clone(&disk), options, found.spares.clone()));
         let (id, floor, segments) = if found.segments.is_empty() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::{History, Node, SMALL, fill, names};
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
-use orchestrix_engine::file::Options;
+use orchestrix_engine::file::{FileJournal, Options};
 use orchestrix_engine::{Cause, Error, Journal};
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -132,12 +132,13 @@ fn a_last_frame_torn_at_any_byte_is_cut_off() {
             let mut again = history.clone();
             again.batches.truncate(13);
             again.states.truncate(14);
-            fill(&mut node, &mut again, 3);
+            let short = again.next(&node.journal, 1, 1);
+            node.append(&short).unwrap();
             let state = node.state;
             drop(node);
             let node = Node::start(Arc::new(copy), SMALL).unwrap();
             assert_eq!(node.state, state, "nothing of the torn frame comes back");
-            assert_eq!(node.journal.recovery().cut, None);
+            assert_eq!(node.journal.recovery().cut, None, "nothing of it is left behind the short one");
         }
     }
 }
@@ -264,8 +265,63 @@ fn a_snapshot_of_a_journal_that_lost_its_end_refuses_to_start() {
     let mut bytes = disk.bytes(&last).unwrap();
     bytes[128..].fill(0);
     disk.put(&last, bytes);
-    let error = Node::start(Arc::new(disk), SMALL).map(|_| ()).unwrap_err();
-    let (path, offset) = place(&error);
-    assert_eq!((path, offset), (last, 128), "{error}");
-    assert!(error.to_string().contains(&at.to_string()), "{error}");
+    let newest = names(&disk, ".snapshot").pop().unwrap();
+    // A snapshot that cannot be loaded any more still tells how far the journal went.
+    for rot in [0, 1] {
+        disk.rot(&newest, 75, rot);
+        let error = Node::start(Arc::new(disk.clone()), SMALL).map(|_| ()).unwrap_err();
+        assert_eq!(place(&error), (last.clone(), 128), "{error}");
+        assert!(error.to_string().contains(&at.to_string()), "{error}");
+    }
+}
+
+#[test]
+fn whole_frames_in_another_order_are_damage() {
+    let disk = SimDisk::new(14);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..5 {
+        let batch = history.next(&node.journal, 1, 60);
+        node.append(&batch).unwrap();
+    }
+    drop(node);
+    let name = names(&disk, ".journal").remove(0);
+    let bytes = disk.bytes(&name).unwrap();
+    let frame = |number: usize| 128 + number * 128..256 + number * 128;
+    for one in 0..5 {
+        for other in (0..5).filter(|other| *other != one) {
+            for swap in [false, true] {
+                let mut changed = bytes.clone();
+                changed[frame(other)].copy_from_slice(&bytes[frame(one)]);
+                if swap {
+                    changed[frame(one)].copy_from_slice(&bytes[frame(other)]);
+                }
+                let copy = disk.copy();
+                copy.put(&name, changed);
+                let error = Node::start(Arc::new(copy), SMALL).map(|_| ()).unwrap_err();
+                let first = if swap { one.min(other) } else { other };
+                assert_eq!(place(&error), (name.clone(), frame(first).start as u64), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_that_the_chain_does_not_pass_through_is_refused() {
+    let (disk, history) = journal(true);
+    for (number, state) in history.states.iter().enumerate() {
+        let start = |link| {
+            let opening = FileJournal::start(Arc::new(disk.copy()), SMALL).unwrap();
+            let mut visited = 0;
+            let opened = opening.replay(link, |_| -> Result<(), Error> {
+                visited += 1;
+                Ok(())
+            });
+            opened.map(|_| visited)
+        };
+        assert_eq!(start(state.link).unwrap(), 14 - number);
+        let mut other = state.link;
+        other.hash.0[5] ^= 1;
+        place(&start(other).unwrap_err());
+    }
 }

@@ -147,6 +147,16 @@ fn a_snapshot_that_does_not_fit_leaves_nothing() {
 }
 
 #[test]
+fn a_finished_snapshot_survives_a_crash() {
+    let disk = SimDisk::new(32);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut history, 2);
+    node.snapshot().unwrap();
+    assert_eq!(names(&disk.crash(&mut || false), ".snapshot").len(), 1);
+}
+
+#[test]
 fn a_snapshot_of_what_is_not_durable_is_refused() {
     let disk = SimDisk::new(26);
     let node = Node::start(Arc::new(disk), SMALL).unwrap();

@@ -34,6 +34,8 @@ pub struct LogRecovery {
 pub(super) fn scan(disk: &Arc<dyn Disk>) -> Result<(Index, LogRecovery), Error> {
     let (mut index, mut recovery) = (Index::default(), LogRecovery::default());
     let mut found = Vec::new();
+    // A process that died may have left names that everybody sees and that a crash would take back.
+    disk.sync_dir().map_err(|error| io_error(&**disk, "sync", "the data folder", error))?;
     for name in disk.list().map_err(|error| io_error(&**disk, "list", "task logs", error))? {
         if names::is_unfinished_log(&name) {
             disk.remove(&name).map_err(|error| io_error(&**disk, "remove", &name, error))?;
