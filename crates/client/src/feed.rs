@@ -8,7 +8,6 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use orchestrix_core::wire::{LogLine, LogPage};
 use orchestrix_core::{Position, TaskId};
-use serde::Deserialize;
 
 use crate::client::Client;
 use crate::error::Error;
@@ -165,18 +164,10 @@ enum Step {
 
 impl Step {
     fn of(frame: &Frame) -> Self {
-        #[derive(Deserialize)]
-        struct Lines {
-            lines: Vec<LogLine>,
-        }
         if frame.event == "end" {
             return Self::Ended;
         }
-        if let Ok(line) = serde_json::from_str(&frame.data) {
-            return Self::Line(line);
-        }
-        let lines = serde_json::from_str(&frame.data).map(|Lines { lines }| lines).unwrap_or_default();
-        lines.into_iter().next().map_or(Self::Other, Self::Line)
+        serde_json::from_str(&frame.data).map_or(Self::Other, Self::Line)
     }
 }
 

@@ -56,7 +56,11 @@ impl Task {
             lease: self.lease.as_deref().map(lease_view),
             ended_at: self.ending().map(|ending| ending.at),
             reason: self.ending().and_then(|ending| ending.reason.as_deref().map(str::to_owned)),
-            error: self.attempts().iter().rev().find_map(|attempt| attempt.error.as_deref().map(str::to_owned)),
+            error: self
+                .attempts()
+                .iter()
+                .rev()
+                .find_map(|attempt| attempt.error.as_deref().map(str::to_owned)),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The binary `orchestrix`: a coordinator and everything that people do with one.
 
 mod cli;
-mod serve;
 
 use std::process::ExitCode;
 

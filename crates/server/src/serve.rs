@@ -1,12 +1,239 @@
-//! `orchestrix serve`.
+//! `orchestrix serve`: one coordinator as a process, from its settings to its exit code.
+//!
+//! Exit codes: 0 stopped as asked, 1 could not start or had to stop, 2 settings are wrong, 130 and 143 a
+//! second signal did not want to wait.
 
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 
-/// What `serve` understands.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "EXAMPLES\n  orchestrix serve")]
-pub(crate) struct ServeArgs {}
+use orchestrix_node::{Failure, Node, Options, Recovered, Storage};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-pub(crate) fn run(_: ServeArgs) -> ExitCode {
-    ExitCode::FAILURE
+use crate::config::{Engine, LogFormat, Settings};
+use crate::http::{self, Listening, Serving};
+use crate::tokens::Tokens;
+
+pub use crate::config::ServeArgs;
+
+/// Why the process ends with a complaint.
+#[derive(Debug)]
+struct Ended {
+    code: u8,
+    why: String,
+}
+
+fn unusable(why: String) -> Ended {
+    Ended { code: 2, why }
+}
+
+fn failed(why: String) -> Ended {
+    Ended { code: 1, why }
+}
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Self {
+        failed(failure.to_string())
+    }
+}
+
+/// Runs a coordinator until it is told to stop. Starts its own runtime: call it outside of one.
+#[must_use]
+pub fn run(args: ServeArgs) -> ExitCode {
+    match try_run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Ended { code, why }) => {
+            // Without a place for complaints there is still the exit code.
+            let _ = writeln!(io::stderr(), "orchestrix: {why}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn try_run(args: ServeArgs) -> Result<(), Ended> {
+    let settings = Settings::resolve(args, |name| std::env::var(name).ok()).map_err(unusable)?;
+    start_log(&settings)?;
+    let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
+    check_exposure(&settings, tokens.is_some())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
+    runtime.block_on(serve(settings, tokens))
+}
+
+/// Other machines are served only with tokens, and without encryption only when that was asked for.
+fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
+    let listen = settings.listen;
+    if listen.ip().is_loopback() {
+        return Ok(());
+    }
+    if !with_tokens {
+        return Err(unusable(format!(
+            "{listen} can be reached from other machines, and without tokens everyone could do everything: \
+             give --tokens FILE, or listen on 127.0.0.1"
+        )));
+    }
+    if !settings.insecure_plaintext {
+        return Err(unusable(format!(
+            "{listen} can be reached from other machines, and tokens would travel unencrypted: put a proxy with \
+             TLS in front and listen on 127.0.0.1, or give --insecure-plaintext if you trust the network"
+        )));
+    }
+    Ok(())
+}
+
+async fn serve(settings: Settings, tokens: Option<Tokens>) -> Result<(), Ended> {
+    let mut signals = Signals::take()?;
+    let listening = http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error))?;
+    let (node, recovered) = open(&settings).await?;
+    let port = listening.address().port();
+    announce(&settings, &listening, tokens.is_some(), &recovered);
+    let serving = listening.serve(node.clone(), http::Options { limits: settings.limits, tokens });
+    if let Some(path) = &settings.port_file {
+        write_port(path, port)?;
+    }
+    run_until_stopped(&mut signals, &node, serving).await
+}
+
+/// Recovery reads the whole journal, so it runs where blocking is allowed.
+async fn open(settings: &Settings) -> Result<(Node, Recovered), Ended> {
+    let storage = match settings.engine {
+        Engine::File => Storage::File(settings.data.clone()),
+        Engine::Memory => Storage::Memory,
+    };
+    let options =
+        Options { node: settings.node.clone(), retention: settings.retention, ..Options::default() };
+    let opened = tokio::task::spawn_blocking(move || orchestrix_node::open(&storage, options)).await;
+    Ok(opened.map_err(|error| failed(format!("opening the journal stopped because of a bug: {error}")))??)
+}
+
+async fn run_until_stopped(signals: &mut Signals, node: &Node, serving: Serving) -> Result<(), Ended> {
+    tokio::select! {
+        name = signals.next() => tracing::info!(signal = name, "stopping"),
+        ended = node.stopped() => {
+            let why = ended.map_or_else(|failure| failure.to_string(), |()| "for no known reason".to_owned());
+            tracing::error!(%why, "the node has stopped");
+            return Err(failed(format!("the node has stopped: {why}")));
+        }
+    }
+    tokio::select! {
+        stopped = serving.stop() => {
+            stopped?;
+            tracing::info!("stopped");
+            Ok(())
+        }
+        name = signals.next() => {
+            tracing::warn!(signal = name, "a second signal: leaving at once");
+            std::process::exit(if name == SIGTERM { 143 } else { 130 });
+        }
+    }
+}
+
+const SIGTERM: &str = "SIGTERM";
+const SIGINT: &str = "SIGINT";
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn take() -> Result<Self, Ended> {
+        let take = |kind| signal(kind).map_err(|error| failed(format!("cannot listen to signals: {error}")));
+        Ok(Self { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => SIGTERM,
+            _ = self.interrupt.recv() => SIGINT,
+        }
+    }
+}
+
+fn start_log(settings: &Settings) -> Result<(), Ended> {
+    let filter = tracing_subscriber::EnvFilter::builder().parse(&settings.log);
+    let filter = filter.map_err(|error| {
+        unusable(format!(
+            "the log level {:?} cannot be used: {error}; choose error, warn, info, debug or trace",
+            settings.log
+        ))
+    })?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A log that was started before is used on.
+    let _ = match settings.log_format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+    Ok(())
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Ended {
+    if error.kind() == io::ErrorKind::AddrInUse {
+        return failed(format!(
+            "cannot listen on {address}: the address is in use; stop what runs there or choose another with --listen"
+        ));
+    }
+    failed(format!("cannot listen on {address}: {error}; choose another address with --listen"))
+}
+
+fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
+    let written = std::fs::write(path, format!("{port}\n"));
+    written.map_err(|error| failed(format!("cannot write the port to {}: {error}", path.display())))
+}
+
+/// Says where everything is. A reader who has gone does not stop the coordinator.
+fn announce(settings: &Settings, listening: &Listening, with_tokens: bool, recovered: &Recovered) {
+    let block = greeting(settings, listening.address(), with_tokens, recovered, io::stdout().is_terminal());
+    let _ = io::stdout().write_all(block.as_bytes());
+    let _ = io::stdout().flush();
+    if let Some(cut) = &recovered.journal.cut {
+        tracing::warn!(
+            path = %cut.path.display(), offset = cut.offset, bytes = cut.bytes, what = %cut.what,
+            "cut a torn end off the journal; nothing that was acknowledged is lost"
+        );
+    }
+}
+
+fn greeting(
+    settings: &Settings,
+    address: SocketAddr,
+    with_tokens: bool,
+    recovered: &Recovered,
+    on_terminal: bool,
+) -> String {
+    let bold = |text: &str| if on_terminal { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
+    let shown = match settings.engine {
+        Engine::File => format!("{} (engine: file)", settings.data.display()),
+        Engine::Memory => "memory (nothing survives the process)".to_owned(),
+    };
+    let access = if with_tokens { "by token" } else { "everyone on this machine may do everything" };
+    let mut rows = vec![
+        ("address", format!("http://{address}")),
+        ("dashboard", format!("http://{address}/")),
+        ("node", settings.node.clone()),
+        ("data", shown),
+        ("journal", journal_line(recovered)),
+        ("access", access.to_owned()),
+    ];
+    if let Some(cut) = &recovered.journal.cut {
+        rows.push((
+            "repaired",
+            format!("a torn end of {} bytes was cut off {}", cut.bytes, cut.path.display()),
+        ));
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let rows: String = rows.iter().map(|(name, value)| format!("  {name:<10} {value}\n")).collect();
+    format!("{} {version} is ready\n\n{rows}\n", bold("orchestrix"))
+}
+
+fn journal_line(recovered: &Recovered) -> String {
+    let took = recovered.took.as_millis();
+    match (recovered.position.0, recovered.snapshot) {
+        (0, _) => "new".to_owned(),
+        (events, Some(snapshot)) => {
+            format!("{events} events recovered in {took} ms, {snapshot} of them by a snapshot")
+        }
+        (events, None) => format!("{events} events recovered in {took} ms"),
+    }
 }

@@ -137,7 +137,7 @@ fn in_words(report: &Report, out: Out) -> Result<(), Fail> {
     let id = report.journal.map(|id| id.to_string()).unwrap_or_default();
     out.line(&format!("journal {id}, {} to {}", report.floor.next(), report.end.position))?;
     let Report { events, batches, segments, bytes, .. } = report;
-    out.line(&format!("  {events} events in {batches} batches and {segments} segments, {bytes} bytes"))?;
+    out.line(&format!("  events {events}, batches {batches}, segments {segments}, bytes {bytes}"))?;
     for snapshot in &report.snapshots {
         let state = snapshot
             .damage

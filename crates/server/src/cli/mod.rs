@@ -20,12 +20,24 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use orchestrix_client::Client;
+use orchestrix_server::{serve, tokens};
 
 use self::fail::{EXIT_CODES, Exit, Fail};
 use self::out::{Color, Format, Out};
 
 /// How often a call of the command line is repeated: people wait for it.
 const RETRIES: u32 = 3;
+
+const SERVE_EXAMPLES: &str = "\
+EXAMPLES
+  orchestrix serve --data /var/lib/orchestrix
+  orchestrix serve --data ./data --listen 127.0.0.1:4000
+  orchestrix serve --engine memory";
+
+const TOKEN_EXAMPLES: &str = "\
+EXAMPLES
+  orchestrix token new --name deploy --role submit --queue mail
+  orchestrix token new --name workers --role work --role read";
 
 /// Orchestrix: durable tasks with leases.
 #[derive(Debug, Parser)]
@@ -71,7 +83,11 @@ struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a coordinator
-    Serve(crate::serve::ServeArgs),
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(Box<serve::ServeArgs>),
+    /// Make tokens for the tokens file
+    #[command(subcommand, after_help = TOKEN_EXAMPLES)]
+    Token(tokens::TokenCommand),
     /// Submit a task
     Submit(submit::SubmitArgs),
     /// Run a command for every task of some queues
@@ -113,7 +129,8 @@ pub(crate) fn main() -> ExitCode {
     let format = if global.json { Format::Json } else { Format::People };
     let out = Out::new(format, global.color);
     let ended = match command {
-        Command::Serve(args) => return crate::serve::run(args),
+        Command::Serve(args) => return serve::run(*args),
+        Command::Token(command) => return tokens::run(&command),
         Command::Journal(args) => journal::run(&args, out),
         Command::Completions(args) => completions::run(&args, out),
         Command::Submit(args) => with_client(&global, out, async |context| submit::run(args, &context).await),

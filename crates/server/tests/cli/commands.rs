@@ -1,5 +1,6 @@
 //! Every subcommand against a real coordinator: what it prints, what it changes, and how it ends.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use serde_json::json;
@@ -162,8 +163,7 @@ fn cancelling_names_every_task_and_goes_on_after_a_refusal() {
         (coordinator.state(&first).as_str(), coordinator.state(&second).as_str()),
         ("CANCELLED", "CANCELLED")
     );
-    let again = coordinator.run(&["cancel", &first]);
-    assert_eq!(code(&again), Some(1), "{}", text(&again.stderr));
+    assert_eq!(code(&coordinator.run(&["cancel", &first])), Some(0), "a repeat is harmless");
 }
 
 #[test]
@@ -220,6 +220,85 @@ fn completions_are_written_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = coordinator.run(&["completions", shell]);
         assert!(code(&output) == Some(0) && text(&output.stdout).contains("orchestrix"), "{shell}");
+    }
+}
+
+#[test]
+fn a_journal_is_verified_and_dumped_while_it_is_in_use_and_afterwards() {
+    let mut coordinator = Coordinator::start();
+    let id = coordinator.submit(&["mail", r#"{"to":"ada"}"#]);
+    let folder = coordinator.data().to_str().unwrap().to_owned();
+    let report = coordinator.json(&["journal", "verify", &folder]).remove(0);
+    assert_eq!((&report["sound"], &report["damage"]), (&json!(true), &json!(null)));
+    assert!(report["holder"].is_string(), "{report}");
+    coordinator.kill();
+    let events = coordinator.json(&["journal", "dump", &folder]);
+    let types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(types, ["TermStarted", "TaskCreated"]);
+    assert_eq!((events[1]["position"].to_string(), &events[1]["payload"]), (id, &json!({"to": "ada"})));
+    let people = coordinator.run(&["journal", "dump", &folder]);
+    assert_eq!(text(&people.stdout).lines().count(), 2);
+    assert!(text(&coordinator.run(&["journal", "verify", &folder]).stdout).ends_with("sound\n"));
+}
+
+#[test]
+fn a_damaged_journal_is_not_sound_and_ends_with_1() {
+    let mut coordinator = Coordinator::start();
+    coordinator.submit(&["mail", r#""a text that can be found in the file""#]);
+    coordinator.submit(&["mail", "1"]);
+    coordinator.kill();
+    let is_segment =
+        |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "journal");
+    let files = std::fs::read_dir(coordinator.data()).unwrap().map(|entry| entry.unwrap().path());
+    let mut damaged = 0;
+    for file in files.filter(is_segment) {
+        let mut bytes = std::fs::read(&file).unwrap();
+        let Some(place) = bytes.windows(6).position(|window| window == b"a text") else { continue };
+        bytes[place] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        damaged += 1;
+    }
+    assert_eq!(damaged, 1);
+    let output = coordinator.run(&["journal", "verify", coordinator.data().to_str().unwrap()]);
+    assert_eq!(code(&output), Some(1));
+    assert!(text(&output.stdout).contains("DAMAGED") && text(&output.stdout).contains(".journal at byte"));
+}
+
+#[test]
+fn a_folder_without_a_journal_is_named_as_such() {
+    let coordinator = Coordinator::prepared();
+    let folder = coordinator.data().to_str().unwrap();
+    for command in ["verify", "dump"] {
+        let output = coordinator.run(&["journal", command, folder]);
+        assert_eq!(code(&output), Some(1));
+        assert!(text(&output.stderr).contains("there is no journal in"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_token_comes_from_a_file_or_the_environment_and_without_one_the_answer_says_so() {
+    let mut coordinator = Coordinator::prepared();
+    let made = text(&coordinator.run(&["token", "new", "--name", "reader", "--role", "read"]).stdout);
+    let token = made.split_whitespace().find(|word| word.starts_with("orx_")).unwrap();
+    let known = made.split_once("[[token]]").unwrap().1;
+    let file = |name: &str, content: &str| {
+        let path = coordinator.data().with_extension(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (tokens, mine) = (file("tokens", &format!("[[token]]{known}")), file("token", token));
+    coordinator.launch_with(&["--tokens", &tokens]);
+    let without = coordinator.run(&["queues"]);
+    assert_eq!(code(&without), Some(1));
+    assert!(text(&without.stderr).contains("--token-file"), "{}", text(&without.stderr));
+    assert_eq!(code(&coordinator.run(&["queues", "--token-file", &mine])), Some(0));
+    let by_environment = coordinator.command(&["queues"]).env("ORCHESTRIX_TOKEN", token).output().unwrap();
+    assert_eq!(code(&by_environment), Some(0));
+    let refused = coordinator.run(&["submit", "mail", "1", "--token-file", &mine]);
+    assert_eq!(code(&refused), Some(1), "{}", text(&refused.stderr));
+    for path in [tokens, mine] {
+        std::fs::remove_file(path).unwrap();
     }
 }
 

@@ -72,6 +72,7 @@ fn a_command_that_fails_tells_its_exit_code_and_its_last_words() {
         coordinator.work(&["q", "--json", "--", "sh", "-c", "echo first >&2; echo last words >&2; exit 3"]);
     coordinator.wait_for_state(&id, "FAILED");
     assert_eq!(coordinator.task(&id)["error"], "exit code 3: last words");
+    assert_eq!(coordinator.run(&["cancel", &id]).status.code(), Some(1), "it has ended");
     worker.signal(Signal::TERM);
     let (code, stdout) = worker.finish();
     assert_eq!(code, Some(0));

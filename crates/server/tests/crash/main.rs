@@ -4,7 +4,11 @@
 //! acknowledged is there, what was refused or unknown is there at most once, and no task has two outcomes.
 //! `ROUNDS=1000 SEED=7 make crash` runs more of it.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test stops at the first surprise and tells its figures")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test stops at the first surprise and tells its figures"
+)]
 
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -41,7 +45,10 @@ struct Oracle {
 impl Oracle {
     fn completed(&mut self, task: TaskId, lease: LeaseId) {
         let other = self.completed.insert(task, lease);
-        assert!(other.is_none_or(|other| other == lease), "task {task} has two accepted outcomes: {other:?} and {lease}");
+        assert!(
+            other.is_none_or(|other| other == lease),
+            "task {task} has two accepted outcomes: {other:?} and {lease}"
+        );
     }
 }
 
@@ -55,7 +62,8 @@ fn nothing_acknowledged_is_lost_and_no_task_has_two_outcomes() {
     let oracle = Arc::new(Mutex::new(Oracle::default()));
     for round in 0..rounds {
         coordinator.launch();
-        let client = Client::builder(&coordinator.url()).retries(0).timeout(Duration::from_secs(10)).build().unwrap();
+        let client =
+            Client::builder(&coordinator.url()).retries(0).timeout(Duration::from_secs(10)).build().unwrap();
         runtime.block_on(check(&client, &oracle));
         let load = start_load(&runtime, &client, &oracle, round);
         std::thread::sleep(Duration::from_millis(20 + random.below(180)));
@@ -86,8 +94,14 @@ fn nothing_acknowledged_is_lost_and_no_task_has_two_outcomes() {
 
 type Load = Vec<tokio::task::JoinHandle<()>>;
 
-fn start_load(runtime: &tokio::runtime::Runtime, client: &Client, oracle: &Arc<Mutex<Oracle>>, round: u64) -> Load {
-    let submitters = (0..SUBMITTERS).map(|n| runtime.spawn(submit(client.clone(), Arc::clone(oracle), round, n)));
+fn start_load(
+    runtime: &tokio::runtime::Runtime,
+    client: &Client,
+    oracle: &Arc<Mutex<Oracle>>,
+    round: u64,
+) -> Load {
+    let submitters =
+        (0..SUBMITTERS).map(|n| runtime.spawn(submit(client.clone(), Arc::clone(oracle), round, n)));
     let workers = (0..WORKERS).map(|n| runtime.spawn(work(client.clone(), Arc::clone(oracle), round, n)));
     submitters.collect::<Vec<_>>().into_iter().chain(workers).collect()
 }
@@ -155,13 +169,20 @@ async fn check(client: &Client, oracle: &Mutex<Oracle>) {
         }
         for (id, lease) in &oracle.completed {
             let state = tasks.get(id).map(|task| task.state);
-            assert_eq!(state, Some(TaskState::Completed), "task {id} was acknowledged as completed under {lease}");
+            assert_eq!(
+                state,
+                Some(TaskState::Completed),
+                "task {id} was acknowledged as completed under {lease}"
+            );
         }
         (std::mem::take(&mut oracle.unknown), std::mem::take(&mut oracle.unknown_completions))
     };
     for key in unknown {
         let submitted = client.submit(&task(&key)).await.unwrap();
-        assert!(by_key.get(&key).is_none_or(|id| *id == submitted.id), "a repeat of submit {key} made another task");
+        assert!(
+            by_key.get(&key).is_none_or(|id| *id == submitted.id),
+            "a repeat of submit {key} made another task"
+        );
         let mut oracle = oracle.lock().unwrap();
         oracle.submitted.insert(key, submitted.id);
         oracle.resolved += 1;

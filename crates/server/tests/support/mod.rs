@@ -36,11 +36,16 @@ impl Coordinator {
     }
 
     pub(crate) fn launch(&mut self) {
+        self.launch_with(&[]);
+    }
+
+    pub(crate) fn launch_with(&mut self, options: &[&str]) {
         let child = Command::new(binary())
             .arg("serve")
             .arg("--data")
             .arg(self.data.path())
             .args(["--listen", &format!("127.0.0.1:{}", self.port)])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(self.data.path().with_extension("stderr")).unwrap())

@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::out::{Out, Style, clean};
-use crate::cli::time::{millis, now, relative, show_duration};
+use crate::cli::time::{millis, now, show_duration};
 
 /// Shows the tasks of one worker.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ fn ending(noticed: &Noticed, now: Timestamp) -> Option<Ending> {
         }
         Noticed::Failed { error, state, not_before_at } => {
             let next = match (state, not_before_at) {
-                (TaskState::Waiting, Some(at)) => format!(" (again {})", relative(*at, now)),
+                (TaskState::Waiting, Some(at)) => format!(" (again in {})", show_duration(at.since(now))),
                 (TaskState::Waiting, None) => " (again now)".to_owned(),
                 (TaskState::Failed, _) => " (no attempts left)".to_owned(),
                 (TaskState::Leased | TaskState::Completed | TaskState::Cancelled, _) => String::new(),
@@ -134,7 +134,7 @@ mod tests {
         let failed =
             |state, not_before_at| Noticed::Failed { error: "exit code 3".to_owned(), state, not_before_at };
         let detail = |noticed| ending(&noticed, Timestamp(1_000)).unwrap().detail.unwrap();
-        assert_eq!(detail(failed(TaskState::Waiting, Some(Timestamp(6_500)))), "exit code 3 (again in 5s)");
+        assert_eq!(detail(failed(TaskState::Waiting, Some(Timestamp(6_500)))), "exit code 3 (again in 5.5s)");
         assert_eq!(detail(failed(TaskState::Failed, None)), "exit code 3 (no attempts left)");
         assert_eq!(ending(&failed(TaskState::Cancelled, None), Timestamp(0)).unwrap().word, "cancelled");
     }

@@ -1,0 +1,177 @@
+//! A node on a socket: HTTP/1.1 and JSON.
+//!
+//! One request, file by file: `accept` takes the connection, `connection` watches its clock, `handle` checks
+//! who asks and finds the route in `routes`, one of `tasks`, `leasing`, `views`, `logs` and `events` asks the
+//! node, and `answer` writes the reply. `error` alone knows which status a problem has.
+//!
+//! **Invariant:** a request is refused before its body is read whenever that can be known: by size, by token,
+//! by route.
+
+mod accept;
+mod answer;
+mod body;
+mod connection;
+mod cursor;
+mod dashboard;
+mod endings;
+mod error;
+mod events;
+mod guard;
+mod handle;
+mod leasing;
+mod limits;
+mod logs;
+mod openapi;
+mod query;
+mod routes;
+mod sse;
+mod streams;
+mod tasks;
+mod views;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use orchestrix_node::{Failure, Node};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::HttpMetrics;
+use crate::tokens::Tokens;
+
+pub use limits::Limits;
+pub use openapi::document as openapi_document;
+pub use routes::{Access, Endpoint, ROUTES, Route, Verb};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 4_096;
+
+/// How a node is served.
+#[derive(Debug, Default)]
+pub struct Options {
+    pub limits: Limits,
+    /// Who may do what; without them everyone may do everything.
+    pub tokens: Option<Tokens>,
+}
+
+/// What all requests share.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) node: Node,
+    pub(crate) limits: Limits,
+    pub(crate) tokens: Option<Tokens>,
+    /// Only requests that name this machine as their host are answered.
+    pub(crate) local_only: bool,
+    pub(crate) metrics: HttpMetrics,
+    pub(crate) streams: Arc<streams::Streams>,
+    pub(crate) endings: Arc<endings::Endings>,
+    pub(crate) request_ids: answer::RequestIds,
+    /// Ends streams and long waits when the server stops.
+    pub(crate) stop: CancellationToken,
+    pub(crate) node_ended: AtomicBool,
+    /// New connections cannot be accepted at the moment.
+    pub(crate) accept_fails: AtomicBool,
+}
+
+impl App {
+    /// Why no new work should be sent here, if so.
+    pub(crate) fn not_ready(&self) -> Option<&'static str> {
+        if self.node_ended.load(Relaxed) {
+            return Some("the node has stopped");
+        }
+        if self.stop.is_cancelled() {
+            return Some("the server is stopping");
+        }
+        self.accept_fails.load(Relaxed).then_some("no new connections can be accepted")
+    }
+}
+
+/// A socket that is bound and not yet served.
+#[derive(Debug)]
+pub struct Listening {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// A node that is being served.
+#[derive(Debug)]
+pub struct Serving {
+    pub address: SocketAddr,
+    node: Node,
+    stop: CancellationToken,
+    accepting: JoinHandle<()>,
+}
+
+/// Takes an address.
+///
+/// # Errors
+/// When the address cannot be used.
+pub fn listen(address: SocketAddr) -> io::Result<Listening> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let listener = socket.listen(BACKLOG)?;
+    let address = listener.local_addr()?;
+    Ok(Listening { listener, address })
+}
+
+impl Listening {
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves a node on this socket, in the background.
+    #[must_use]
+    pub fn serve(self, node: Node, options: Options) -> Serving {
+        let Self { listener, address } = self;
+        let stop = CancellationToken::new();
+        let app = Arc::new(App {
+            local_only: address.ip().is_loopback() && options.tokens.is_none(),
+            metrics: HttpMetrics::default(),
+            streams: Arc::new(streams::Streams::new(&options.limits)),
+            endings: Arc::new(endings::Endings::new(node.clone())),
+            request_ids: answer::RequestIds::default(),
+            stop: stop.clone(),
+            node_ended: AtomicBool::new(false),
+            accept_fails: AtomicBool::new(false),
+            limits: options.limits,
+            tokens: options.tokens,
+            node: node.clone(),
+        });
+        let ended = Arc::clone(&app);
+        tokio::spawn(async move {
+            // Why it stopped is for whoever started the node; here it counts only that it did.
+            let _ = ended.node.stopped().await;
+            ended.node_ended.store(true, Relaxed);
+        });
+        let accepting = tokio::spawn(accept::run(listener, app));
+        Serving { address, node, stop, accepting }
+    }
+}
+
+/// Takes an address and serves a node on it.
+///
+/// # Errors
+/// When the address cannot be used.
+pub fn start(address: SocketAddr, node: Node, options: Options) -> io::Result<Serving> {
+    Ok(listen(address)?.serve(node, options))
+}
+
+impl Serving {
+    /// Stops: no new connections, what is in flight is answered, then the node makes everything durable.
+    /// Calls that wait for a task are answered with nothing.
+    ///
+    /// # Errors
+    /// The failure that kept the node from a clean stop.
+    pub async fn stop(self) -> Result<(), Failure> {
+        self.stop.cancel();
+        let stopped = self.node.stop().await;
+        // A panic of the accept loop has been reported by then, and there is nothing left to stop.
+        let _ = self.accepting.await;
+        stopped
+    }
+}

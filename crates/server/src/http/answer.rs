@@ -1,0 +1,201 @@
+//! Answers: what is sent back, with the headers that every answer has.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use http::{Response, StatusCode};
+use hyper::body::{Frame, SizeHint};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::http::connection::Busy;
+use crate::http::error::{Fault, Told};
+use crate::http::streams::Stream;
+
+/// Bytes of a request id that a caller may give.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+/// Seconds after which to try again: from 1 to this many, at random, so that not all come back at once.
+const RETRY_AFTER_S_MAX: u64 = 3;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const POSITION: HeaderName = HeaderName::from_static("orchestrix-position");
+const FRAME_OPTIONS: HeaderName = HeaderName::from_static("x-frame-options");
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+     frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+);
+
+/// An answer on its way.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) content: &'static str,
+    pub(crate) body: Body,
+    again: bool,
+    allow: Option<&'static str>,
+}
+
+pub(crate) const JSON: &str = "application/json";
+const PROBLEM: &str = "application/problem+json";
+
+impl Reply {
+    /// An answer in JSON.
+    pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Result<Self, Fault> {
+        let bytes = serde_json::to_vec(value).map_err(|error| {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            Fault::Internal
+        })?;
+        Ok(Self::new(status, JSON, bytes))
+    }
+
+    pub(crate) fn ok<T: Serialize>(value: &T) -> Result<Self, Fault> {
+        Self::json(StatusCode::OK, value)
+    }
+
+    pub(crate) fn new(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, content, body: Body::Whole(body.into()), again: false, allow: None }
+    }
+
+    /// A stream of events that goes on.
+    pub(crate) fn stream(frames: mpsc::Receiver<Bytes>, place: Stream) -> Self {
+        let body = Body::Stream { frames, _place: place, _busy: None };
+        Self { status: StatusCode::OK, content: "text/event-stream", body, again: false, allow: None }
+    }
+
+    pub(crate) fn fault(fault: Fault, request_id: &str) -> Self {
+        let Told { status, problem, again, allow } = fault.told(request_id);
+        let body = serde_json::to_vec(&problem).expect("a problem is plain JSON");
+        Self { status, content: PROBLEM, body: Body::Whole(body.into()), again, allow }
+    }
+
+    /// Adds the headers that every answer has.
+    pub(crate) fn finish(self, ids: &RequestIds, request_id: HeaderValue, position: u64) -> Response<Body> {
+        let mut response = Response::new(self.body);
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.reserve(10);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content));
+        headers.insert(REQUEST_ID, request_id);
+        headers.insert(POSITION, HeaderValue::from(position));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        headers.insert(FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+        headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+        if self.again {
+            headers.insert(RETRY_AFTER, HeaderValue::from(1 + ids.random() % RETRY_AFTER_S_MAX));
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Whole(Bytes),
+    /// Frames as they come; the place among the streams is free again when this is dropped.
+    Stream {
+        frames: mpsc::Receiver<Bytes>,
+        _place: Stream,
+        _busy: Option<Busy>,
+    },
+}
+
+impl Body {
+    /// Keeps the connection from being taken for idle while a stream lasts; ends it at once otherwise.
+    pub(crate) fn hold(&mut self, busy: Busy) {
+        match self {
+            Self::Whole(_) => drop(busy),
+            Self::Stream { _busy, .. } => *_busy = Some(busy),
+        }
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Stream { frames, .. } => {
+                frames.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Stream { .. } => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Stream { .. } => SizeHint::default(),
+        }
+    }
+}
+
+/// Names requests, so that an answer can be found in the log.
+#[derive(Debug)]
+pub(crate) struct RequestIds {
+    /// Differs from process to process.
+    seed: u64,
+    next: AtomicU64,
+}
+
+impl Default for RequestIds {
+    fn default() -> Self {
+        Self { seed: RandomState::new().build_hasher().finish(), next: AtomicU64::new(0) }
+    }
+}
+
+impl RequestIds {
+    /// The caller's own id if it is a decent one, else a new one.
+    pub(crate) fn name(&self, headers: &HeaderMap) -> HeaderValue {
+        let decent = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
+        match headers.get(REQUEST_ID) {
+            Some(given)
+                if (1..=REQUEST_ID_BYTES_MAX).contains(&given.len())
+                    && given.as_bytes().iter().all(decent) =>
+            {
+                given.clone()
+            }
+            Some(_) | None => {
+                let mut id = String::with_capacity(24);
+                let number = self.next.fetch_add(1, Relaxed);
+                let written = write!(id, "{:08x}-{number:x}", self.seed >> 32);
+                written.expect("writing to memory cannot fail");
+                HeaderValue::from_str(&id).expect("hexadecimal digits are fine in a header")
+            }
+        }
+    }
+
+    /// A number that differs from call to call; not for secrets.
+    fn random(&self) -> u64 {
+        let mut mixed =
+            self.seed.wrapping_add(self.next.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 31)
+    }
+}

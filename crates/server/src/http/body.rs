@@ -1,0 +1,189 @@
+//! Bodies of requests: read within limits, then understood as JSON, with errors that name field and place.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use orchestrix_core::limits::JSON_DEPTH_MAX;
+use serde::de::DeserializeOwned;
+
+use crate::http::error::Fault;
+use crate::http::limits::Limits;
+
+/// Levels of a request around the JSON of a caller: a batch, its list, the item.
+const ENVELOPE_LEVELS: usize = 3;
+
+/// Reads a body of bounded size in bounded time.
+pub(crate) async fn read(headers: &HeaderMap, mut body: Incoming, limits: &Limits) -> Result<Bytes, Fault> {
+    check_media_type(headers)?;
+    let max = limits.body_bytes;
+    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let within = tokio::time::timeout(limits.body_timeout, async {
+        if announced.is_some_and(|length| length > max as u64) {
+            skip(&mut body, max).await;
+            return Err(Fault::BodyTooLarge { max });
+        }
+        collect(&mut body, max).await
+    });
+    within.await.unwrap_or(Err(Fault::Timeout))
+}
+
+async fn collect(body: &mut Incoming, max: usize) -> Result<Bytes, Fault> {
+    let broken = |error: hyper::Error| Fault::Invalid(format!("the body cannot be read: {error}"));
+    let Some(first) = next(body).await.transpose().map_err(broken)? else { return Ok(Bytes::new()) };
+    let mut all = None;
+    loop {
+        let so_far = all.as_ref().map_or(first.len(), BytesMut::len);
+        if so_far > max {
+            skip(body, max).await;
+            return Err(Fault::BodyTooLarge { max });
+        }
+        match next(body).await.transpose().map_err(broken)? {
+            Some(more) => all.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more),
+            None => return Ok(all.map_or(first, BytesMut::freeze)),
+        }
+    }
+}
+
+/// Takes some of what a caller still sends, so that the refusal is not lost with a reset connection.
+async fn skip(body: &mut Incoming, max: usize) {
+    let mut skipped = 0;
+    while skipped <= max
+        && let Some(Ok(more)) = next(body).await
+    {
+        skipped += more.len();
+    }
+}
+
+async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+    loop {
+        match body.frame().await? {
+            Ok(frame) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Some(Ok(bytes));
+                }
+            }
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+/// A missing type is taken for JSON; another one is a mistake, or a form of a foreign page.
+fn check_media_type(headers: &HeaderMap) -> Result<(), Fault> {
+    let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let given = given.to_str().unwrap_or("not readable");
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json") {
+        return Ok(());
+    }
+    let hint = "send the body with `content-type: application/json`";
+    Err(Fault::MediaType(format!("the content type is {given:?}; {hint}")))
+}
+
+/// Understands a body.
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
+    if body.is_empty() {
+        return Err(Fault::Invalid("the body is empty; JSON is expected".to_owned()));
+    }
+    if depth(body) > JSON_DEPTH_MAX + ENVELOPE_LEVELS {
+        return Err(Fault::Invalid(format!("the body is nested deeper than {JSON_DEPTH_MAX} levels")));
+    }
+    serde_json::from_slice(body).map_err(|error| Fault::Invalid(explain::<T>(body, &error)))
+}
+
+/// Understands a body that has nothing to say: none, or an empty object.
+pub(crate) fn parse_nothing(body: &[u8]) -> Result<(), Fault> {
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    if body.is_empty() {
+        return Ok(());
+    }
+    parse::<Nothing>(body).map(|Nothing {}| ())
+}
+
+/// Reads once more, this time keeping track of where it is.
+fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> String {
+    if let Err(error) = std::str::from_utf8(body) {
+        return format!("the body is not UTF-8 from byte {} on", error.valid_up_to());
+    }
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+        Err(located) if located.path().iter().next().is_some() => {
+            format!("{}: {}", located.path(), located.inner())
+        }
+        Ok(_) | Err(_) => error.to_string(),
+    }
+}
+
+/// How deep arrays and objects are nested, in JSON or in what pretends to be.
+fn depth(body: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::wire::{Submit, SubmitBatch};
+
+    use super::*;
+
+    fn complaint<T: DeserializeOwned + std::fmt::Debug>(body: &str) -> String {
+        match parse::<T>(body.as_bytes()) {
+            Err(Fault::Invalid(detail)) => detail,
+            other => panic!("{body} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_complaint_names_the_field_and_the_place() {
+        let unknown = complaint::<Submit>(r#"{"queue":"q","payload":1,"prioritty":1}"#);
+        assert!(unknown.contains("unknown field `prioritty`, expected one of `queue`"), "{unknown}");
+        assert!(unknown.contains("line 1 column"), "{unknown}");
+        let wrong = complaint::<Submit>(r#"{"queue":"q","payload":1,"delay_ms":"soon"}"#);
+        assert!(wrong.starts_with("delay_ms: invalid type: string \"soon\", expected u64"), "{wrong}");
+        let deep =
+            complaint::<SubmitBatch>(r#"{"tasks":[{"queue":"q","payload":1},{"queue":"a b","payload":1}]}"#);
+        assert!(deep.starts_with("tasks[1].queue: a name has only letters"), "{deep}");
+        assert!(complaint::<Submit>(r#"{"queue":"q"}"#).contains("missing field `payload`"));
+        assert!(
+            complaint::<Submit>(r#"{"queue":"q","queue":"q","payload":1}"#)
+                .contains("duplicate field `queue`")
+        );
+        assert!(complaint::<Submit>(r#"{"queue":"q","payload":1} x"#).contains("trailing characters"));
+    }
+
+    #[test]
+    fn a_payload_may_be_nested_to_its_limit_in_every_request() {
+        let payload = "[".repeat(JSON_DEPTH_MAX) + &"]".repeat(JSON_DEPTH_MAX);
+        assert!(
+            parse::<SubmitBatch>(format!(r#"{{"tasks":[{{"queue":"q","payload":{payload}}}]}}"#).as_bytes())
+                .is_ok()
+        );
+        let deeper = complaint::<Submit>(&format!(r#"{{"queue":"q","payload":[{payload}]}}"#));
+        assert!(deeper.contains("nested deeper than 64 levels"), "{deeper}");
+        let bomb = "[".repeat(1_000_000);
+        assert!(complaint::<Submit>(&bomb).contains("nested deeper"));
+    }
+
+    #[test]
+    fn nothing_is_an_empty_body_or_an_empty_object() {
+        assert!(parse_nothing(b"").is_ok());
+        assert!(parse_nothing(b"{}").is_ok());
+        assert!(parse_nothing(b"{\"force\":true}").is_err());
+        assert!(parse_nothing(b"null").is_err());
+    }
+}

@@ -1,0 +1,235 @@
+//! One connection and its clock: a peer that sends its headers too slowly, says nothing for too long or does
+//! not take its answer is let go, and nobody else notices.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::http::limits::Limits;
+use crate::http::{App, handle};
+
+/// Bytes that a connection buffers at least: bodies are read in pieces of up to this size.
+const BUFFER_BYTES_MIN: usize = 64 << 10;
+/// Headers of one request.
+const HEADERS_MAX: usize = 100;
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(stream: TcpStream, peer: IpAddr, app: Arc<App>) {
+    let pulse = Arc::new(Pulse::new());
+    let io = TokioIo::new(Watched { io: stream, pulse: Arc::clone(&pulse) });
+    let service = service_fn(|request| {
+        let (app, busy) = (Arc::clone(&app), Busy::begin(&pulse));
+        async move {
+            let mut response = handle::handle(&app, peer, request).await;
+            response.body_mut().hold(busy);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut protocol = http1::Builder::new();
+    protocol
+        .header_read_timeout(None)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes))
+        .pipeline_flush(true);
+    let connection = pin!(protocol.serve_connection(io, service));
+    run(connection, Watch::new(&pulse, &app.limits), &app).await;
+}
+
+/// Runs a connection until it ends, is overdue, or is told to finish what it has.
+async fn run<C: Connection>(mut connection: Pin<&mut C>, mut watch: Watch, app: &App) {
+    let mut stop = pin!(app.stop.cancelled());
+    let mut stopping = false;
+    std::future::poll_fn(|cx| {
+        if !stopping && stop.as_mut().poll(cx).is_ready() {
+            stopping = true;
+            connection.as_mut().finish();
+        }
+        if connection.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        watch.poll(&app.limits, cx)
+    })
+    .await;
+}
+
+/// What is asked of a connection here: to go on, and to end after what it has.
+trait Connection: Future {
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<S> Connection for http1::Connection<TokioIo<Watched>, S>
+where
+    S: hyper::service::HttpService<hyper::body::Incoming>,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::ResBody: 'static,
+    <S::ResBody as hyper::body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// What a connection does, seen from outside. Times are milliseconds since it began, plus one.
+#[derive(Debug)]
+struct Pulse {
+    start: Instant,
+    /// A request is being answered.
+    busy: AtomicBool,
+    /// Since when nothing was asked.
+    idle: AtomicU64,
+    /// Since when headers arrive; 0 when none do.
+    header: AtomicU64,
+    /// Since when the peer takes nothing; 0 when it does.
+    blocked: AtomicU64,
+}
+
+impl Pulse {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            busy: AtomicBool::new(false),
+            idle: AtomicU64::new(1),
+            header: AtomicU64::new(0),
+            blocked: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    /// When this connection is to be let go, if nothing changes.
+    fn deadline(&self, limits: &Limits) -> Option<Instant> {
+        let after = |since: u64, limit: Duration| self.start + Duration::from_millis(since) + limit;
+        let (header, blocked) = (self.header.load(Relaxed), self.blocked.load(Relaxed));
+        let asked = match (self.busy.load(Relaxed), header) {
+            (true, _) => None,
+            (false, 0) => Some(after(self.idle.load(Relaxed), limits.idle_timeout)),
+            (false, since) => Some(after(since, limits.header_timeout)),
+        };
+        let taken = (blocked > 0).then(|| after(blocked, limits.write_timeout));
+        asked.into_iter().chain(taken).min()
+    }
+}
+
+/// A request is being answered while this lives.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Pulse>);
+
+impl Busy {
+    fn begin(pulse: &Arc<Pulse>) -> Self {
+        pulse.busy.store(true, Relaxed);
+        pulse.header.store(0, Relaxed);
+        Self(Arc::clone(pulse))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.idle.store(self.0.now(), Relaxed);
+        self.0.busy.store(false, Relaxed);
+    }
+}
+
+/// An alarm that is set earlier at once and later only when it rings: a busy connection costs no timers.
+struct Watch {
+    pulse: Arc<Pulse>,
+    armed: Instant,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    fn new(pulse: &Arc<Pulse>, limits: &Limits) -> Self {
+        let armed = pulse.deadline(limits).unwrap_or(pulse.start);
+        Self { pulse: Arc::clone(pulse), armed, alarm: Box::pin(sleep_until(armed)) }
+    }
+
+    /// Ready when the connection is to be let go.
+    fn poll(&mut self, limits: &Limits, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(deadline) = self.pulse.deadline(limits) else { return Poll::Pending };
+            if deadline < self.armed || self.alarm.is_elapsed() {
+                self.armed = deadline;
+                self.alarm.as_mut().reset(deadline);
+            }
+            ready!(self.alarm.as_mut().poll(cx));
+            if deadline <= Instant::now() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+/// A socket that tells the pulse what goes in and out.
+struct Watched {
+    io: TcpStream,
+    pulse: Arc<Pulse>,
+}
+
+impl Watched {
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.pulse.blocked.store(0, Relaxed);
+        } else if self.pulse.blocked.load(Relaxed) == 0 {
+            self.pulse.blocked.store(self.pulse.now(), Relaxed);
+        }
+        written
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        let pulse = &self.pulse;
+        if buffer.filled().len() > before && !pulse.busy.load(Relaxed) && pulse.header.load(Relaxed) == 0 {
+            pulse.header.store(pulse.now(), Relaxed);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.wrote(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.wrote(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,118 @@
+//! Wakes those who follow a task when something about it ends: one reader of the events for all of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::{Event, TaskId};
+use orchestrix_node::{Events, Happening, Node};
+use tokio::sync::Notify;
+
+/// Who follows which task.
+#[derive(Debug)]
+pub(crate) struct Endings {
+    node: Node,
+    followed: Mutex<Followed>,
+}
+
+#[derive(Debug, Default)]
+struct Followed {
+    tasks: BTreeMap<TaskId, (usize, Arc<Notify>)>,
+    /// The events are being read.
+    reading: bool,
+}
+
+/// One follower of one task.
+#[derive(Debug)]
+pub(crate) struct Following {
+    endings: Arc<Endings>,
+    task: TaskId,
+    woken: Arc<Notify>,
+}
+
+impl Endings {
+    pub(crate) fn new(node: Node) -> Self {
+        Self { node, followed: Mutex::default() }
+    }
+
+    /// From here on no end of the task is missed.
+    pub(crate) fn follow(self: &Arc<Self>, task: TaskId) -> Following {
+        let mut followed = self.lock();
+        let (count, woken) = followed.tasks.entry(task).or_default();
+        *count += 1;
+        let woken = Arc::clone(woken);
+        if !followed.reading {
+            followed.reading = true;
+            tokio::spawn(Arc::clone(self).read(self.node.events(None)));
+        }
+        drop(followed);
+        Following { endings: Arc::clone(self), task, woken }
+    }
+
+    /// Reads events until nobody follows anything.
+    async fn read(self: Arc<Self>, mut events: Events) {
+        loop {
+            let happening = events.next().await;
+            let mut followed = self.lock();
+            if followed.tasks.is_empty() {
+                followed.reading = false;
+                return;
+            }
+            match happening {
+                Happening::Event { event, .. } => wake(&followed, &event),
+                Happening::Gap { .. } => {
+                    followed.tasks.values().for_each(|(_, woken)| woken.notify_waiters())
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Followed> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Following {
+    /// Waits for the next end. Ask for it before looking at the task, so that none is missed in between.
+    pub(crate) fn woken(&self) -> tokio::sync::futures::Notified<'_> {
+        self.woken.notified()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut followed = self.endings.lock();
+        let left = followed.tasks.get_mut(&self.task).map(|(count, _)| {
+            *count -= 1;
+            *count
+        });
+        if left == Some(0) {
+            followed.tasks.remove(&self.task);
+        }
+    }
+}
+
+/// Wakes the followers of the tasks that an event may have ended. They look for themselves.
+fn wake(followed: &Followed, event: &Event) {
+    let task = match event {
+        Event::TaskCompleted(event) => event.task,
+        Event::TaskFailed(event) => event.task,
+        Event::LeaseReleased(event) => event.task,
+        Event::LeaseExpired(event) => event.task,
+        Event::TaskCancelled(event) => event.task,
+        Event::TaskExpired(event) => event.task,
+        Event::TaskPurged(event) => {
+            let woken = event.tasks.iter().filter_map(|purge| followed.tasks.get(&purge.task));
+            return woken.for_each(|(_, woken)| woken.notify_waiters());
+        }
+        Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::TaskCreated(_)
+        | Event::LeaseGranted(_)
+        | Event::LeaseExtended(_)
+        | Event::CancelRequested(_)
+        | Event::TaskRetried(_) => return,
+    };
+    if let Some((_, woken)) = followed.tasks.get(&task) {
+        woken.notify_waiters();
+    }
+}

@@ -1,0 +1,184 @@
+//! The one place that knows which HTTP status a problem has.
+
+use http::StatusCode;
+use orchestrix_core::Refusal;
+use orchestrix_core::wire::{ItemProblem, Problem};
+use orchestrix_node::Error;
+
+/// Why a request is not answered with what it asked for.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The node says no.
+    Node(Error),
+    /// The request cannot be understood, or asks for what cannot be.
+    Invalid(String),
+    /// No token, or not one of ours.
+    Unauthorized(String),
+    /// A known caller who may not do this.
+    Forbidden(String),
+    NoRoute,
+    /// Allowed are the methods named.
+    OtherMethod(&'static str),
+    /// The body did not come in time.
+    Timeout,
+    BodyTooLarge {
+        max: usize,
+    },
+    UrlTooLong {
+        max: usize,
+    },
+    HeadersTooLarge {
+        max: usize,
+    },
+    /// The body is not said to be JSON.
+    MediaType(String),
+    /// This caller has too much at once.
+    RateLimited(String),
+    /// All callers together have too much at once.
+    Overloaded(String),
+    /// Another process is asked, or a bug was met.
+    Internal,
+}
+
+/// How a fault is told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) status: StatusCode,
+    pub(crate) problem: Problem,
+    /// Whether it may go better in a moment.
+    pub(crate) again: bool,
+    pub(crate) allow: Option<&'static str>,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Node(error)
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        Self::Node(Error::Refused(refusal))
+    }
+}
+
+impl Fault {
+    pub(crate) fn told(self, request_id: &str) -> Told {
+        let (status, code, title) = self.meaning();
+        let allow = match &self {
+            Self::OtherMethod(allow) => Some(*allow),
+            Self::Node(_)
+            | Self::Invalid(_)
+            | Self::Unauthorized(_)
+            | Self::Forbidden(_)
+            | Self::NoRoute
+            | Self::Timeout
+            | Self::BodyTooLarge { .. }
+            | Self::UrlTooLong { .. }
+            | Self::HeadersTooLarge { .. }
+            | Self::MediaType(_)
+            | Self::RateLimited(_)
+            | Self::Overloaded(_)
+            | Self::Internal => None,
+        };
+        let problem = Problem {
+            code: code.to_owned(),
+            detail: self.detail(),
+            status: status.as_u16(),
+            title: title.to_owned(),
+            request_id: Some(request_id.to_owned()),
+        };
+        let again = status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
+        Told { status, problem, again, allow }
+    }
+
+    fn meaning(&self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::Node(error) => of_node(error),
+            Self::Invalid(_) => INVALID,
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized", "A valid token is needed"),
+            Self::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden", "This is not allowed"),
+            Self::NoRoute => (StatusCode::NOT_FOUND, "not_found", "There is no such route"),
+            Self::OtherMethod(_) => {
+                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This route has other methods")
+            }
+            Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long"),
+            Self::BodyTooLarge { .. } => TOO_LARGE,
+            Self::UrlTooLong { .. } => (StatusCode::URI_TOO_LONG, "too_large", "The address is too long"),
+            Self::HeadersTooLarge { .. } => {
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", "The headers are too large")
+            }
+            Self::MediaType(_) => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", "Bodies are JSON")
+            }
+            Self::RateLimited(_) => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "You have too much at once")
+            }
+            Self::Overloaded(_) => OVERLOADED,
+            Self::Internal => INTERNAL,
+        }
+    }
+
+    fn detail(self) -> String {
+        match self {
+            Self::Node(error) => error.to_string(),
+            Self::Invalid(detail)
+            | Self::Unauthorized(detail)
+            | Self::Forbidden(detail)
+            | Self::MediaType(detail)
+            | Self::RateLimited(detail)
+            | Self::Overloaded(detail) => detail,
+            Self::NoRoute => "there is no such route; GET /openapi.json lists all of them".to_owned(),
+            Self::OtherMethod(allow) => format!("this route answers {allow}"),
+            Self::Timeout => "the body of the request did not arrive in time".to_owned(),
+            Self::BodyTooLarge { max } => format!("the body has more than {max} bytes, which is the limit"),
+            Self::UrlTooLong { max } => {
+                format!("path and query have more than {max} bytes, which is the limit")
+            }
+            Self::HeadersTooLarge { max } => {
+                format!("the headers have more than {max} bytes, which is the limit")
+            }
+            Self::Internal => "the server met an error of its own; the outcome is not known".to_owned(),
+        }
+    }
+}
+
+const INVALID: (StatusCode, &str, &str) =
+    (StatusCode::BAD_REQUEST, "invalid", "The request cannot be understood");
+const TOO_LARGE: (StatusCode, &str, &str) =
+    (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large");
+const OVERLOADED: (StatusCode, &str, &str) =
+    (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too much at once");
+const INTERNAL: (StatusCode, &str, &str) =
+    (StatusCode::INTERNAL_SERVER_ERROR, "internal", "An error of the server");
+
+fn of_node(error: &Error) -> (StatusCode, &'static str, &'static str) {
+    match error {
+        Error::Refused(refusal) => of_refusal(refusal),
+        Error::Overloaded => OVERLOADED,
+        Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "The disk is full"),
+        Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "The coordinator is stopping"),
+        Error::OutcomeUnknown => {
+            (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", "It may or may not have happened")
+        }
+    }
+}
+
+fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
+    let conflict = |title| (StatusCode::CONFLICT, refusal.code(), title);
+    match refusal {
+        Refusal::Invalid { .. } => INVALID,
+        Refusal::TooLarge { .. } => TOO_LARGE,
+        Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "There is no such task"),
+        Refusal::StaleLease { .. } => conflict("The lease is not valid any more"),
+        Refusal::KeyConflict { .. } => conflict("The key belongs to another request"),
+        Refusal::NotFailed { .. } => conflict("Only failed tasks can be retried"),
+        Refusal::Finished { .. } => conflict("The task has ended"),
+        Refusal::Internal => INTERNAL,
+    }
+}
+
+/// What is wrong with one item of a batch.
+pub(crate) fn item_problem(refusal: &Refusal) -> ItemProblem {
+    ItemProblem { code: refusal.code().to_owned(), detail: refusal.to_string() }
+}

@@ -1,0 +1,134 @@
+//! `GET /v1/events`: what becomes durable, as it does. Payloads and results are not told.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use orchestrix_core::{Event, Json, Position, Timestamp};
+use orchestrix_node::{Events, Happening};
+use serde_json::{Value, json};
+
+use crate::http::answer::Reply;
+use crate::http::error::Fault;
+use crate::http::handle::Call;
+use crate::http::sse::{self, Gone, Piece, Sink};
+
+pub(crate) fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
+    let query = call.query(&["after"])?;
+    call.caller.check_all_queues()?;
+    let asked = query.number("after")?;
+    let after = sse::last_event_id(&call.head.headers)?.or(asked);
+    let durable = call.app.node.stats().durable.get();
+    if let Some(after) = after.filter(|after| *after > durable) {
+        return Err(Fault::Invalid(format!(
+            "position {after} is not reached yet; the journal is at {durable}"
+        )));
+    }
+    let events = call.app.node.events(after.map(Position));
+    let keep_alive = call.app.limits.keep_alive;
+    sse::reply(call, |sink| fill(sink, events, keep_alive))
+}
+
+async fn fill(sink: Sink, mut events: Events, keep_alive: Duration) -> Result<(), Gone> {
+    // Tells the reader at once that it is connected.
+    sink.send(Piece::comment()).await?;
+    loop {
+        let waited = tokio::select! {
+            waited = tokio::time::timeout(keep_alive, events.next()) => waited,
+            () = sink.gone() => return Err(Gone),
+        };
+        let piece = match waited {
+            Ok(first) => gather(first, &mut events),
+            Err(_) => Piece::comment(),
+        };
+        sink.send(piece).await?;
+    }
+}
+
+/// Puts all that is at hand into one piece.
+fn gather(first: Happening, events: &mut Events) -> Piece {
+    let mut piece = Piece::default();
+    let mut next = Some(first);
+    while let Some(happening) = next {
+        tell(&mut piece, happening);
+        next = if piece.is_full() { None } else { events.next().now_or_never() };
+    }
+    piece
+}
+
+fn tell(piece: &mut Piece, happening: Happening) {
+    match happening {
+        Happening::Event { position, at, event } => {
+            piece.frame(None, Some(position.0), &body(position, at, event));
+        }
+        Happening::Gap { until } => piece.frame(Some("gap"), Some(until.0), &json!({ "until": until })),
+    }
+}
+
+/// An event as readers see it. Ids that are the event's own position are told too.
+fn body(position: Position, at: Timestamp, event: Event) -> Value {
+    let (event, hidden, named) = match event {
+        Event::TaskCreated(mut created) => {
+            created.payload = Json::null();
+            (Event::TaskCreated(created), Some("payload"), Some("task"))
+        }
+        Event::TaskCompleted(mut completed) => {
+            completed.result = None;
+            (Event::TaskCompleted(completed), Some("result"), None)
+        }
+        granted @ Event::LeaseGranted(_) => (granted, None, Some("lease")),
+        other @ (Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::LeaseExtended(_)
+        | Event::LeaseReleased(_)
+        | Event::LeaseExpired(_)
+        | Event::TaskFailed(_)
+        | Event::TaskCancelled(_)
+        | Event::CancelRequested(_)
+        | Event::TaskExpired(_)
+        | Event::TaskRetried(_)
+        | Event::TaskPurged(_)) => (other, None, None),
+    };
+    let mut body = serde_json::to_value(&event).expect("events are plain JSON");
+    if let Some(fields) = body.as_object_mut() {
+        hidden.and_then(|field| fields.remove(field));
+        fields.retain(|_, value| !value.is_null());
+        if let Some(field) = named {
+            fields.insert(field.to_owned(), position.0.into());
+        }
+        fields.insert("position".to_owned(), position.0.into());
+        fields.insert("at".to_owned(), at.0.into());
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::{LeaseId, Name, TaskCompleted, TaskCreated, TaskId};
+
+    use super::*;
+
+    #[test]
+    fn payloads_and_results_are_not_told() {
+        let created = TaskCreated {
+            queue: Name::new("mail").unwrap(),
+            payload: Json::parse("\"secret\"").unwrap(),
+            priority: 0,
+            not_before: Timestamp(5),
+            max_attempts: 3,
+            key: None,
+            timeout_ms: None,
+            ttl_at: None,
+            backoff: None,
+        };
+        let told = body(Position(9), Timestamp(5), created.into());
+        assert_eq!(
+            told,
+            json!({"position":9,"at":5,"type":"TaskCreated","task":9,"queue":"mail","priority":0,
+                   "not_before":5,"max_attempts":3})
+        );
+        let completed =
+            TaskCompleted { task: TaskId(9), lease: LeaseId(10), result: Some(Json::parse("1").unwrap()) };
+        let told = body(Position(11), Timestamp(6), completed.into());
+        assert_eq!(told, json!({"position":11,"at":6,"type":"TaskCompleted","task":9,"lease":10}));
+    }
+}

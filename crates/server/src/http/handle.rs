@@ -1,0 +1,189 @@
+//! One request from its headers to its answer.
+
+use std::net::IpAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use orchestrix_core::Name;
+use tokio::time::Instant;
+
+use crate::http::answer::{Body, Reply};
+use crate::http::error::Fault;
+use crate::http::routes::{Access, Endpoint, Found, Verb, find};
+use crate::http::{App, body, dashboard, events, guard, leasing, logs, openapi, tasks, views};
+use crate::tokens::{Secret, Token, wall_seconds};
+
+/// A request whose caller may make it.
+pub(crate) struct Call<'a> {
+    pub(crate) app: &'a Arc<App>,
+    pub(crate) head: &'a Parts,
+    /// What stands for the part in braces of the route.
+    pub(crate) part: &'a str,
+    pub(crate) caller: Caller<'a>,
+    pub(crate) body: Bytes,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caller<'a> {
+    /// There are no tokens here; the address is all that is known.
+    Anyone(IpAddr),
+    Token(&'a Token),
+}
+
+impl Caller<'_> {
+    /// What the caller's streams are counted under.
+    pub(crate) fn client(&self) -> String {
+        match self {
+            Self::Anyone(address) => address.to_string(),
+            Self::Token(token) => token.name.clone(),
+        }
+    }
+
+    /// The queues that the caller is limited to, if so.
+    pub(crate) fn queues(&self) -> Option<&[Name]> {
+        match self {
+            Self::Anyone(_) => None,
+            Self::Token(token) => token.queues(),
+        }
+    }
+
+    /// Refuses a queue that is not one of the caller's.
+    pub(crate) fn check_queue(&self, queue: &Name) -> Result<(), Fault> {
+        match self.queues() {
+            Some(queues) if !queues.contains(queue) => {
+                Err(Fault::Forbidden(format!("this token is not for queue {queue}")))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses callers who are limited to some queues what concerns all of them.
+    pub(crate) fn check_all_queues(&self) -> Result<(), Fault> {
+        match self.queues() {
+            Some(_) => Err(Fault::Forbidden(
+                "this token is limited to some queues, and this tells about all of them".to_owned(),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Answers a request. A bug in a handler is an answer too, and ends nothing else.
+pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+    let started = Instant::now();
+    let (head, body) = request.into_parts();
+    let request_id = app.request_ids.name(&head.headers);
+    let mut route = None;
+    let answered = AssertUnwindSafe(answer(app, peer, &head, body, &mut route)).catch_unwind().await;
+    let answered = answered.unwrap_or_else(|_| {
+        tracing::error!(?request_id, method = %head.method, path = head.uri.path(), "a handler stopped because of a bug");
+        Err(Fault::Internal)
+    });
+    let reply = answered.unwrap_or_else(|fault| {
+        tracing::debug!(?request_id, method = %head.method, path = head.uri.path(), ?fault, "refused");
+        Reply::fault(fault, request_id.to_str().unwrap_or_default())
+    });
+    app.metrics.observe(route, reply.status, started.elapsed());
+    reply.finish(&app.request_ids, request_id, app.node.stats().durable.get())
+}
+
+async fn answer(
+    app: &Arc<App>,
+    peer: IpAddr,
+    head: &Parts,
+    incoming: Incoming,
+    place: &mut Option<usize>,
+) -> Result<Reply, Fault> {
+    check_sizes(app, head)?;
+    if app.local_only {
+        guard::check_host(&head.headers, &head.uri)?;
+    }
+    guard::check_origin(&head.method, &head.headers)?;
+    let (route, part) = match find(&head.method, head.uri.path()) {
+        Found::Route(found, route, part) => {
+            *place = Some(found);
+            (route, part)
+        }
+        Found::OtherMethod(allow) => return Err(Fault::OtherMethod(allow)),
+        Found::Nothing => return Err(Fault::NoRoute),
+    };
+    let caller = authorize(app, peer, head, route.access)?;
+    let body = match route.verb {
+        Verb::Get => Bytes::new(),
+        Verb::Post => body::read(&head.headers, incoming, &app.limits).await?,
+    };
+    dispatch(route.endpoint, Call { app, head, part, caller, body }).await
+}
+
+fn check_sizes(app: &App, head: &Parts) -> Result<(), Fault> {
+    let url = head.uri.path().len() + head.uri.query().map_or(0, |query| query.len() + 1);
+    if url > app.limits.url_bytes {
+        return Err(Fault::UrlTooLong { max: app.limits.url_bytes });
+    }
+    let line = |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len() + 4;
+    let headers: usize = head.headers.iter().map(line).sum();
+    if headers > app.limits.header_bytes {
+        return Err(Fault::HeadersTooLarge { max: app.limits.header_bytes });
+    }
+    Ok(())
+}
+
+fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, access: Access) -> Result<Caller<'a>, Fault> {
+    let (Some(tokens), Access::Role(role)) = (&app.tokens, access) else { return Ok(Caller::Anyone(peer)) };
+    let given = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.split_once(' '));
+    let secret = match given {
+        Some((scheme, text)) if scheme.eq_ignore_ascii_case("bearer") => Secret::new(text.trim().to_owned()),
+        Some(_) | None => {
+            return Err(Fault::Unauthorized("send a token with `authorization: Bearer …`".to_owned()));
+        }
+    };
+    let token = tokens.find(&secret).filter(|token| !token.is_expired(wall_seconds()));
+    let Some(token) = token else {
+        return Err(Fault::Unauthorized("this token is not known here, or it has expired".to_owned()));
+    };
+    if !token.has(role) {
+        return Err(Fault::Forbidden(format!("this needs a token with the role {}", role.as_str())));
+    }
+    Ok(Caller::Token(token))
+}
+
+async fn dispatch(endpoint: Endpoint, call: Call<'_>) -> Result<Reply, Fault> {
+    match endpoint {
+        Endpoint::Submit => tasks::submit(call).await,
+        Endpoint::SubmitBatch => tasks::submit_batch(call).await,
+        Endpoint::LeaseQueue => leasing::lease_queue(call).await,
+        Endpoint::LeaseQueues => leasing::lease_queues(call).await,
+        Endpoint::Complete => leasing::complete(call).await,
+        Endpoint::CompleteBatch => leasing::complete_batch(call).await,
+        Endpoint::Heartbeat => leasing::heartbeat(call).await,
+        Endpoint::WorkerHeartbeat => leasing::heartbeat_worker(call).await,
+        Endpoint::Fail => leasing::fail(call).await,
+        Endpoint::Release => leasing::release(call).await,
+        Endpoint::Cancel => tasks::cancel(call).await,
+        Endpoint::Retry => tasks::retry(call).await,
+        Endpoint::ListTasks => tasks::list(call).await,
+        Endpoint::Task => tasks::task(call).await,
+        Endpoint::Explain => tasks::explain(call).await,
+        Endpoint::AppendLogs => logs::append(call).await,
+        Endpoint::Logs => logs::read(call).await,
+        Endpoint::Queues => views::queues(call).await,
+        Endpoint::Workers => views::workers(call).await,
+        Endpoint::Cluster => views::cluster(call).await,
+        Endpoint::Events => events::follow(&call),
+        Endpoint::Health => views::health(&call),
+        Endpoint::Ready => views::ready(&call),
+        Endpoint::Metrics => views::metrics(&call).await,
+        Endpoint::OpenApi => Ok(openapi::reply()),
+        Endpoint::Dashboard => Ok(dashboard::page()),
+        Endpoint::DashboardScript => Ok(dashboard::script()),
+        Endpoint::DashboardStyle => Ok(dashboard::style()),
+    }
+}

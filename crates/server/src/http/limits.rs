@@ -1,0 +1,54 @@
+//! What one caller may cost: every limit of the sockets, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Limits of connections and requests. A value at the limit is accepted, one more is refused.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections at one time. Bounds memory and file descriptors.
+    pub connections: usize,
+    /// Connections of one address. One neighbour cannot take all.
+    pub connections_per_ip: usize,
+    /// From the first byte of a request to the end of its headers. Ends slow readers.
+    pub header_timeout: Duration,
+    /// From the end of the headers to the end of the body.
+    pub body_timeout: Duration,
+    /// Between two requests of a connection.
+    pub idle_timeout: Duration,
+    /// How long a peer may take no byte of an answer. Ends stuck watchers.
+    pub write_timeout: Duration,
+    /// Bytes of request line and headers.
+    pub header_bytes: usize,
+    /// Bytes of path and query.
+    pub url_bytes: usize,
+    /// Bytes of a request's body.
+    pub body_bytes: usize,
+    /// Streams (events and followed logs) at one time.
+    pub streams: usize,
+    /// Streams of one token, or of one address without tokens.
+    pub streams_per_client: usize,
+    /// Between two signs of life on a stream.
+    pub keep_alive: Duration,
+    /// How long a stop waits for answers to be taken.
+    pub stop_grace: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            connections_per_ip: 512,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            write_timeout: Duration::from_secs(30),
+            header_bytes: 16 << 10,
+            url_bytes: 8 << 10,
+            body_bytes: 1 << 20,
+            streams: 1_000,
+            streams_per_client: 64,
+            keep_alive: Duration::from_secs(15),
+            stop_grace: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The output of tasks: lines in, pages out, or a stream that follows the task to its end.
+
+use std::pin::pin;
+
+use orchestrix_core::limits::PAGE_MAX;
+use orchestrix_core::wire::LogAppend;
+use orchestrix_core::{Refusal, TaskId, TaskState};
+use orchestrix_node::{Error, Node};
+use serde_json::json;
+
+use crate::http::answer::Reply;
+use crate::http::body::parse;
+use crate::http::endings::Following;
+use crate::http::error::Fault;
+use crate::http::handle::Call;
+use crate::http::limits::Limits;
+use crate::http::sse::{self, Gone, Piece, Sink};
+
+/// Lines of a page when nothing else is asked for.
+const PAGE_DEFAULT: usize = 100;
+/// Lines read at once for a stream.
+const STREAM_LINES: usize = 200;
+
+pub(crate) async fn append(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let body: LogAppend = parse(&call.body)?;
+    let id = call.task().await?;
+    Reply::ok(&call.app.node.append_logs(id, body).await?)
+}
+
+pub(crate) async fn read(call: Call<'_>) -> Result<Reply, Fault> {
+    let query = call.query(&["offset", "limit", "attempt", "follow"])?;
+    let offset = query.number("offset")?.unwrap_or(0);
+    let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
+    let attempt = query.number("attempt")?;
+    let id = call.task().await?;
+    let node = &call.app.node;
+    if query.switch("follow")? {
+        let offset = sse::last_event_id(&call.head.headers)?.unwrap_or(offset);
+        let following = call.app.endings.follow(id);
+        node.task(id).await?;
+        let reader = Reader { node: node.clone(), task: id, offset, attempt };
+        let limits = call.app.limits.clone();
+        return sse::reply(&call, |sink| fill(sink, reader, following, limits));
+    }
+    node.task(id).await?;
+    Reply::ok(&node.logs(id, offset, limit, attempt).await?)
+}
+
+/// A place in the output of a task.
+struct Reader {
+    node: Node,
+    task: TaskId,
+    offset: u64,
+    attempt: Option<u32>,
+}
+
+async fn fill(sink: Sink, mut reader: Reader, following: Following, limits: Limits) -> Result<(), Gone> {
+    let mut changes = reader.node.log_changes(reader.task);
+    sink.send(Piece::comment()).await?;
+    loop {
+        // Both are asked for before looking, so that nothing between looking and waiting is missed.
+        changes.borrow_and_update();
+        let mut ended = pin!(following.woken());
+        ended.as_mut().enable();
+        let state = reader.state().await;
+        reader.send_lines(&sink).await?;
+        match seen(&state) {
+            Seen::Running => {}
+            Seen::Ended(end) => {
+                let mut piece = Piece::default();
+                piece.frame(Some("end"), None, &end);
+                return sink.send(piece).await;
+            }
+            Seen::Unknown => return Err(Gone),
+        }
+        tokio::select! {
+            changed = changes.changed() => {
+                // The output was forgotten with its task; the next look says so.
+                if changed.is_err() {
+                    changes = reader.node.log_changes(reader.task);
+                }
+            }
+            () = &mut ended => {}
+            () = tokio::time::sleep(limits.keep_alive) => sink.send(Piece::comment()).await?,
+            () = sink.gone() => return Err(Gone),
+        }
+    }
+}
+
+impl Reader {
+    async fn state(&self) -> Result<TaskState, Error> {
+        self.node.task(self.task).await.map(|view| view.summary.state)
+    }
+
+    /// Sends all lines that there are.
+    async fn send_lines(&mut self, sink: &Sink) -> Result<(), Gone> {
+        loop {
+            let page = self.node.logs(self.task, self.offset, STREAM_LINES, self.attempt).await;
+            let page = page.map_err(|error| {
+                tracing::warn!(task = %self.task, %error, "a stream of task output ends early");
+                Gone
+            })?;
+            if page.next_offset == self.offset {
+                return Ok(());
+            }
+            let mut piece = Piece::default();
+            for line in &page.lines {
+                piece.frame(Some("line"), Some(line.n + 1), line);
+            }
+            self.offset = page.next_offset;
+            sink.send(piece).await?;
+        }
+    }
+}
+
+/// What a look at a followed task shows.
+enum Seen {
+    Running,
+    /// With what is told about the end.
+    Ended(serde_json::Value),
+    /// The node is on its way out; the reader comes back and asks another time.
+    Unknown,
+}
+
+fn seen(state: &Result<TaskState, Error>) -> Seen {
+    match state {
+        Ok(state) if state.is_terminal() => Seen::Ended(json!({ "state": state })),
+        Ok(_) | Err(Error::Overloaded | Error::StorageFull) => Seen::Running,
+        // It was purged while somebody followed it.
+        Err(Error::Refused(Refusal::NotFound(_))) => Seen::Ended(json!({ "state": null })),
+        Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) => Seen::Unknown,
+    }
+}

@@ -1,0 +1,207 @@
+//! The one table of routes: what is asked how, and which role may ask it. What is not in it does not exist.
+
+use http::Method;
+
+use crate::tokens::Role;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    Submit,
+    LeaseQueue,
+    Complete,
+    Heartbeat,
+    SubmitBatch,
+    CompleteBatch,
+    WorkerHeartbeat,
+    LeaseQueues,
+    Fail,
+    Release,
+    Cancel,
+    Retry,
+    ListTasks,
+    Task,
+    Explain,
+    AppendLogs,
+    Logs,
+    Queues,
+    Workers,
+    Cluster,
+    Events,
+    Health,
+    Ready,
+    Metrics,
+    OpenApi,
+    Dashboard,
+    DashboardScript,
+    DashboardStyle,
+}
+
+/// How it is asked. `HEAD` is a `GET` whose body is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Post,
+}
+
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everyone: it tells nothing about tasks.
+    Public,
+    /// Tokens with this role, and administrators.
+    Role(Role),
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub verb: Verb,
+    /// At most one part in braces stands for any text without a slash.
+    pub path: &'static str,
+    pub endpoint: Endpoint,
+    pub access: Access,
+}
+
+const fn get(path: &'static str, endpoint: Endpoint, access: Access) -> Route {
+    Route { verb: Verb::Get, path, endpoint, access }
+}
+
+const fn post(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
+    Route { verb: Verb::Post, path, endpoint, access: Access::Role(role) }
+}
+
+const READ: Access = Access::Role(Role::Read);
+
+/// All routes, the busiest first.
+pub const ROUTES: [Route; 28] = [
+    post("/v1/tasks", Endpoint::Submit, Role::Submit),
+    post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work),
+    post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work),
+    post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work),
+    post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit),
+    post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work),
+    post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work),
+    post("/v1/lease", Endpoint::LeaseQueues, Role::Work),
+    post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work),
+    post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work),
+    post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work),
+    post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin),
+    post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin),
+    get("/v1/tasks", Endpoint::ListTasks, READ),
+    get("/v1/tasks/{id}", Endpoint::Task, READ),
+    get("/v1/tasks/{id}/explain", Endpoint::Explain, READ),
+    get("/v1/tasks/{id}/logs", Endpoint::Logs, READ),
+    get("/v1/queues", Endpoint::Queues, READ),
+    get("/v1/workers", Endpoint::Workers, READ),
+    get("/v1/cluster", Endpoint::Cluster, READ),
+    get("/v1/events", Endpoint::Events, READ),
+    get("/health", Endpoint::Health, Access::Public),
+    get("/ready", Endpoint::Ready, Access::Public),
+    get("/metrics", Endpoint::Metrics, Access::Role(Role::Metrics)),
+    get("/openapi.json", Endpoint::OpenApi, Access::Public),
+    get("/", Endpoint::Dashboard, Access::Public),
+    get("/dashboard.js", Endpoint::DashboardScript, Access::Public),
+    get("/dashboard.css", Endpoint::DashboardStyle, Access::Public),
+];
+
+/// What the table says about a request.
+#[derive(Debug)]
+pub(crate) enum Found<'p> {
+    /// The row, its place in the table, and the text that stands for the part in braces.
+    Route(usize, &'static Route, &'p str),
+    /// The path is there, but only for these methods.
+    OtherMethod(&'static str),
+    Nothing,
+}
+
+/// Looks a request up in the table.
+pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+    let (mut gets, mut posts) = (false, false);
+    for (place, route) in ROUTES.iter().enumerate() {
+        let Some(part) = route.part(path) else { continue };
+        if route.verb.is(method) {
+            return Found::Route(place, route, part);
+        }
+        match route.verb {
+            Verb::Get => gets = true,
+            Verb::Post => posts = true,
+        }
+    }
+    match (gets, posts) {
+        (true, true) => Found::OtherMethod("GET, HEAD, POST"),
+        (true, false) => Found::OtherMethod("GET, HEAD"),
+        (false, true) => Found::OtherMethod("POST"),
+        (false, false) => Found::Nothing,
+    }
+}
+
+impl Verb {
+    fn is(self, method: &Method) -> bool {
+        match self {
+            Self::Get => method == Method::GET || method == Method::HEAD,
+            Self::Post => method == Method::POST,
+        }
+    }
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+        }
+    }
+}
+
+impl Route {
+    /// The text for the part in braces, empty when there is none; `None` when the path is another.
+    fn part<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let Some((before, rest)) = self.path.split_once('{') else {
+            return (path == self.path).then_some("");
+        };
+        let after = rest.split_once('}').map_or("", |(_, after)| after);
+        let part = path.strip_prefix(before)?.strip_suffix(after)?;
+        (!part.is_empty() && !part.contains('/')).then_some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(method: &str, path: &str) -> String {
+        match find(&method.parse().unwrap(), path) {
+            Found::Route(_, route, part) => format!("{:?} {part}", route.endpoint),
+            Found::OtherMethod(allow) => allow.to_owned(),
+            Found::Nothing => "nothing".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_row_finds_itself() {
+        for row in &ROUTES {
+            let path = row.path.replace("{id}", "7").replace("{queue}", "7").replace("{worker}", "7");
+            let found = found(row.verb.as_str(), &path);
+            assert!(found.starts_with(&format!("{:?}", row.endpoint)), "{} found {found}", row.path);
+        }
+    }
+
+    #[test]
+    fn paths_are_matched_whole() {
+        assert_eq!(found("POST", "/v1/tasks/7/complete"), "Complete 7");
+        assert_eq!(found("POST", "/v1/tasks/complete/batch"), "CompleteBatch ");
+        for path in
+            ["/v1/tasks/", "/v1/tasks//complete", "/v1/tasks/7/8/complete", "/v1/tasks/7/", "/v2/tasks", ""]
+        {
+            assert_eq!(found("POST", path), "nothing", "{path}");
+        }
+    }
+
+    #[test]
+    fn another_method_is_told_which_ones_there_are() {
+        assert_eq!(found("DELETE", "/v1/tasks"), "GET, HEAD, POST");
+        assert_eq!(found("GET", "/v1/tasks/7/complete"), "POST");
+        assert_eq!(found("POST", "/health"), "GET, HEAD");
+        assert_eq!(found("HEAD", "/health"), "Health ");
+    }
+}

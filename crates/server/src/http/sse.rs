@@ -1,0 +1,118 @@
+//! Server-sent events: frames as text, and the task that fills a stream.
+//!
+//! **Invariant:** a stream is filled only as fast as its reader takes it. A reader that takes nothing holds a
+//! few frames of memory, is let go by the clock of its connection, and nobody else notices.
+
+use std::fmt::Write;
+use std::future::Future;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::http::answer::Reply;
+use crate::http::error::Fault;
+use crate::http::handle::Call;
+use crate::http::streams::Streams;
+
+/// Pieces of a stream that wait for the socket.
+const PIECES_MAX: usize = 2;
+/// Bytes after which a piece is sent, even if more is at hand.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// Frames to be sent together.
+#[derive(Debug, Default)]
+pub(crate) struct Piece(String);
+
+impl Piece {
+    /// Adds a frame. The data is JSON, so it has no line breaks.
+    pub(crate) fn frame<T: Serialize>(&mut self, event: Option<&str>, id: Option<u64>, data: &T) {
+        let written = (|| {
+            if let Some(event) = event {
+                writeln!(self.0, "event: {event}")?;
+            }
+            if let Some(id) = id {
+                writeln!(self.0, "id: {id}")?;
+            }
+            let data = serde_json::to_string(data).expect("what we stream is plain JSON");
+            write!(self.0, "data: {data}\n\n")
+        })();
+        written.expect("writing to memory cannot fail");
+    }
+
+    /// A sign of life that no reader sees.
+    pub(crate) fn comment() -> Self {
+        Self(": still here\n\n".to_owned())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.len() >= PIECE_BYTES
+    }
+}
+
+/// Where the pieces of a stream go.
+#[derive(Debug)]
+pub(crate) struct Sink(mpsc::Sender<Bytes>);
+
+/// The reader has gone.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl Sink {
+    /// Waits until there is room.
+    pub(crate) async fn send(&self, piece: Piece) -> Result<(), Gone> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.0.send(Bytes::from(piece.0)).await.map_err(|_| Gone)
+    }
+
+    pub(crate) async fn gone(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// Answers with a stream that `fill` fills until it is done, its reader is gone or the server stops.
+pub(crate) fn reply<F>(call: &Call<'_>, fill: impl FnOnce(Sink) -> F) -> Result<Reply, Fault>
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    let place = Streams::open(&call.app.streams, call.caller.client())?;
+    let (sender, frames) = mpsc::channel(PIECES_MAX);
+    let filling = fill(Sink(sender));
+    let stop = call.app.stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = filling => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    Ok(Reply::stream(frames, place))
+}
+
+/// What a reader had last, when it comes back.
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
+    let Some(given) = headers.get("last-event-id") else { return Ok(None) };
+    let number = given.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number
+        .map(Some)
+        .ok_or_else(|| Fault::Invalid("the header Last-Event-ID is not an id of this stream".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_one_line_of_data_between_empty_lines() {
+        let mut piece = Piece::default();
+        piece.frame(Some("line"), Some(7), &"two\nlines");
+        piece.frame(None, None, &1);
+        assert_eq!(piece.0, "event: line\nid: 7\ndata: \"two\\nlines\"\n\ndata: 1\n\n");
+    }
+}

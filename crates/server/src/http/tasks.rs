@@ -1,0 +1,136 @@
+//! Tasks as those see them who submit and ask: submit, look, cancel, retry.
+
+use http::StatusCode;
+use orchestrix_core::limits::PAGE_MAX;
+use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage};
+use orchestrix_core::{Filter, TaskId, TaskState};
+use orchestrix_node::Seen;
+
+use crate::http::answer::Reply;
+use crate::http::body::{parse, parse_nothing};
+use crate::http::cursor;
+use crate::http::error::{Fault, item_problem};
+use crate::http::handle::Call;
+use crate::http::query::{Query, task_id};
+
+/// Tasks of a page when nothing else is asked for.
+const PAGE_DEFAULT: usize = 100;
+
+pub(crate) async fn submit(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let task: Submit = parse(&call.body)?;
+    call.caller.check_queue(&task.queue)?;
+    let (outcome, seen) = call.app.node.submit(task).await?;
+    let status = match seen {
+        Seen::First => StatusCode::CREATED,
+        Seen::Repeat => StatusCode::OK,
+    };
+    Reply::json(status, &Submitted { id: outcome.id, state: outcome.state })
+}
+
+pub(crate) async fn submit_batch(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let batch: SubmitBatch = parse(&call.body)?;
+    batch.validate()?;
+    for task in &batch.tasks {
+        call.caller.check_queue(&task.queue)?;
+    }
+    let outcomes = call.app.node.submit_batch(batch.tasks).await?;
+    let tasks = outcomes.iter().map(|outcome| match outcome {
+        Ok(outcome) => Item::Done(Submitted { id: outcome.id, state: outcome.state }),
+        Err(refusal) => Item::Refused(item_problem(refusal)),
+    });
+    Reply::ok(&SubmittedBatch { tasks: tasks.collect() })
+}
+
+pub(crate) async fn list(call: Call<'_>) -> Result<Reply, Fault> {
+    let query = call.query(&["queue", "state", "owner", "limit", "cursor"])?;
+    let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
+    let queue = query.name("queue")?;
+    match &queue {
+        Some(queue) => call.caller.check_queue(queue)?,
+        None => call.caller.check_all_queues()?,
+    }
+    let state = query.text("state").map(task_state).transpose()?;
+    let list = list_name(&query);
+    let from = |text: &str| cursor::read(&list, text).ok_or_else(|| foreign_cursor(text));
+    let after = query.text("cursor").map(from).transpose()?;
+    // Only tasks that were handed out over a bus have owners, and this node hands out none that way.
+    if query.text("owner").is_some() {
+        return Reply::ok(&TaskPage { tasks: Vec::new(), next_cursor: None });
+    }
+    let (tasks, next) = call.app.node.tasks(Filter { queue, state }, after, limit).await?;
+    Reply::ok(&TaskPage { tasks, next_cursor: next.map(|after| cursor::write(&list, after)) })
+}
+
+pub(crate) async fn task(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let view = call.app.node.task(task_id(call.part)?).await?;
+    call.caller.check_queue(&view.summary.queue)?;
+    Reply::ok(&view)
+}
+
+pub(crate) async fn explain(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let id = call.task().await?;
+    Reply::ok(&call.app.node.explain(id).await?)
+}
+
+pub(crate) async fn cancel(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    parse_nothing(&call.body)?;
+    let id = call.task().await?;
+    let outcome = call.app.node.cancel(id).await?;
+    let status = if outcome.cancel_requested { StatusCode::ACCEPTED } else { StatusCode::OK };
+    Reply::json(status, &outcome)
+}
+
+pub(crate) async fn retry(call: Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    parse_nothing(&call.body)?;
+    let id = call.task().await?;
+    Reply::ok(&call.app.node.retry(id).await?)
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn query(&self, known: &[&str]) -> Result<Query<'a>, Fault> {
+        Query::parse(self.head.uri.query(), known)
+    }
+
+    pub(crate) fn no_query(&self) -> Result<(), Fault> {
+        self.query(&[]).map(drop)
+    }
+
+    /// The task of the path. A caller who is limited to some queues must have its queue among them.
+    pub(crate) async fn task(&self) -> Result<TaskId, Fault> {
+        let id = task_id(self.part)?;
+        self.check_task(id).await?;
+        Ok(id)
+    }
+
+    pub(crate) async fn check_task(&self, id: TaskId) -> Result<(), Fault> {
+        if self.caller.queues().is_some() {
+            let view = self.app.node.task(id).await?;
+            self.caller.check_queue(&view.summary.queue)?;
+        }
+        Ok(())
+    }
+}
+
+fn task_state(text: &str) -> Result<TaskState, Fault> {
+    let known = TaskState::ALL.map(TaskState::as_str);
+    let found = TaskState::ALL.into_iter().find(|state| state.as_str() == text);
+    found.ok_or_else(|| {
+        Fault::Invalid(format!("parameter state is one of {}, not {text:?}", known.join(", ")))
+    })
+}
+
+/// What a list shows; a cursor leads only into the list that it came from.
+fn list_name(query: &Query<'_>) -> String {
+    let part = |name| query.text(name).unwrap_or_default();
+    format!("queue={}&state={}&owner={}", part("queue"), part("state"), part("owner"))
+}
+
+fn foreign_cursor(text: &str) -> Fault {
+    Fault::Invalid(format!("parameter cursor is {text:?}, which is not the next_cursor of this list"))
+}

@@ -1,0 +1,406 @@
+//! The one home of metric names: a table of everything that `GET /metrics` tells, in Prometheus' text format.
+//!
+//! **Invariant:** no label holds the id of a task, lease or worker, and the number of queues told apart is
+//! bounded, so that the number of series is.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::StatusCode;
+use orchestrix_core::wire::QueueView;
+use orchestrix_node::{Counter, Histogram, Node, Stats};
+
+use crate::http::ROUTES;
+
+/// Queues with series of their own; the rest is told together as `other`.
+const QUEUES_MAX: usize = 100;
+/// The label of the rest.
+const OTHER: &str = "other";
+
+/// How a number behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// One number about the node.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub meaning: &'static str,
+    value: fn(&Stats) -> &Counter,
+}
+
+const fn counter(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &Counter) -> Row {
+    Row { name, kind: Kind::Counter, meaning, value }
+}
+
+const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &Counter) -> Row {
+    Row { name, kind: Kind::Gauge, meaning, value }
+}
+
+/// Everything that is counted about the node since it started.
+pub const ROWS: [Row; 36] = [
+    counter(
+        "orchestrix_duplicate_executions_total",
+        "Grants of a task whose last lease ended by time: its worker may still be at it.",
+        |s| &s.duplicate_executions,
+    ),
+    counter(
+        "orchestrix_stale_reports_total",
+        "Reports under a lease that was not valid any more; refused.",
+        |s| &s.stale_reports,
+    ),
+    counter(
+        "orchestrix_repeated_reports_total",
+        "Reports that repeated an accepted one; answered with its outcome.",
+        |s| &s.repeated_reports,
+    ),
+    counter("orchestrix_tasks_submitted_total", "Tasks accepted.", |s| &s.submitted),
+    counter(
+        "orchestrix_submit_repeats_total",
+        "Submits that found the task of an earlier one by its key.",
+        |s| &s.submit_repeats,
+    ),
+    counter("orchestrix_leases_granted_total", "Leases granted.", |s| &s.leased),
+    counter("orchestrix_leases_extended_total", "Events that extended leases.", |s| &s.extended),
+    counter("orchestrix_leases_released_total", "Leases given back by their worker.", |s| &s.released),
+    counter("orchestrix_leases_abandoned_total", "Leases given back because nobody took the answer.", |s| {
+        &s.abandoned
+    }),
+    counter(
+        "orchestrix_leases_expired_silent_total",
+        "Leases that ended because nothing was heard of the worker.",
+        |s| &s.expired_silent,
+    ),
+    counter(
+        "orchestrix_leases_expired_timeout_total",
+        "Leases that ended because the attempt took too long.",
+        |s| &s.expired_timeout,
+    ),
+    counter("orchestrix_tasks_completed_total", "Tasks completed.", |s| &s.completed),
+    counter("orchestrix_attempts_failed_total", "Attempts reported as failed.", |s| &s.failed),
+    counter("orchestrix_tasks_dead_total", "Tasks that ended FAILED: the dead letters.", |s| &s.dead_letters),
+    counter("orchestrix_tasks_cancelled_total", "Tasks cancelled.", |s| &s.cancelled),
+    counter(
+        "orchestrix_tasks_ttl_expired_total",
+        "Tasks cancelled because they waited longer than their ttl.",
+        |s| &s.ttl_expired,
+    ),
+    counter("orchestrix_tasks_retried_total", "Dead letters that got a new round.", |s| &s.retried),
+    counter("orchestrix_tasks_purged_total", "Ended tasks that were forgotten.", |s| &s.purged),
+    counter("orchestrix_refusals_total", "Commands that the rules refused.", |s| &s.refused),
+    counter("orchestrix_overloaded_total", "Requests refused because too many were waiting.", |s| {
+        &s.overloaded
+    }),
+    counter("orchestrix_storage_full_total", "Requests refused because the disk was full.", |s| {
+        &s.storage_full
+    }),
+    counter("orchestrix_journal_batches_total", "Batches written to the journal.", |s| &s.batches),
+    counter("orchestrix_journal_bytes_total", "Bytes of events written to the journal.", |s| &s.batch_bytes),
+    counter("orchestrix_snapshots_total", "Snapshots taken.", |s| &s.snapshots),
+    counter("orchestrix_snapshot_failures_total", "Snapshots that failed.", |s| &s.snapshot_failures),
+    counter("orchestrix_log_lines_total", "Lines of task output stored.", |s| &s.log_lines),
+    counter(
+        "orchestrix_log_lines_dropped_total",
+        "Lines of task output dropped because their task had too many.",
+        |s| &s.log_lines_dropped,
+    ),
+    gauge("orchestrix_position", "The last position decided.", |s| &s.position),
+    gauge("orchestrix_durable_position", "The last position that is durable.", |s| &s.durable),
+    gauge("orchestrix_snapshot_position", "The position of the last snapshot.", |s| &s.snapshot_position),
+    gauge("orchestrix_term", "The term of the leader.", |s| &s.term),
+    gauge("orchestrix_epoch", "The epoch of the leader.", |s| &s.epoch),
+    gauge("orchestrix_leases", "Leases at the moment.", |s| &s.tasks_leased),
+    gauge("orchestrix_polls", "Lease calls that wait for a task.", |s| &s.polls),
+    gauge("orchestrix_storage_low", "1 while the journal lives from its reserve.", |s| &s.space_low),
+    gauge(
+        "orchestrix_turn_max_microseconds",
+        "The longest time the decision loop was busy without a look at new requests.",
+        |s| &s.turn_max_us,
+    ),
+];
+
+/// One number per queue.
+struct QueueRow {
+    name: &'static str,
+    meaning: &'static str,
+    value: fn(&QueueView) -> u64,
+}
+
+const QUEUE_ROWS: [QueueRow; 8] = [
+    QueueRow {
+        name: "orchestrix_queue_ready",
+        meaning: "Waiting tasks that could be leased now.",
+        value: |q| q.ready,
+    },
+    QueueRow {
+        name: "orchestrix_queue_delayed",
+        meaning: "Waiting tasks whose time has not come.",
+        value: |q| q.delayed,
+    },
+    QueueRow { name: "orchestrix_queue_leased", meaning: "Leased tasks.", value: |q| q.leased },
+    QueueRow {
+        name: "orchestrix_queue_completed",
+        meaning: "Completed tasks that are kept.",
+        value: |q| q.completed,
+    },
+    QueueRow { name: "orchestrix_queue_failed", meaning: "Dead letters that are kept.", value: |q| q.failed },
+    QueueRow {
+        name: "orchestrix_queue_cancelled",
+        meaning: "Cancelled tasks that are kept.",
+        value: |q| q.cancelled,
+    },
+    QueueRow {
+        name: "orchestrix_queue_polls",
+        meaning: "Lease calls that wait for a task of the queue.",
+        value: |q| q.polls,
+    },
+    QueueRow {
+        name: "orchestrix_queue_oldest_milliseconds",
+        meaning: "How long the task that is next in line has been ready; of the rest, the sum.",
+        value: |q| q.oldest_ms.unwrap_or(0),
+    },
+];
+
+/// Statuses told apart; any other is counted with the first of its hundred.
+const STATUSES: [u16; 20] =
+    [200, 201, 202, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 500, 503, 507, 300, 100];
+
+/// What is counted about requests. One row per route, and one for what has none.
+#[derive(Debug)]
+pub struct HttpMetrics {
+    routes: Vec<RouteMetrics>,
+    pub(crate) connections: AtomicU64,
+    pub(crate) connections_refused: Counter,
+}
+
+#[derive(Debug, Default)]
+struct RouteMetrics {
+    statuses: [Counter; STATUSES.len()],
+    latency: Histogram,
+}
+
+impl Default for HttpMetrics {
+    fn default() -> Self {
+        Self {
+            routes: std::iter::repeat_with(RouteMetrics::default).take(ROUTES.len() + 1).collect(),
+            connections: AtomicU64::new(0),
+            connections_refused: Counter::default(),
+        }
+    }
+}
+
+impl HttpMetrics {
+    /// Counts an answer of the route at a place of the table.
+    pub(crate) fn observe(&self, route: Option<usize>, status: StatusCode, took: Duration) {
+        let metrics = &self.routes[route.unwrap_or(ROUTES.len())];
+        let code = status.as_u16();
+        let known = |code: u16| STATUSES.iter().position(|known| *known == code);
+        let place = known(code).or_else(|| known(code / 100 * 100)).unwrap_or(STATUSES.len() - 1);
+        metrics.statuses[place].add(1);
+        metrics.latency.observe_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+/// Writes everything in Prometheus' text format.
+pub(crate) fn render(node: &Node, http: &HttpMetrics, queues: &[QueueView], streams: usize) -> String {
+    let mut text = Text(String::with_capacity(32 << 10));
+    for row in &ROWS {
+        text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
+        text.line(row.name, &[], (row.value)(node.stats()).get());
+    }
+    text.histogram(
+        "orchestrix_journal_sync_seconds",
+        "Time to write and sync one batch.",
+        &[(&[], &node.stats().sync)],
+    );
+    text.histogram(
+        "orchestrix_turn_seconds",
+        "Time of one turn of the decision loop.",
+        &[(&[], &node.stats().turn)],
+    );
+    render_queues(&mut text, queues);
+    render_http(&mut text, http, streams);
+    text.0
+}
+
+fn render_queues(text: &mut Text, queues: &[QueueView]) {
+    let own = queues.len().min(QUEUES_MAX);
+    for row in &QUEUE_ROWS {
+        text.head(row.name, "gauge", row.meaning);
+        for view in &queues[..own] {
+            text.line(row.name, &[("queue", view.queue.as_str())], (row.value)(view));
+        }
+        if queues.len() > own {
+            let rest = queues[own..].iter().map(row.value).fold(0, u64::saturating_add);
+            text.line(row.name, &[("queue", OTHER)], rest);
+        }
+    }
+}
+
+fn render_http(text: &mut Text, http: &HttpMetrics, streams: usize) {
+    let names = ROUTES.iter().map(|route| (route.verb.as_str(), route.path)).chain([("", "unknown")]);
+    let named: Vec<_> = names.zip(&http.routes).collect();
+    text.head("orchestrix_http_requests_total", "counter", "Answers, by route and status.");
+    for ((method, route), metrics) in &named {
+        for (status, count) in STATUSES.iter().zip(&metrics.statuses) {
+            if count.get() > 0 {
+                let labels = [("method", *method), ("route", *route), ("status", &status.to_string())];
+                text.line("orchestrix_http_requests_total", &labels, count.get());
+            }
+        }
+    }
+    let labels: Vec<_> =
+        named.iter().map(|((method, route), _)| [("method", *method), ("route", *route)]).collect();
+    let seen = |metrics: &RouteMetrics| metrics.statuses.iter().any(|count| count.get() > 0);
+    let series = named.iter().zip(&labels).filter(|((_, metrics), _)| seen(metrics));
+    let series: Vec<(&[_], &Histogram)> =
+        series.map(|((_, metrics), labels)| (&labels[..], &metrics.latency)).collect();
+    text.histogram(
+        "orchestrix_http_seconds",
+        "Time from the headers of a request to its answer; long polls included.",
+        &series,
+    );
+    text.head("orchestrix_http_connections", "gauge", "Open connections.");
+    text.line("orchestrix_http_connections", &[], http.connections.load(Relaxed));
+    text.head(
+        "orchestrix_http_connections_refused_total",
+        "counter",
+        "Connections refused because there were too many.",
+    );
+    text.line("orchestrix_http_connections_refused_total", &[], http.connections_refused.get());
+    text.head("orchestrix_http_streams", "gauge", "Open streams of events and logs.");
+    text.line("orchestrix_http_streams", &[], streams as u64);
+}
+
+/// The text as it grows.
+struct Text(String);
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, meaning: &str) {
+        self.put(format_args!("# HELP {name} {meaning}\n# TYPE {name} {kind}\n"));
+    }
+
+    /// Labels hold routes, statuses and queue names: none of them needs escaping.
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        self.name(name, labels, None);
+        self.put(format_args!(" {value}\n"));
+    }
+
+    fn histogram(&mut self, name: &str, meaning: &str, series: &[(&[(&str, &str)], &Histogram)]) {
+        self.head(name, "histogram", meaning);
+        for (labels, histogram) in series {
+            let bounds = Histogram::BOUNDS_US.iter().map(|bound| seconds(*bound)).chain(["+Inf".to_owned()]);
+            let mut count = 0;
+            for (bound, observed) in bounds.zip(histogram.buckets()) {
+                count += observed;
+                self.name(&format!("{name}_bucket"), labels, Some(("le", &bound)));
+                self.put(format_args!(" {count}\n"));
+            }
+            self.name(&format!("{name}_sum"), labels, None);
+            self.put(format_args!(" {}\n", seconds(histogram.sum_us())));
+            self.line(&format!("{name}_count"), labels, count);
+        }
+    }
+
+    fn name(&mut self, name: &str, labels: &[(&str, &str)], last: Option<(&str, &str)>) {
+        self.put(format_args!("{name}"));
+        let all: Vec<_> = labels.iter().copied().chain(last).collect();
+        if all.is_empty() {
+            return;
+        }
+        for (n, (label, value)) in all.iter().enumerate() {
+            let open = if n == 0 { '{' } else { ',' };
+            self.put(format_args!("{open}{label}=\"{value}\""));
+        }
+        self.put(format_args!("}}"));
+    }
+
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        self.0.write_fmt(text).expect("writing to memory cannot fail");
+    }
+}
+
+/// Microseconds as seconds, without rounding.
+fn seconds(us: u64) -> String {
+    let text = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::Name;
+
+    use super::*;
+
+    fn view(queue: &str, ready: u64) -> QueueView {
+        QueueView {
+            queue: Name::new(queue).unwrap(),
+            ready,
+            delayed: 0,
+            leased: 0,
+            completed: 0,
+            failed: 0,
+            cancelled: 0,
+            submitted_per_s: 0.0,
+            completed_per_s: 0.0,
+            failed_per_s: 0.0,
+            polls: 0,
+            asked_at: None,
+            oldest_ms: None,
+        }
+    }
+
+    #[test]
+    fn queues_beyond_the_cap_are_told_together() {
+        let queues: Vec<QueueView> = (0..QUEUES_MAX + 3).map(|n| view(&format!("q{n}"), 2)).collect();
+        let mut text = Text(String::new());
+        render_queues(&mut text, &queues);
+        assert!(text.0.contains("orchestrix_queue_ready{queue=\"other\"} 6\n"), "{}", text.0);
+        assert_eq!(text.0.matches("orchestrix_queue_ready{").count(), QUEUES_MAX + 1);
+    }
+
+    #[test]
+    fn a_histogram_accumulates_its_buckets() {
+        let histogram = Histogram::default();
+        [40, 60, 3_000_000].into_iter().for_each(|us| histogram.observe_us(us));
+        let mut text = Text(String::new());
+        text.histogram("x_seconds", "X.", &[(&[("route", "/")], &histogram)]);
+        for line in [
+            "x_seconds_bucket{route=\"/\",le=\"0.00005\"} 1",
+            "x_seconds_bucket{route=\"/\",le=\"0.0001\"} 2",
+            "x_seconds_bucket{route=\"/\",le=\"1\"} 2",
+            "x_seconds_bucket{route=\"/\",le=\"10\"} 3",
+            "x_seconds_bucket{route=\"/\",le=\"+Inf\"} 3",
+            "x_seconds_sum{route=\"/\"} 3.0001",
+            "x_seconds_count{route=\"/\"} 3",
+        ] {
+            assert!(text.0.contains(&format!("{line}\n")), "{line} is not in\n{}", text.0);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_counters_say_that_they_are() {
+        let mut names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ROWS.len());
+        for row in &ROWS {
+            assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Counter, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn every_status_has_a_place() {
+        let metrics = HttpMetrics::default();
+        for status in 100..600 {
+            metrics.observe(None, StatusCode::from_u16(status).unwrap(), Duration::ZERO);
+        }
+        let counted: u64 = metrics.routes[ROUTES.len()].statuses.iter().map(Counter::get).sum();
+        assert_eq!(counted, 500);
+    }
+}
