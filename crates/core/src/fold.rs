@@ -138,7 +138,7 @@ impl State {
                     lease.progress = event.progress;
                 }
                 if event.note.is_some() {
-                    lease.note.clone_from(&event.note);
+                    lease.note = event.note.as_deref().map(Box::from);
                 }
             });
         }
@@ -179,7 +179,7 @@ impl State {
             task.end_attempt(
                 event.lease,
                 AttemptEnd::Failed,
-                Some(event.error),
+                Some(event.error.into()),
                 event.next,
                 Charge::Counted,
                 at,
@@ -244,7 +244,7 @@ impl State {
                 task.past = Some(Box::new(Past { key_until, ..Past::default() }));
                 self.index(id);
             } else {
-                self.tasks.remove(id);
+                self.drop_task(id);
             }
             self.drop_if_empty(&queue);
         }
@@ -289,7 +289,7 @@ impl Task {
         &mut self,
         lease: LeaseId,
         end: AttemptEnd,
-        error: Option<String>,
+        error: Option<Box<str>>,
         next: Next,
         charge: Charge,
         at: Timestamp,
@@ -313,16 +313,18 @@ impl Task {
     fn end(&mut self, state: TaskState, reason: Option<&str>, result: Option<Json>, at: Timestamp) {
         assert!(!self.state.is_terminal(), "terminal is final");
         self.state = state;
-        let ending = Ending { at, reason: reason.map(str::to_owned), result };
+        let ending = Ending { at, reason: reason.map(Box::from), result };
         self.past.get_or_insert_default().ending = Some(ending);
     }
 
-    fn remember(&mut self, lease: &LiveLease, end: AttemptEnd, error: Option<String>, at: Timestamp) {
+    fn remember(&mut self, lease: &LiveLease, end: AttemptEnd, error: Option<Box<str>>, at: Timestamp) {
         let (left, not_before, round) = (self.state, self.not_before, self.round());
         let past = self.past.get_or_insert_default();
         if past.attempts.len() == ATTEMPTS_KEPT {
             past.attempts.remove(0);
         }
+        // Most tasks have one attempt: no room for three more that never come.
+        past.attempts.reserve_exact(1);
         past.attempts.push(Attempt {
             lease: lease.id,
             number: lease.attempt,

@@ -13,6 +13,8 @@ mod decide;
 mod event;
 mod explain;
 mod fold;
+#[cfg(test)]
+mod histories;
 mod ids;
 mod json;
 pub mod limits;

@@ -348,12 +348,17 @@ impl State {
             };
             self.remembered.remove(&(until, id));
             self.save_for_capture(id);
-            let task = self.tasks.remove(id).expect("a remembered task is there");
-            let claim = task.key().expect("only a task with a key is remembered");
-            let name = (task.queue.clone(), claim.key.clone());
-            if self.keys.get(&name) == Some(&id) {
-                self.keys.remove(&name);
-            }
+            self.drop_task(id);
+        }
+    }
+
+    /// Takes a task that is in no other index out for good, and its key with it, unless another has that now.
+    pub(crate) fn drop_task(&mut self, id: TaskId) {
+        let task = self.tasks.remove(id).expect("a task that is dropped is there");
+        let Some(claim) = task.key() else { return };
+        let name = (task.queue.clone(), claim.key.clone());
+        if self.keys.get(&name) == Some(&id) {
+            self.keys.remove(&name);
         }
     }
 

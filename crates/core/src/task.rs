@@ -147,7 +147,7 @@ pub struct LiveLease {
     #[n(10)]
     pub progress: Option<u8>,
     #[n(11)]
-    pub note: Option<String>,
+    pub note: Option<Box<str>>,
 }
 
 /// What a task has behind it.
@@ -192,7 +192,7 @@ pub struct Attempt {
     #[n(6)]
     pub end: AttemptEnd,
     #[n(7)]
-    pub error: Option<String>,
+    pub error: Option<Box<str>>,
     /// What became of the task then: the answer to a repeat of the call that ended this attempt.
     #[n(8)]
     pub left: TaskState,
@@ -206,7 +206,7 @@ pub struct Ending {
     #[n(0)]
     pub at: Timestamp,
     #[n(1)]
-    pub reason: Option<String>,
+    pub reason: Option<Box<str>>,
     #[n(2)]
     pub result: Option<Json>,
 }

@@ -55,8 +55,12 @@ impl Task {
             timeout_ms: self.timeout_ms(),
             lease: self.lease.as_deref().map(lease_view),
             ended_at: self.ending().map(|ending| ending.at),
-            reason: self.ending().and_then(|ending| ending.reason.clone()),
-            error: self.attempts().iter().rev().find_map(|attempt| attempt.error.clone()),
+            reason: self.ending().and_then(|ending| ending.reason.as_deref().map(str::to_owned)),
+            error: self
+                .attempts()
+                .iter()
+                .rev()
+                .find_map(|attempt| attempt.error.as_deref().map(str::to_owned)),
         }
     }
 }
@@ -71,7 +75,7 @@ fn lease_view(lease: &LiveLease) -> LeaseView {
         timeout_at: lease.timeout_at,
         cancel_requested: lease.cancel_at.is_some(),
         progress: lease.progress,
-        note: lease.note.clone(),
+        note: lease.note.as_deref().map(str::to_owned),
     }
 }
 
@@ -84,6 +88,6 @@ fn attempt_view(attempt: &Attempt) -> AttemptView {
         started_at: attempt.started_at,
         ended_at: attempt.ended_at,
         outcome: attempt.end.as_str().to_owned(),
-        error: attempt.error.clone(),
+        error: attempt.error.as_deref().map(str::to_owned),
     }
 }

@@ -10,14 +10,18 @@
 mod floor;
 mod journal;
 pub(crate) mod layout;
+mod logs;
 mod names;
 mod opening;
 mod segment;
 mod snapshot;
 mod stock;
+mod verify;
 
 pub use journal::FileJournal;
+pub use logs::{FileLogs, LogRecovery, TASK_CHUNKS_MAX};
 pub use opening::{Cut, Opening, Recovery};
+pub use verify::{Batches, Damage, Report, SnapshotReport, verify, verify_disk};
 
 /// How a file journal uses its folder.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
 //! - [`Logs`]: the output of running tasks.
-//! - [`file`]: the embedded engine. [`memory`]: the same contracts without a disk.
+//! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
 //!
@@ -13,6 +13,7 @@ mod contract;
 pub mod disk;
 mod fault;
 pub mod file;
+mod limit;
 pub mod memory;
 pub mod suite;
 

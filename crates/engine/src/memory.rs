@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use orchestrix_core::{LeaseId, Position, TaskId};
 
 use crate::fault::invalid;
+use crate::limit::fitting;
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, LogChunk, Logged, Logs, Read,
     SNAPSHOT_CHUNK_MAX, SnapshotReader, SnapshotWriter, Snapshots, Space,
@@ -231,18 +232,4 @@ impl Logs for MemoryLogs {
         }
         Ok(())
     }
-}
-
-/// How many of these lengths fit a limit together; at least one, if there is one.
-fn fitting(lengths: impl Iterator<Item = usize>, limit: usize) -> usize {
-    let mut sum = 0_usize;
-    let mut count = 0;
-    for length in lengths {
-        sum = sum.saturating_add(length);
-        if sum > limit && count > 0 {
-            break;
-        }
-        count += 1;
-    }
-    count
 }

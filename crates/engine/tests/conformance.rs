@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orchestrix_engine::disk::RealDisk;
 use orchestrix_engine::disk::sim::SimDisk;
-use orchestrix_engine::file::{FileJournal, Options, Prepare};
+use orchestrix_engine::file::{FileJournal, FileLogs, Options, Prepare};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
 use orchestrix_engine::{Journal, JournalId, suite};
 
@@ -23,6 +23,9 @@ fn files_on_a_simulated_disk() {
         || -> Box<dyn Journal> { Box::new(FileJournal::open(Arc::new(SimDisk::new(1)), SMALL).unwrap()) };
     suite::journal(&mut make);
     suite::snapshots(&mut make);
+    for bytes in [200, 1 << 20] {
+        suite::logs(&mut || Box::new(FileLogs::open_with(Arc::new(SimDisk::new(1)), bytes).unwrap()));
+    }
 }
 
 #[test]
@@ -38,4 +41,11 @@ fn files_on_a_real_disk() {
         suite::journal(&mut make);
         suite::snapshots(&mut make);
     }
+    let mut folders = Vec::new();
+    suite::logs(&mut || {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
+        folders.push(folder);
+        Box::new(FileLogs::open(disk).unwrap())
+    });
 }

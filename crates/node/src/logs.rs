@@ -22,7 +22,8 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// All output of all tasks.
 pub(crate) struct TaskLogs {
-    engine: Arc<dyn Logs>,
+    /// `None` once the node has stopped: the folder is free for the next one.
+    engine: Mutex<Option<Arc<dyn Logs>>>,
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
@@ -89,7 +90,7 @@ impl TaskLogs {
         stats: Arc<Stats>,
     ) -> Self {
         Self {
-            engine,
+            engine: Mutex::new(Some(engine)),
             tasks: Mutex::default(),
             clock,
             stats,
@@ -127,7 +128,7 @@ impl TaskLogs {
         let (chunk, added_bytes, dropped) = self.chunk(counted, attempt, lines);
         if !chunk.lines.is_empty() {
             let bytes = minicbor::to_vec(&chunk).expect("writing to memory cannot fail");
-            let engine = Arc::clone(&self.engine);
+            let engine = self.engine()?;
             let stored = blocking(move || engine.append(task, lease, offset, &bytes)).await?;
             if stored == Logged::Stored {
                 let before = counted.lines.last().copied().unwrap_or(0);
@@ -161,7 +162,7 @@ impl TaskLogs {
         let total = counted.lines.last().copied().unwrap_or(0);
         let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
         while page.lines.len() < limit && page.next_offset < total {
-            let engine = Arc::clone(&self.engine);
+            let engine = self.engine()?;
             let chunks = blocking(move || engine.read(task, chunk, PAGE_BYTES)).await?;
             if chunks.is_empty() {
                 break;
@@ -181,7 +182,7 @@ impl TaskLogs {
         self.task(task).lines.subscribe()
     }
 
-    /// Deletes the output of tasks that are purged, on a thread of its own: nobody waits for it.
+    /// Deletes the output of tasks that are purged.
     pub(crate) fn forget(&self, tasks: Vec<TaskId>) {
         if tasks.is_empty() {
             return;
@@ -189,9 +190,19 @@ impl TaskLogs {
         let mut known = self.lock();
         tasks.iter().for_each(|task| drop(known.remove(task)));
         drop(known);
-        if let Err(error) = self.engine.delete(&tasks) {
+        let Ok(engine) = self.engine() else { return };
+        if let Err(error) = engine.delete(&tasks) {
             tracing::warn!(%error, "cannot delete the output of purged tasks");
         }
+    }
+
+    /// Lets go of the engine.
+    pub(crate) fn close(&self) {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    fn engine(&self) -> Result<Arc<dyn Logs>, Error> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Stopping)
     }
 
     fn task(&self, task: TaskId) -> Arc<TaskLog> {
@@ -210,7 +221,7 @@ impl TaskLogs {
         counted: &'a mut Option<Counted>,
     ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
-            let engine = Arc::clone(&self.engine);
+            let engine = self.engine()?;
             *counted = Some(blocking(move || count(&*engine, task)).await?);
         }
         Ok(counted.as_mut().expect("it was just counted"))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, Records, SnapshotLoader, State};
 use orchestrix_engine::disk::{Disk, RealDisk};
-use orchestrix_engine::file::{self, FileJournal, Recovery};
+use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
 use orchestrix_engine::{BatchRef, Journal, JournalId, Link, Logs, Snapshots};
 
@@ -119,7 +119,7 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
         journal: journal.recovery().clone(),
         took: Duration::ZERO,
     };
-    let logs = Arc::new(MemoryLogs::default());
+    let logs = Arc::new(FileLogs::open(disk)?);
     Ok(Stored { state, journal: Box::new(journal), logs, recovered })
 }
 
@@ -229,9 +229,10 @@ fn start_threads(
     handed: Receiver<Work>,
     running: &Arc<Running>,
 ) -> Result<(), Failure> {
-    let ended = Arc::clone(running);
+    let (ended, logs) = (Arc::clone(running), Arc::clone(&writer.logs));
     spawn("orchestrix-journal", move || {
         let result = guarded("the journal's thread", || writer.run(&handed));
+        logs.close();
         // Callers whose answers are still in the channel hear that the outcome is unknown.
         drop(handed);
         ended.end(result);

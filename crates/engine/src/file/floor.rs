@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** the floor on disk is raised before anything at or below it is deleted.
 
+use std::io::ErrorKind;
+
 use orchestrix_core::Position;
 
 use super::layout::{FORMAT, Flaw, check_sum, id_at, u32_at, u64_at};
@@ -18,7 +20,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<(JournalId, Position)>, Err
     let doing = "read";
     let file = match disk.open(names::FLOOR) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io_error(disk, doing, names::FLOOR, error)),
     };
     let mut bytes = [0; BYTES];
@@ -32,13 +34,28 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Option<(JournalId, Position)>, Err
 
 /// Raises the floor, durably.
 pub(crate) fn write(disk: &dyn Disk, journal: JournalId, floor: Position) -> Result<(), Error> {
-    let beside = names::unfinished(names::FLOOR);
     let failed = |error| io_error(disk, "write", names::FLOOR, error);
-    let file = disk.create(&beside).map_err(failed)?;
+    let file = match disk.open(names::FLOOR_NEXT) {
+        Err(error) if error.kind() == ErrorKind::NotFound => disk.create(names::FLOOR_NEXT),
+        found => found,
+    };
+    let file = file.map_err(failed)?;
     file.write_at(&encode(journal, floor), 0).map_err(failed)?;
     file.sync_data().map_err(failed)?;
-    disk.rename(&beside, names::FLOOR).map_err(failed)?;
+    disk.rename(names::FLOOR_NEXT, names::FLOOR).map_err(failed)?;
     disk.sync_dir().map_err(failed)
+}
+
+/// Puts the file of the next floor there while there is room: raising the floor is what frees a full disk,
+/// so it must not need any.
+pub(crate) fn prepare(disk: &dyn Disk) {
+    let made = match disk.open(names::FLOOR_NEXT) {
+        Ok(_) => return,
+        Err(_) => disk.create(names::FLOOR_NEXT),
+    };
+    if let Err(error) = made.and_then(|file| file.write_at(&[0; BYTES], 0).and_then(|()| file.sync_data())) {
+        tracing::warn!(%error, "no room for the next floor of the journal");
+    }
 }
 
 fn encode(journal: JournalId, floor: Position) -> [u8; BYTES] {

@@ -16,7 +16,7 @@ use super::snapshot::SnapshotStore;
 use super::stock::Stock;
 use super::{Options, floor};
 use crate::disk::{Disk, DiskFile};
-use crate::fault::{damaged, invalid, io_error, is_full, stopped};
+use crate::fault::{damaged, invalid, io_error, stopped};
 use crate::{Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, Read, Snapshots, Space};
 
 const WRITE: &str = "write journal segment";
@@ -124,6 +124,7 @@ impl FileJournal {
     pub(super) fn recovered(&mut self, recovery: Recovery) -> Result<(), Error> {
         self.recovery = recovery;
         self.mark()?;
+        floor::prepare(&*self.disk);
         self.preparer = self.stock.start();
         Ok(())
     }
@@ -173,6 +174,8 @@ impl FileJournal {
             end: follows,
             marked: follows.position,
         };
+        // A batch that does not fit an empty segment: the new file took the place of the old one.
+        self.segments.pop_if(|last| last.name == segment.name);
         self.segments.push(segment);
         self.stock.wake();
         Ok(())
@@ -312,7 +315,7 @@ impl Journal for FileJournal {
             return Ok(self.floor);
         }
         let floor = self.segments[needless].header.follows.position;
-        raise_floor(&*self.disk, &self.stock, self.id, floor)?;
+        floor::write(&*self.disk, self.id, floor)?;
         self.floor = floor;
         for segment in self.segments.drain(..needless) {
             self.disk
@@ -320,6 +323,7 @@ impl Journal for FileJournal {
                 .map_err(|error| io_error(&*self.disk, "remove journal segment", &segment.name, error))?;
         }
         self.disk.sync_dir().map_err(|error| io_error(&*self.disk, "sync", "the data folder", error))?;
+        floor::prepare(&*self.disk);
         self.stock.wake();
         Ok(floor)
     }
@@ -357,12 +361,4 @@ pub(super) fn next_segment(
     disk.rename(&spare.name, &segment.name).map_err(failed)?;
     disk.sync_dir().map_err(failed)?;
     Ok((segment, spare.file))
-}
-
-/// On a full disk a spare makes room: the floor is what lets segments go.
-fn raise_floor(disk: &dyn Disk, stock: &Stock, id: JournalId, to: Position) -> Result<(), Error> {
-    match floor::write(disk, id, to) {
-        Err(error) if is_full(&error) && stock.give_up_one() => floor::write(disk, id, to),
-        done => done,
-    }
 }

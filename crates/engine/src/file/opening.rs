@@ -57,6 +57,8 @@ pub struct Opening {
 impl Opening {
     pub(super) fn start(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
         let lock = take_lock(&*disk)?;
+        // A process that died may have left names that everybody sees and that a crash would take back.
+        disk.sync_dir().map_err(|error| io_error(&*disk, "sync", "the data folder", error))?;
         let found = Found::list(&*disk)?;
         let stock = Arc::new(Stock::new(Arc::clone(&disk), options, found.spares.clone()));
         let (id, floor, segments) = if found.segments.is_empty() {
@@ -283,9 +285,7 @@ fn create(
 fn examine(disk: &dyn Disk, found: &Found) -> Result<(JournalId, Position, Vec<Segment>), Error> {
     let known = floor::read(disk)?;
     let floor = known.map_or(Position(0), |(_, floor)| floor);
-    let starts = |name: &String| names::segment_position(name).is_some_and(|first| first.0 <= floor.0 + 1);
-    let below = found.segments.partition_point(starts);
-    let Some(start) = below.checked_sub(1) else {
+    let Some(start) = names::first_needed(&found.segments, floor) else {
         let missing = names::segment(floor.next());
         let what = format!("the segment with position {} is missing", floor.next());
         return Err(damaged(disk, "find", &missing, 0, what));

@@ -136,6 +136,10 @@ pub(crate) struct Tail {
 }
 
 impl Walk {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Goes over one frame.
     pub(crate) fn step(&mut self) -> Result<Step<'_>, Error> {
         let (offset, room) = (self.offset, self.header.size - self.offset);

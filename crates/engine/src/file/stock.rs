@@ -158,14 +158,6 @@ impl Stock {
         Ok(spare)
     }
 
-    /// Gives one spare back to the disk, so that something small can be written; says whether there was one.
-    pub(crate) fn give_up_one(&self) -> bool {
-        let Some(spare) = self.state().spares.pop() else { return false };
-        let name = spare.name.clone();
-        drop(spare);
-        self.disk.remove(&name).is_ok()
-    }
-
     pub(crate) fn set_current(&self, size: u64) {
         self.state().current = size;
     }

@@ -1,0 +1,35 @@
+# Everything a newcomer needs is `make run` and `make test`.
+
+DATA ?= data
+LISTEN ?= 127.0.0.1:3000
+CARGO ?= cargo
+
+.PHONY: help run test check deny bench crash fmt clean
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: ## Build the coordinator and start it on the embedded engine
+	@$(CARGO) build --release --locked --bin orchestrix
+	@exec ./target/release/orchestrix serve --data $(DATA) --listen $(LISTEN)
+
+test: ## Check and test everything; installs what the tests need
+	@./scripts/test
+
+check: ## Formatting, lints and documentation, without running tests
+	@./scripts/check
+
+deny: ## Licences, sources and banned crates of all dependencies
+	@./scripts/deny
+
+bench: ## Measure beside Redis Streams and beanstalkd; writes docs/benchmarks.md
+	@./scripts/bench
+
+crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED
+	@./scripts/crash
+
+fmt: ## Format the code
+	@$(CARGO) fmt --all
+
+clean: ## Remove what was built; data stays
+	@$(CARGO) clean

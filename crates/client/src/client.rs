@@ -1,0 +1,376 @@
+//! The client: one method per thing that can be asked of a coordinator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_core::wire::{
+    Cluster, Complete, CompleteBatch, CompleteItem, CompletedBatch, Explanation, Extended, Fail, Health,
+    Heartbeat, Item, LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release,
+    Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskView, WorkerExtended, WorkerHeartbeat,
+    WorkerList,
+};
+use orchestrix_core::{Json, LeaseId, Name, Position, TaskId};
+use serde::Serialize;
+
+use crate::error::{Error, Repeat};
+use crate::feed::{EventFeed, LogFeed, log_path};
+use crate::random;
+use crate::transport::{Call, Transport};
+use crate::walk::{TaskQuery, TaskWalk};
+
+/// A client of one coordinator. Cheap to clone; clones share their connections.
+#[derive(Clone, Debug)]
+pub struct Client {
+    transport: Arc<Transport>,
+}
+
+/// How a [`Client`] is to be.
+#[derive(Clone)]
+pub struct ClientBuilder {
+    url: String,
+    token: Option<String>,
+    timeout: Duration,
+    retries: u32,
+}
+
+/// A task for a queue, with all defaults; its other fields can be set afterwards.
+///
+/// # Errors
+/// When the name of the queue is not valid or the payload cannot be written as JSON.
+pub fn new_task(queue: &str, payload: &impl Serialize) -> Result<Submit, Error> {
+    let queue = Name::new(queue).map_err(|why| Error::invalid(format!("queue {queue:?}: {why}")))?;
+    Ok(Submit::new(queue, to_json(payload)?))
+}
+
+pub(crate) fn to_json(value: &impl Serialize) -> Result<Json, Error> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Error::invalid(format!("cannot write JSON: {error}")))?;
+    Json::parse(&text).map_err(Error::invalid)
+}
+
+impl Client {
+    /// A client with the defaults: no token, 30 s for an answer, five retries.
+    ///
+    /// # Errors
+    /// When the address is not valid. Nothing is asked of the coordinator yet.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        Self::builder(url).build()
+    }
+
+    #[must_use]
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder { url: url.to_owned(), token: None, timeout: Duration::from_secs(30), retries: 5 }
+    }
+
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.transport.url
+    }
+
+    /// Submits a task, or finds the one that was submitted with the same key. A task without a key is not
+    /// sent again when its outcome is unknown: it could then be there twice.
+    ///
+    /// # Errors
+    /// As for every method here: see [`Error`].
+    pub async fn submit(&self, task: &Submit) -> Result<Submitted, Error> {
+        let repeat = if task.key.is_some() { Repeat::Harmless } else { Repeat::Doubles };
+        self.transport.ask(Call::post("/v1/tasks", task, repeat)?).await
+    }
+
+    /// Submits up to 1,000 tasks at once; each stands for itself, in order.
+    ///
+    /// # Errors
+    /// When the whole call failed; the tasks have their own.
+    pub async fn submit_batch(&self, tasks: Vec<Submit>) -> Result<Vec<Result<Submitted, Error>>, Error> {
+        let all_have_keys = tasks.iter().all(|task| task.key.is_some());
+        let repeat = if all_have_keys { Repeat::Harmless } else { Repeat::Doubles };
+        let call = Call::post("/v1/tasks/batch", &SubmitBatch { tasks }, repeat)?;
+        let answer: SubmittedBatch = self.transport.ask(call).await?;
+        Ok(answer.tasks.into_iter().map(item).collect())
+    }
+
+    /// # Errors
+    /// `not_found` when there is none, or none any more.
+    pub async fn task(&self, id: TaskId) -> Result<TaskView, Error> {
+        self.transport.ask(Call::get(format!("/v1/tasks/{id}"))).await
+    }
+
+    /// One page of tasks.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn tasks(&self, query: &TaskQuery) -> Result<TaskPage, Error> {
+        self.transport.ask(Call::get(query.path())).await
+    }
+
+    /// A walk over all tasks of a query, page after page.
+    #[must_use]
+    pub fn all_tasks(&self, query: TaskQuery) -> TaskWalk {
+        TaskWalk::new(self.clone(), query)
+    }
+
+    /// Leases tasks, and waits for them when asked to. A request without `request_id` gets one, so that a
+    /// repeat after a broken connection finds the same leases.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn lease(&self, request: &LeaseQueues) -> Result<Leases, Error> {
+        self.transport.ask(lease_call(request)?).await
+    }
+
+    /// The same, but the caller decides about a repeat.
+    pub(crate) async fn lease_once(&self, request: &LeaseQueues) -> Result<Leases, Error> {
+        self.transport.ask_once(&lease_call(request)?).await
+    }
+
+    /// Extends one lease, and tells how far the attempt is.
+    ///
+    /// # Errors
+    /// `stale_lease` when it is over: stop.
+    pub async fn heartbeat(&self, task: TaskId, heartbeat: &Heartbeat) -> Result<Extended, Error> {
+        self.post(format!("/v1/tasks/{task}/heartbeat"), heartbeat).await
+    }
+
+    /// Extends leases of a worker with one request.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn heartbeat_worker(
+        &self,
+        worker: &Name,
+        leases: Vec<LeaseId>,
+    ) -> Result<WorkerExtended, Error> {
+        self.post(format!("/v1/workers/{worker}/heartbeat"), &WorkerHeartbeat { leases }).await
+    }
+
+    /// The same, one time: the caller needs to know when the request was sent.
+    pub(crate) async fn heartbeat_worker_once(
+        &self,
+        worker: &Name,
+        leases: Vec<LeaseId>,
+    ) -> Result<WorkerExtended, Error> {
+        let path = format!("/v1/workers/{worker}/heartbeat");
+        self.transport.ask_once(&Call::post(path, &WorkerHeartbeat { leases }, Repeat::Harmless)?).await
+    }
+
+    /// Ends a task well.
+    ///
+    /// # Errors
+    /// `stale_lease` when somebody else may have the task.
+    pub async fn complete(&self, task: TaskId, complete: &Complete) -> Result<Outcome, Error> {
+        self.post(format!("/v1/tasks/{task}/complete"), complete).await
+    }
+
+    /// Ends up to 1,000 tasks well; each stands for itself, in order.
+    ///
+    /// # Errors
+    /// When the whole call failed; the tasks have their own.
+    pub async fn complete_batch(
+        &self,
+        items: Vec<CompleteItem>,
+    ) -> Result<Vec<Result<Outcome, Error>>, Error> {
+        let answer: CompletedBatch = self.post("/v1/tasks/complete/batch", &CompleteBatch { items }).await?;
+        Ok(answer.items.into_iter().map(item).collect())
+    }
+
+    /// Ends an attempt badly; the task waits for its next one, or becomes a dead letter.
+    ///
+    /// # Errors
+    /// `stale_lease` when somebody else may have the task.
+    pub async fn fail(&self, task: TaskId, fail: &Fail) -> Result<Outcome, Error> {
+        self.post(format!("/v1/tasks/{task}/fail"), fail).await
+    }
+
+    /// Gives a task back, for another worker, without counting an attempt.
+    ///
+    /// # Errors
+    /// `stale_lease` when somebody else may have the task.
+    pub async fn release(&self, task: TaskId, release: &Release) -> Result<Outcome, Error> {
+        self.post(format!("/v1/tasks/{task}/release"), release).await
+    }
+
+    /// Cancels a task: at once when it waits, through its worker when it is leased.
+    ///
+    /// # Errors
+    /// `finished` when it has ended.
+    pub async fn cancel(&self, task: TaskId) -> Result<Outcome, Error> {
+        self.transport.ask(Call::post_empty(format!("/v1/tasks/{task}/cancel"), Repeat::Harmless)).await
+    }
+
+    /// Gives a failed task a new round.
+    ///
+    /// # Errors
+    /// `not_failed` when it is not a dead letter.
+    pub async fn retry(&self, task: TaskId) -> Result<Outcome, Error> {
+        // A repeat could meet the task when it has failed once more, and would give it a third round.
+        self.transport.ask(Call::post_empty(format!("/v1/tasks/{task}/retry"), Repeat::Doubles)).await
+    }
+
+    /// Why a task is where it is.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn explain(&self, task: TaskId) -> Result<Explanation, Error> {
+        self.transport.ask(Call::get(format!("/v1/tasks/{task}/explain"))).await
+    }
+
+    /// Lines that a task wrote, from the `offset`-th on, of one attempt or of all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn logs(
+        &self,
+        task: TaskId,
+        attempt: Option<u32>,
+        offset: u64,
+        limit: Option<usize>,
+    ) -> Result<LogPage, Error> {
+        let limit = limit.map(|limit| format!("limit={limit}"));
+        self.transport.ask(Call::get(log_path(task, attempt, offset, limit.as_deref()))).await
+    }
+
+    /// Adds lines to the log of a running task. With an `offset` a repeat is harmless.
+    ///
+    /// # Errors
+    /// `stale_lease` when somebody else may have the task.
+    pub async fn append_logs(&self, task: TaskId, lines: &LogAppend) -> Result<LogAppended, Error> {
+        let repeat = if lines.offset.is_some() { Repeat::Harmless } else { Repeat::Doubles };
+        self.transport.ask(Call::post(format!("/v1/tasks/{task}/logs"), lines, repeat)?).await
+    }
+
+    /// The lines of a task from the `offset`-th on and those to come, until it ends.
+    #[must_use]
+    pub fn follow_logs(&self, task: TaskId, attempt: Option<u32>, offset: u64) -> LogFeed {
+        LogFeed::new(self.clone(), task, attempt, offset)
+    }
+
+    /// The events of the journal after a position, or from now on.
+    #[must_use]
+    pub fn events(&self, after: Option<Position>) -> EventFeed {
+        EventFeed::new(Arc::clone(&self.transport), after)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn queues(&self) -> Result<QueueList, Error> {
+        self.transport.ask(Call::get("/v1/queues")).await
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn workers(&self) -> Result<WorkerList, Error> {
+        self.transport.ask(Call::get("/v1/workers")).await
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn cluster(&self) -> Result<Cluster, Error> {
+        self.transport.ask(Call::get("/v1/cluster")).await
+    }
+
+    /// How the coordinator feels. One that is not well still has an answer.
+    ///
+    /// # Errors
+    /// When there is no answer, or not one about health.
+    pub async fn health(&self) -> Result<Health, Error> {
+        let call = Call::get("/health");
+        let (status, body) = self.transport.ask_raw(&call).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| self.transport.foreign(&call, status, error.to_string()))
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Everything under a lease can be said twice: the coordinator knows what it accepted.
+    async fn post<A: serde::de::DeserializeOwned>(
+        &self,
+        path: impl Into<String>,
+        body: &impl Serialize,
+    ) -> Result<A, Error> {
+        self.transport.ask(Call::post(path, body, Repeat::Harmless)?).await
+    }
+}
+
+impl ClientBuilder {
+    /// The bearer token that the coordinator knows us by.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long to wait for one answer; a lease call waits longer by what it asked to wait.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many times a call is repeated before its error is told.
+    #[must_use]
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// # Errors
+    /// When the address or the token is not valid.
+    pub fn build(self) -> Result<Client, Error> {
+        let transport = Transport::new(&self.url, self.token.as_deref(), self.timeout, self.retries)?;
+        Ok(Client { transport: Arc::new(transport) })
+    }
+}
+
+impl std::fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { url, token: _, timeout, retries } = self;
+        f.debug_struct("ClientBuilder")
+            .field("url", url)
+            .field("timeout", timeout)
+            .field("retries", retries)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lease_call(request: &LeaseQueues) -> Result<Call, Error> {
+    let mut request = request.clone();
+    request.request_id.get_or_insert_with(request_id);
+    let held = Duration::from_millis(request.wait_ms);
+    Ok(Call { held, ..Call::post("/v1/lease", &request, Repeat::Harmless)? })
+}
+
+/// A name for one lease request.
+pub(crate) fn request_id() -> Name {
+    Name::new(&random::id()).expect("hexadecimal digits are a name")
+}
+
+fn item<T>(item: Item<T>) -> Result<T, Error> {
+    match item {
+        Item::Done(done) => Ok(done),
+        Item::Refused(problem) => Err(Error::item(problem)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_for_a_queue_without_a_valid_name_is_refused_before_it_is_sent() {
+        let error = new_task("no spaces", &1).unwrap_err();
+        assert_eq!(error.code(), "invalid");
+        assert!(error.to_string().contains("no spaces"), "{error}");
+    }
+
+    #[test]
+    fn every_lease_request_has_a_name_of_its_own() {
+        assert_ne!(request_id(), request_id());
+    }
+
+    #[test]
+    fn a_builder_does_not_show_its_token() {
+        assert!(!format!("{:?}", Client::builder("http://h").token("s3cret")).contains("s3cret"));
+    }
+}

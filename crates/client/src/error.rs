@@ -1,0 +1,232 @@
+//! Why a call did not do what it was asked: opaque, with a stable code for programs and a sentence for
+//! people that names the thing and says what to do next.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+use orchestrix_core::wire::{ItemProblem, Problem};
+
+/// An error of the client. Programs look at [`Error::code`], people read it.
+#[derive(Clone, thiserror::Error)]
+#[error("{kind}")]
+pub struct Error {
+    kind: Box<Kind>,
+    repeat: Repeat,
+}
+
+/// What a second try of the same call could do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Finds what the first one did: keyed, or without effect.
+    Harmless,
+    /// Does it once more.
+    Doubles,
+}
+
+/// The kinds of failure. The outcome of a call is known, except for `Interrupted` and `TimedOut`.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// Refused before anything was sent.
+    Invalid { what: String },
+    /// No connection, so nothing was sent.
+    Unreachable { url: String, why: String },
+    /// The connection broke between request and answer.
+    Interrupted { call: String, url: String, why: String },
+    /// No answer in time.
+    TimedOut { call: String, url: String, after: Duration },
+    /// The coordinator said no.
+    Answered { problem: Problem, retry_after: Option<Duration> },
+    /// Something answered, but not in the language of a coordinator.
+    Foreign { call: String, url: String, status: StatusCode, why: String },
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, repeat: Repeat) -> Self {
+        Self { kind: Box::new(kind), repeat }
+    }
+
+    /// Something that the caller passed is not valid.
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid { what: what.into() }, Repeat::Doubles)
+    }
+
+    /// What is wrong with one item of a batch.
+    pub(crate) fn item(problem: ItemProblem) -> Self {
+        let ItemProblem { code, detail } = problem;
+        let problem = Problem { title: code.clone(), code, detail, status: 0, request_id: None };
+        Self::new(Kind::Answered { problem, retry_after: None }, Repeat::Doubles)
+    }
+
+    /// The word that programs match on: a code of the HTTP interface (`not_found`, `stale_lease`, …), or
+    /// `invalid`, `unreachable`, `interrupted`, `timed_out` or `foreign`.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match &*self.kind {
+            Kind::Invalid { .. } => "invalid",
+            Kind::Unreachable { .. } => "unreachable",
+            Kind::Interrupted { .. } => "interrupted",
+            Kind::TimedOut { .. } => "timed_out",
+            Kind::Answered { problem, .. } => &problem.code,
+            Kind::Foreign { .. } => "foreign",
+        }
+    }
+
+    /// Whether the same call may succeed later and cannot do harm: either nothing happened, or a repeat
+    /// finds what did.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self.effect() {
+            Effect::Refused => false,
+            Effect::Nothing => true,
+            Effect::Unknown => self.repeat == Repeat::Harmless,
+        }
+    }
+
+    /// Whether the call may have been carried out although its answer did not arrive.
+    #[must_use]
+    pub fn is_outcome_unknown(&self) -> bool {
+        self.effect() == Effect::Unknown
+    }
+
+    /// How long the coordinator asked to wait before the next try.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &*self.kind {
+            Kind::Answered { retry_after, .. } => *retry_after,
+            Kind::Invalid { .. }
+            | Kind::Unreachable { .. }
+            | Kind::Interrupted { .. }
+            | Kind::TimedOut { .. }
+            | Kind::Foreign { .. } => None,
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        match &*self.kind {
+            Kind::Invalid { .. } => Effect::Refused,
+            Kind::Unreachable { .. } => Effect::Nothing,
+            Kind::Interrupted { .. } | Kind::TimedOut { .. } => Effect::Unknown,
+            Kind::Answered { problem, .. } => match problem.code.as_str() {
+                "overloaded" | "no_leader" | "stopping" | "rate_limited" | "timeout" => Effect::Nothing,
+                "outcome_unknown" | "internal" => Effect::Unknown,
+                _ => Effect::Refused,
+            },
+            // A proxy that lost its way to the coordinator does not know what became of the request.
+            Kind::Foreign { status, .. } if status.is_server_error() => Effect::Unknown,
+            Kind::Foreign { .. } => Effect::Refused,
+        }
+    }
+}
+
+/// What a failed call changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// Nothing, and it will not next time.
+    Refused,
+    /// Nothing, but it may next time.
+    Nothing,
+    Unknown,
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error").field("code", &self.code()).field("message", &self.to_string()).finish()
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid { what } => f.write_str(what),
+            Self::Unreachable { url, why } => write!(
+                f,
+                "cannot reach {url}: {why}; is the coordinator running? start it with `orchestrix serve`"
+            ),
+            Self::Interrupted { call, url, why } => {
+                write!(
+                    f,
+                    "{url} did not answer {call}: {why}; it may have been carried out, so look before you repeat it"
+                )
+            }
+            Self::TimedOut { call, url, after } => write!(
+                f,
+                "{url} did not answer {call} within {after:?}; it may have been carried out, so look before you repeat it"
+            ),
+            Self::Answered { problem, .. } => match next_step(&problem.code) {
+                Some(next) => write!(f, "{}; {next}", problem.detail),
+                None => f.write_str(&problem.detail),
+            },
+            Self::Foreign { call, url, status, why } => {
+                write!(f, "{url} answered {call} with {status}: {why}; is this the address of a coordinator?")
+            }
+        }
+    }
+}
+
+/// What to do about a refusal whose own sentence does not say so.
+fn next_step(code: &str) -> Option<&'static str> {
+    match code {
+        "unauthorized" => Some("pass a token of a role that the coordinator knows"),
+        "forbidden" => Some("pass a token of a role that may do this"),
+        "stale_lease" => Some("stop this attempt: another worker may have the task"),
+        "key_conflict" => Some("use another key, or send the same request again"),
+        "too_large" => Some("keep the data elsewhere and send a reference to it"),
+        "rate_limited" | "overloaded" | "no_leader" => Some("try again in a moment"),
+        "storage_full" => Some("make room on the coordinator's disk"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: &str) -> Kind {
+        let problem = Problem {
+            code: code.to_owned(),
+            detail: "the thing".to_owned(),
+            status: 503,
+            title: String::new(),
+            request_id: None,
+        };
+        Kind::Answered { problem, retry_after: Some(Duration::from_secs(1)) }
+    }
+
+    #[test]
+    fn an_unreachable_coordinator_is_named_with_what_to_do_next() {
+        let kind = Kind::Unreachable {
+            url: "http://127.0.0.1:3000".to_owned(),
+            why: "connection refused".to_owned(),
+        };
+        assert_eq!(
+            Error::new(kind, Repeat::Doubles).to_string(),
+            "cannot reach http://127.0.0.1:3000: connection refused; is the coordinator running? start it with \
+             `orchestrix serve`"
+        );
+    }
+
+    #[test]
+    fn what_certainly_did_nothing_is_retryable_whatever_the_call() {
+        for code in ["overloaded", "no_leader", "stopping", "rate_limited"] {
+            assert!(Error::new(answered(code), Repeat::Doubles).is_retryable(), "{code}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_retryable_only_where_a_repeat_is_harmless() {
+        let unknown = answered("outcome_unknown");
+        assert!(Error::new(unknown.clone(), Repeat::Harmless).is_retryable());
+        assert!(!Error::new(unknown.clone(), Repeat::Doubles).is_retryable());
+        assert!(Error::new(unknown, Repeat::Doubles).is_outcome_unknown());
+    }
+
+    #[test]
+    fn a_refusal_is_final() {
+        for code in ["stale_lease", "not_found", "invalid", "key_conflict", "storage_full"] {
+            let error = Error::new(answered(code), Repeat::Harmless);
+            assert!(!error.is_retryable(), "{code}");
+            assert_eq!(error.code(), code);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What happens, as it happens: the lines of a task and the events of the journal. A broken stream is taken
+//! up again where it broke.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use orchestrix_core::wire::{LogLine, LogPage};
+use orchestrix_core::{Position, TaskId};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry::Backoff;
+use crate::sse::{Frame, Parser};
+use crate::transport::{Call, Transport};
+
+/// A stream that brought nothing for so long, not even a sign of life, is taken for broken.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// One thing of the event stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FeedEvent {
+    /// An event of the journal: `position`, `at`, `type` and what belongs to the type.
+    Event { position: Position, body: serde_json::Value },
+    /// Events are missing here: they are older than what the coordinator keeps at hand.
+    Gap { body: serde_json::Value },
+}
+
+/// The events of the journal as they become durable.
+#[derive(Debug)]
+pub struct EventFeed {
+    transport: Arc<Transport>,
+    after: Option<Position>,
+    stream: Option<Stream>,
+    backoff: Backoff,
+}
+
+impl EventFeed {
+    pub(crate) fn new(transport: Arc<Transport>, after: Option<Position>) -> Self {
+        let backoff = Backoff::new(transport.retries);
+        Self { transport, after, stream: None, backoff }
+    }
+
+    /// The next event. Waits as long as it takes.
+    ///
+    /// # Errors
+    /// When the coordinator refuses, or could not be reached for as many tries as the client makes.
+    pub async fn next(&mut self) -> Result<FeedEvent, Error> {
+        loop {
+            match self.frame().await {
+                Ok(frame) => {
+                    self.backoff.reset();
+                    if let Some(event) = self.understand(&frame) {
+                        return Ok(event);
+                    }
+                }
+                Err(error) => {
+                    self.stream = None;
+                    let wait = self.backoff.next(&error).ok_or(error)?;
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn frame(&mut self) -> Result<Frame, Error> {
+        let call = Call::get("/v1/events");
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            closed @ None => {
+                let resume = self.after.map(|after| ("last-event-id", after.to_string()));
+                closed.insert(Stream::open(&self.transport, &call, resume.as_slice()).await?)
+            }
+        };
+        let frame = stream.next(&self.transport, &call).await?;
+        frame.ok_or_else(|| self.transport.broken(&call, "the stream ended".to_owned()))
+    }
+
+    fn understand(&mut self, frame: &Frame) -> Option<FeedEvent> {
+        let body: serde_json::Value = serde_json::from_str(&frame.data).ok()?;
+        if let Some(position) = frame.id.as_ref().and_then(|id| id.parse().ok()) {
+            self.after = Some(Position(position));
+        }
+        match (frame.event.as_str(), self.after) {
+            ("gap", _) => Some(FeedEvent::Gap { body }),
+            (_, Some(position)) => Some(FeedEvent::Event { position, body }),
+            (_, None) => None,
+        }
+    }
+}
+
+/// The lines of one task, from the first on, and those to come until the task ends.
+#[derive(Debug)]
+pub struct LogFeed {
+    client: Client,
+    task: TaskId,
+    attempt: Option<u32>,
+    offset: u64,
+    stream: Option<Stream>,
+    backoff: Backoff,
+}
+
+impl LogFeed {
+    pub(crate) fn new(client: Client, task: TaskId, attempt: Option<u32>, offset: u64) -> Self {
+        let backoff = Backoff::new(client.transport().retries);
+        Self { client, task, attempt, offset, stream: None, backoff }
+    }
+
+    /// The next line; none when the task has ended and all its lines were given out.
+    ///
+    /// # Errors
+    /// When there is no such task, or the coordinator could not be reached for as many tries as the client
+    /// makes.
+    pub async fn next(&mut self) -> Result<Option<LogLine>, Error> {
+        loop {
+            let error = match self.step().await {
+                Ok(Step::Line(line)) => {
+                    self.backoff.reset();
+                    self.offset = line.n + 1;
+                    return Ok(Some(line));
+                }
+                Ok(Step::Ended) => return Ok(None),
+                Ok(Step::Other) => continue,
+                Err(error) => error,
+            };
+            self.stream = None;
+            let wait = self.backoff.next(&error).ok_or(error)?;
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn step(&mut self) -> Result<Step, Error> {
+        let call = Call::get(log_path(self.task, self.attempt, self.offset, Some("follow=true")));
+        let transport = self.client.transport();
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            closed @ None => closed.insert(Stream::open(transport, &call, &[]).await?),
+        };
+        match stream.next(transport, &call).await? {
+            Some(frame) => Ok(Step::of(&frame)),
+            None => self.after_the_stream(&call).await,
+        }
+    }
+
+    /// A stream that ended says nothing about the task: it may be over, or the coordinator is restarting.
+    async fn after_the_stream(&mut self, call: &Call) -> Result<Step, Error> {
+        self.stream = None;
+        let ended = self.client.task(self.task).await?.summary.state.is_terminal();
+        let rest: LogPage = self.client.logs(self.task, self.attempt, self.offset, Some(1)).await?;
+        if ended && rest.lines.is_empty() {
+            return Ok(Step::Ended);
+        }
+        Err(self.client.transport().broken(call, "the stream ended".to_owned()))
+    }
+}
+
+/// What one frame of a log stream means.
+enum Step {
+    Line(LogLine),
+    Ended,
+    Other,
+}
+
+impl Step {
+    fn of(frame: &Frame) -> Self {
+        if frame.event == "end" {
+            return Self::Ended;
+        }
+        serde_json::from_str(&frame.data).map_or(Self::Other, Self::Line)
+    }
+}
+
+pub(crate) fn log_path(task: TaskId, attempt: Option<u32>, offset: u64, more: Option<&str>) -> String {
+    let mut path = format!("/v1/tasks/{task}/logs?offset={offset}");
+    if let Some(attempt) = attempt {
+        path.push_str(&format!("&attempt={attempt}"));
+    }
+    if let Some(more) = more {
+        path.push('&');
+        path.push_str(more);
+    }
+    path
+}
+
+/// An open stream of frames.
+#[derive(Debug)]
+struct Stream {
+    body: Incoming,
+    parser: Parser,
+}
+
+impl Stream {
+    async fn open(
+        transport: &Transport,
+        call: &Call,
+        headers: &[(&'static str, String)],
+    ) -> Result<Self, Error> {
+        Ok(Self { body: transport.open(call, headers).await?, parser: Parser::default() })
+    }
+
+    /// The next frame; none at the end of the stream.
+    async fn next(&mut self, transport: &Transport, call: &Call) -> Result<Option<Frame>, Error> {
+        loop {
+            if let Some(frame) = self.parser.next() {
+                return Ok(Some(frame));
+            }
+            let more = tokio::time::timeout(SILENCE, self.body.frame()).await;
+            let more = more.map_err(|_| transport.broken(call, format!("silent for {SILENCE:?}")))?;
+            let Some(piece) = more else { return Ok(None) };
+            let piece = piece.map_err(|error| transport.broken(call, error.to_string()))?;
+            if let Some(bytes) = piece.data_ref() {
+                let pushed = self.parser.push(bytes);
+                pushed.map_err(|_| transport.broken(call, "a frame without end".to_owned()))?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_stream_is_asked_for_from_where_the_last_one_broke() {
+        assert_eq!(
+            log_path(TaskId(7), Some(2), 40, Some("follow=true")),
+            "/v1/tasks/7/logs?offset=40&attempt=2&follow=true"
+        );
+        assert_eq!(log_path(TaskId(7), None, 0, None), "/v1/tasks/7/logs?offset=0");
+    }
+
+    #[test]
+    fn frames_that_are_no_lines_are_passed_over() {
+        let frame =
+            |event: &str, data: &str| Frame { event: event.to_owned(), id: None, data: data.to_owned() };
+        assert!(matches!(Step::of(&frame("message", "{\"new\":1}")), Step::Other));
+        assert!(matches!(Step::of(&frame("end", "{}")), Step::Ended));
+        let line = "{\"n\":3,\"attempt\":1,\"at\":9,\"stream\":\"stdout\",\"text\":\"hello\"}";
+        assert!(matches!(Step::of(&frame("line", line)), Step::Line(line) if line.n == 3));
+    }
+}

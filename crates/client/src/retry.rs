@@ -1,0 +1,98 @@
+//! When to ask again: after what the coordinator asked for, or after a wait that grows and is spread by
+//! chance, so that many clients do not come back in step.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::random;
+
+/// The first wait.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest wait of our own choice: a coordinator that is back is noticed within this time.
+const LONGEST: Duration = Duration::from_secs(5);
+/// The longest wait that a coordinator may ask for. Bounds what a wrong answer can cost.
+const ASKED_LONGEST: Duration = Duration::from_secs(30);
+
+/// The waits between the tries of one call.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    tried: u32,
+    retries: u32,
+}
+
+impl Backoff {
+    pub(crate) fn new(retries: u32) -> Self {
+        Self { tried: 0, retries }
+    }
+
+    /// Tries for ever.
+    pub(crate) fn endless() -> Self {
+        Self::new(u32::MAX)
+    }
+
+    /// How long to wait before the next try; none when the error has to be told.
+    pub(crate) fn next(&mut self, error: &Error) -> Option<Duration> {
+        if self.tried >= self.retries || !error.is_retryable() {
+            return None;
+        }
+        Some(self.pause(error.retry_after()))
+    }
+
+    /// The next wait, whatever the error.
+    pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Duration {
+        let doubled = FIRST.saturating_mul(1 << self.tried.min(10)).min(LONGEST);
+        self.tried = self.tried.saturating_add(1);
+        match asked {
+            // Never earlier than asked for, and up to a quarter later.
+            Some(asked) => asked.min(ASKED_LONGEST).mul_f64(1.0 + random::fraction() / 4.0),
+            None => doubled.mul_f64(0.5 + random::fraction() / 2.0),
+        }
+    }
+
+    /// Things go well again.
+    pub(crate) fn reset(&mut self) {
+        self.tried = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Kind, Repeat};
+
+    fn unreachable() -> Error {
+        Error::new(Kind::Unreachable { url: String::new(), why: String::new() }, Repeat::Doubles)
+    }
+
+    #[test]
+    fn waits_grow_up_to_a_limit() {
+        let mut backoff = Backoff::endless();
+        let waits: Vec<Duration> = (0..20).map(|_| backoff.next(&unreachable()).unwrap()).collect();
+        assert!(waits[0] <= FIRST);
+        assert!(waits[19] >= LONGEST / 2 && waits[19] <= LONGEST);
+    }
+
+    #[test]
+    fn the_number_of_tries_is_bounded() {
+        let mut backoff = Backoff::new(2);
+        assert!(backoff.next(&unreachable()).is_some());
+        assert!(backoff.next(&unreachable()).is_some());
+        assert!(backoff.next(&unreachable()).is_none());
+    }
+
+    #[test]
+    fn nobody_comes_back_earlier_than_asked() {
+        let asked = Duration::from_secs(2);
+        let mut backoff = Backoff::endless();
+        for _ in 0..100 {
+            let wait = backoff.pause(Some(asked));
+            assert!(wait >= asked && wait <= asked.mul_f64(1.25));
+        }
+        assert!(backoff.pause(Some(Duration::from_secs(86_400))) < ASKED_LONGEST * 2);
+    }
+
+    #[test]
+    fn an_error_that_is_not_retryable_is_told_at_once() {
+        assert!(Backoff::endless().next(&Error::invalid("no")).is_none());
+    }
+}

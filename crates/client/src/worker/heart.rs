@@ -1,0 +1,99 @@
+//! Keeps the leases of a worker alive: one request for all of them, every third of a lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_core::limits::BATCH_ITEMS_MAX;
+use orchestrix_core::wire::WorkerExtended;
+use orchestrix_core::{LeaseId, Name};
+
+use super::held::{Held, Stop, trusted_until};
+use crate::client::Client;
+use crate::error::Error;
+use crate::retry::Backoff;
+
+/// The heart of a worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Heart {
+    pub(crate) client: Client,
+    pub(crate) worker: Name,
+    pub(crate) held: Arc<Held>,
+    pub(crate) lease: Duration,
+}
+
+impl Heart {
+    /// Beats for ever.
+    pub(crate) async fn run(&self) {
+        let mut backoff = Backoff::endless();
+        let mut wait = self.interval();
+        loop {
+            tokio::time::sleep(wait).await;
+            let leases = self.held.ids();
+            wait = match self.beat(leases).await {
+                Ok(()) => {
+                    backoff.reset();
+                    self.interval()
+                }
+                Err(error) => {
+                    tracing::warn!(worker = %self.worker, %error, "heartbeat failed");
+                    backoff.pause(error.retry_after()).min(self.interval())
+                }
+            };
+        }
+    }
+
+    /// Extends these leases, and tells their handlers what the coordinator said.
+    pub(crate) async fn beat(&self, leases: Vec<LeaseId>) -> Result<(), Error> {
+        for some in leases.chunks(BATCH_ITEMS_MAX) {
+            let sent = self.held.now();
+            let asked = self.client.heartbeat_worker_once(&self.worker, some.to_vec());
+            // An answer that takes longer than the time to the next heartbeat is worth less than a new try.
+            let answer = tokio::time::timeout(self.interval().max(Duration::from_millis(100)), asked).await;
+            let answer =
+                answer.map_err(|_| Error::invalid("the coordinator did not answer a heartbeat in time"))?;
+            self.take(sent, &answer?);
+        }
+        Ok(())
+    }
+
+    fn take(&self, sent: Duration, answer: &WorkerExtended) {
+        let until = trusted_until(sent, 0, answer.lease_ms);
+        answer.extended.iter().for_each(|lease| self.held.extend(*lease, until));
+        answer.lost.iter().for_each(|lease| self.held.tell(*lease, Stop::LeaseLost));
+        answer.cancel.iter().for_each(|lease| self.held.tell(*lease, Stop::CancelRequested));
+    }
+
+    fn interval(&self) -> Duration {
+        self.lease / 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::manual::ManualClock;
+
+    #[test]
+    fn the_answer_to_a_heartbeat_reaches_every_handler_that_it_names() {
+        let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
+        let heart = Heart {
+            client: Client::new("http://127.0.0.1:1").unwrap(),
+            worker: Name::new("w").unwrap(),
+            held: Arc::clone(&held),
+            lease: Duration::from_secs(30),
+        };
+        let signals: Vec<_> = (1..=3).map(|n| held.add(LeaseId(n), Duration::from_secs(5))).collect();
+        heart.take(
+            Duration::ZERO,
+            &WorkerExtended {
+                extended: vec![LeaseId(1), LeaseId(2)],
+                lost: vec![LeaseId(3)],
+                cancel: vec![LeaseId(2)],
+                lease_ms: 30_000,
+            },
+        );
+        let why: Vec<_> = signals.iter().map(|signal| signal.why()).collect();
+        assert_eq!(why, [None, Some(Stop::CancelRequested), Some(Stop::LeaseLost)]);
+        assert_eq!(held.expire(), Some(trusted_until(Duration::ZERO, 0, 30_000)));
+    }
+}

@@ -1,0 +1,339 @@
+//! A worker: leases tasks, runs a handler for each, and stops in an orderly way.
+//!
+//! **Invariant:** a handler runs only while its lease is trusted ([`held`]); when it is not, the handler is told
+//! to stop, and dropped if it does not.
+
+mod completer;
+mod execute;
+mod heart;
+mod held;
+mod job;
+mod leasing;
+mod notice;
+mod teller;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use orchestrix_core::Name;
+use orchestrix_core::limits::{BATCH_ITEMS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, WAIT_MS_MAX};
+use orchestrix_core::wire::Leased;
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::completer::{Completer, Completion};
+use self::heart::Heart;
+use self::held::{Held, lock};
+use self::leasing::Leasing;
+use crate::client::Client;
+use crate::clock::{BootClock, Clock};
+use crate::error::Error;
+use crate::random;
+use crate::retry::Backoff;
+
+pub use self::held::Stop;
+pub use self::job::{Job, JobError};
+pub use self::notice::{Notice, Noticed};
+
+/// How long outcomes may take to be told after the last handler ended. What is not told by then is left to
+/// the expiry of its lease.
+const LAST_OUTCOMES: Duration = Duration::from_secs(10);
+
+/// A worker of some queues. Set what differs from the defaults, then [`run`](Worker::run) it.
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    client: Client,
+    queues: Vec<String>,
+    name: Option<String>,
+    concurrency: usize,
+    lease: Duration,
+    wait: Duration,
+    grace: Duration,
+    wind_up: Duration,
+    clock: Arc<dyn Clock>,
+    observer: Arc<dyn Fn(Notice) + Send + Sync>,
+}
+
+/// What the parts of a running worker have in common.
+pub(crate) struct Shared {
+    client: Client,
+    held: Arc<Held>,
+    observer: Arc<dyn Fn(Notice) + Send + Sync>,
+    /// Taken away when no more completions can come.
+    completions: Mutex<Option<mpsc::Sender<Completion>>>,
+    /// Handlers that have not stopped by now are dropped.
+    drop_handlers: CancellationToken,
+    /// Outcomes that could not be told by now are not told.
+    give_up: CancellationToken,
+}
+
+impl Worker {
+    /// A worker that runs one task at a time, under leases of 30 s.
+    pub fn new<Q: Into<String>>(client: Client, queues: impl IntoIterator<Item = Q>) -> Self {
+        Self {
+            client,
+            queues: queues.into_iter().map(Into::into).collect(),
+            name: None,
+            concurrency: 1,
+            lease: Duration::from_secs(30),
+            wait: Duration::from_secs(20),
+            grace: Duration::from_secs(30),
+            wind_up: Duration::from_secs(5),
+            clock: Arc::new(BootClock),
+            observer: Arc::new(|_| {}),
+        }
+    }
+
+    /// The name that the coordinator lists; by default made of host, process and chance.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// How many tasks run at once, 1 to 1,000.
+    pub fn concurrency(mut self, tasks: usize) -> Self {
+        self.concurrency = tasks;
+        self
+    }
+
+    /// The length of a lease: how soon somebody else gets the task when this worker is gone.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// How long one request waits for a task, up to a minute.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long running handlers may go on after the worker was told to stop, before they are told, too.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// How long a handler may take to end after it was told that the worker stops, before it is dropped.
+    pub fn wind_up(mut self, wind_up: Duration) -> Self {
+        self.wind_up = wind_up;
+        self
+    }
+
+    /// The clock that deadlines are measured with.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Hears of everything that happens to the tasks of this worker. Must not block.
+    pub fn observe(mut self, observer: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        self.observer = Arc::new(observer);
+        self
+    }
+
+    /// Leases tasks and runs `handler` for each, until `stop` fires; then lets running handlers end for the
+    /// grace, tells them to stop, and gives their tasks back.
+    ///
+    /// What a handler returns is the result of the task (`null` means none). A handler that fails or panics
+    /// fails its attempt. A handler must not block its thread: only one that awaits can be stopped.
+    ///
+    /// # Errors
+    /// When an option is not valid or the coordinator refuses this worker. One that cannot be reached is
+    /// asked again, for ever.
+    pub async fn run<H, F, T>(self, stop: CancellationToken, handler: H) -> Result<(), Error>
+    where
+        H: Fn(Job) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<T, JobError>> + Send + 'static,
+        T: Serialize + Send + 'static,
+    {
+        let request = self.check()?;
+        let held = Arc::new(Held::new(Arc::clone(&self.clock)));
+        let (completions, completed) = mpsc::channel(BATCH_ITEMS_MAX);
+        let shared = Arc::new(Shared {
+            client: self.client.clone(),
+            held: Arc::clone(&held),
+            observer: Arc::clone(&self.observer),
+            completions: Mutex::new(Some(completions)),
+            drop_handlers: CancellationToken::new(),
+            give_up: CancellationToken::new(),
+        });
+        let completer = Completer {
+            completions: completed,
+            client: self.client.clone(),
+            held: Arc::clone(&held),
+            give_up: shared.give_up.clone(),
+        };
+        let completing = tokio::spawn(completer.run());
+        let heart = Heart {
+            client: self.client.clone(),
+            worker: request.worker.clone(),
+            held: Arc::clone(&held),
+            lease: self.lease,
+        };
+        let alive = CancellationToken::new();
+        let background = TaskTracker::new();
+        background.spawn(alive.clone().run_until_cancelled_owned({
+            let heart = heart.clone();
+            async move { heart.run().await }
+        }));
+        background.spawn(alive.clone().run_until_cancelled_owned(async move { held.watch().await }));
+        // Also when this future is dropped, nothing goes on behind the owner's back.
+        let _end_background = alive.drop_guard();
+        let _end_handlers = shared.drop_handlers.clone().drop_guard();
+
+        let jobs = TaskTracker::new();
+        let leasing = Leasing { shared: Arc::clone(&shared), heart, request, concurrency: self.concurrency };
+        let leased = leasing.run(&stop, &jobs, Arc::new(handler)).await;
+        self.wind_down(&shared, &jobs).await;
+        lock(&shared.completions).take();
+        drop(completing.await);
+        leased
+    }
+
+    /// Lets handlers end, then tells them to, then drops them, then tells what became of them.
+    async fn wind_down(&self, shared: &Shared, jobs: &TaskTracker) {
+        jobs.close();
+        if tokio::time::timeout(self.grace, jobs.wait()).await.is_ok() {
+            return;
+        }
+        shared.held.tell_all(Stop::Shutdown);
+        if tokio::time::timeout(self.wind_up, jobs.wait()).await.is_ok() {
+            return;
+        }
+        shared.drop_handlers.cancel();
+        if tokio::time::timeout(LAST_OUTCOMES, jobs.wait()).await.is_ok() {
+            return;
+        }
+        shared.give_up.cancel();
+        jobs.wait().await;
+    }
+
+    fn check(&self) -> Result<orchestrix_core::wire::LeaseQueues, Error> {
+        let queue = |queue: &String| {
+            Name::new(queue).map_err(|why| Error::invalid(format!("queue {queue:?}: {why}")))
+        };
+        let queues = self.queues.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
+        if queues.is_empty() {
+            return Err(Error::invalid("a worker needs at least one queue"));
+        }
+        let name = self.name.clone().unwrap_or_else(default_name);
+        let worker = Name::new(&name).map_err(|why| Error::invalid(format!("worker {name:?}: {why}")))?;
+        let lease_ms = millis(self.lease);
+        if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&lease_ms) {
+            return Err(Error::invalid(format!(
+                "a lease lasts {LEASE_MS_MIN} ms to 24 h, not {:?}",
+                self.lease
+            )));
+        }
+        if !(1..=BATCH_ITEMS_MAX).contains(&self.concurrency) {
+            return Err(Error::invalid(format!(
+                "concurrency is 1 to {BATCH_ITEMS_MAX}, not {}",
+                self.concurrency
+            )));
+        }
+        Ok(orchestrix_core::wire::LeaseQueues {
+            queues,
+            worker,
+            max: 1,
+            lease_ms,
+            wait_ms: millis(self.wait).min(WAIT_MS_MAX),
+            request_id: None,
+            capacity: Some(u32::try_from(self.concurrency).expect("concurrency was checked above")),
+        })
+    }
+}
+
+impl Shared {
+    fn notice(&self, leased: &Leased, what: Noticed) {
+        (self.observer)(Notice::new(leased, what));
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("client", &self.client)
+            .field("queues", &self.queues)
+            .field("name", &self.name)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Asks again while that may help, until `end`.
+async fn persist<T, F>(end: &CancellationToken, ask: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut backoff = Backoff::endless();
+    loop {
+        let asked = tokio::select! {
+            biased;
+            asked = ask() => asked,
+            () = end.cancelled() => return Err(Error::invalid("the worker stopped before the coordinator answered")),
+        };
+        let error = match asked {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let Some(wait) = backoff.next(&error) else { return Err(error) };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = end.cancelled() => return Err(error),
+        }
+    }
+}
+
+/// Host, process and chance: two workers of one host do not meet, nor do two of one process.
+fn default_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let host: String = host.chars().map(plain).take(64).collect();
+    let host = if host.is_empty() { "worker".to_owned() } else { host };
+    format!("{host}-{}-{:06x}", std::process::id(), random::number() & 0x00ff_ffff)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker() -> Worker {
+        Worker::new(Client::new("http://127.0.0.1:1").unwrap(), ["mail"])
+    }
+
+    #[test]
+    fn a_worker_without_a_name_gets_a_valid_one_of_its_own() {
+        let (first, second) = (worker().check().unwrap(), worker().check().unwrap());
+        assert_ne!(first.worker, second.worker);
+        assert!(first.worker.as_str().contains(&std::process::id().to_string()));
+    }
+
+    #[test]
+    fn options_out_of_range_are_refused_with_a_sentence() {
+        let wrong = [
+            worker().concurrency(0),
+            worker().concurrency(1_001),
+            worker().lease(Duration::from_millis(9)),
+            worker().lease(Duration::from_secs(86_401)),
+            worker().name("no spaces"),
+            Worker::new(Client::new("http://h").unwrap(), Vec::<String>::new()),
+        ];
+        for worker in wrong {
+            assert_eq!(worker.check().unwrap_err().code(), "invalid", "{worker:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_announces_how_much_it_can_run() {
+        assert_eq!(worker().concurrency(8).check().unwrap().capacity, Some(8));
+    }
+}

@@ -1,0 +1,252 @@
+//! Runs the scripts in `tests/scenarios/`: a command, `----`, and the trace that it leaves.
+//!
+//! Every line before `----` is one command; every line after it, up to an empty line, is expected. Lines that
+//! begin with `#` are for the reader. `UPDATE_SCENARIOS=1 cargo test -p orchestrix-core` writes the traces anew;
+//! read what changed before you keep it.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use orchestrix_core::wire::{Backoff, Submit};
+use orchestrix_core::{
+    Command, Decision, Event, Json, Key, Lease, LeaseId, Name, Records, Retention, State, TaskId, Timestamp,
+    encode_record,
+};
+
+#[test]
+fn every_scenario_leaves_the_trace_that_it_tells() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let update = std::env::var_os("UPDATE_SCENARIOS").is_some();
+    let mut scripts = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let script = std::fs::read_to_string(&path).unwrap();
+        let played = play(&script);
+        if update {
+            std::fs::write(&path, &played).unwrap();
+        }
+        assert!(
+            update || played == script,
+            "{} leaves another trace:\n{}",
+            path.display(),
+            difference(&script, &played)
+        );
+        scripts += 1;
+    }
+    assert!(scripts >= 8, "only {scripts} scenarios were found");
+}
+
+/// Plays a script; answers it with the traces that were left.
+fn play(script: &str) -> String {
+    let mut world = World::new();
+    let mut played = String::new();
+    let mut lines = script.lines().peekable();
+    while let Some(line) = lines.next() {
+        writeln!(played, "{line}").unwrap();
+        if line == "----" {
+            while lines.next_if(|line| !line.is_empty()).is_some() {}
+            played.push_str(&std::mem::take(&mut world.trace));
+        } else if !line.is_empty() && !line.starts_with('#') {
+            world.run(line);
+        }
+    }
+    assert!(world.trace.is_empty(), "the script ends with commands without a trace");
+    world.check_replay();
+    played
+}
+
+fn difference(expected: &str, found: &str) -> String {
+    let pairs = expected.lines().zip(found.lines()).enumerate();
+    let first = pairs.into_iter().find(|(_, (expected, found))| expected != found);
+    first.map_or_else(
+        || "one is longer than the other".to_owned(),
+        |(n, (expected, found))| format!("line {}\n  expected {expected}\n  found    {found}", n + 1),
+    )
+}
+
+struct World {
+    state: State,
+    now: Timestamp,
+    trace: String,
+    journal: Vec<u8>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { state: State::new(), now: Timestamp(0), trace: String::new(), journal: Vec::new() }
+    }
+
+    fn run(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, words) = words.split_first().unwrap();
+        match *name {
+            "wait" => self.wait(millis(words[0])),
+            // Time passes, but nobody looks at the clock.
+            "sleep" => self.now = self.now.plus(millis(words[0])),
+            "show" => self.show(TaskId(words[0].parse().unwrap())),
+            "submits" => {
+                let count: usize = words[0].parse().unwrap();
+                (0..count).for_each(|_| self.quietly(&command("submit", &words[1..])));
+            }
+            _ => self.decide(&command(name, words)),
+        }
+    }
+
+    fn wait(&mut self, millis: u64) {
+        self.now = self.now.plus(millis);
+        self.state.advance(self.now, |_| {});
+        while let Some(task) = self.state.next_end(self.now) {
+            self.decide(&Command::Expire { task });
+        }
+    }
+
+    fn quietly(&mut self, command: &Command) {
+        let trace = std::mem::take(&mut self.trace);
+        self.decide(command);
+        self.trace = trace;
+    }
+
+    fn decide(&mut self, command: &Command) {
+        let decided = command.validate().and_then(|()| self.state.decide(command, self.now));
+        match decided {
+            Ok(Decision::Event(event)) => {
+                let text = tell(&event);
+                encode_record(self.now, &event, &mut self.journal);
+                let position = self.state.apply(self.now, event);
+                writeln!(self.trace, "{position} {text}").unwrap();
+            }
+            Ok(Decision::Already(outcome)) => {
+                let json = serde_json::to_string(&outcome).unwrap();
+                writeln!(self.trace, "already {json}").unwrap();
+            }
+            Ok(Decision::Nothing) => writeln!(self.trace, "nothing").unwrap(),
+            Err(refusal) => writeln!(self.trace, "refused {}: {refusal}", refusal.code()).unwrap(),
+        }
+    }
+
+    fn show(&mut self, id: TaskId) {
+        let Some(task) = self.state.task(id) else {
+            writeln!(self.trace, "task {id} is not there").unwrap();
+            return;
+        };
+        let view = task.summary();
+        write!(self.trace, "task {id} {} attempt {}/{}", view.state, view.attempt, view.max_attempts)
+            .unwrap();
+        if let Some(lease) = view.lease {
+            write!(self.trace, " lease {} until {}", lease.lease_id, lease.expires_at.0).unwrap();
+        }
+        if let Some(reason) = view.reason {
+            write!(self.trace, " because {reason}").unwrap();
+        }
+        let attempts = task.attempts().iter().map(|attempt| attempt.end.as_str());
+        writeln!(self.trace, " after [{}]", attempts.collect::<Vec<_>>().join(" ")).unwrap();
+    }
+
+    /// What was played must come out of its own journal.
+    fn check_replay(&self) {
+        let mut replayed = State::new();
+        for record in Records::new(&self.journal) {
+            let (at, event) = record.unwrap();
+            replayed.apply(at, event);
+        }
+        assert_eq!(replayed.fingerprint(), self.state.fingerprint());
+    }
+}
+
+/// An event on one line: its name and the fields that say something.
+fn tell(event: &Event) -> String {
+    let serde_json::Value::Object(mut fields) = serde_json::to_value(event).unwrap() else {
+        panic!("an object")
+    };
+    fields.remove("type");
+    fields.retain(|_, value| !value.is_null());
+    let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{} {}", event.name(), fields.join(" "))
+}
+
+fn command(name: &str, words: &[&str]) -> Command {
+    let plain: Vec<&str> = words.iter().copied().filter(|word| !is_option(word)).collect();
+    let option = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let task = || TaskId(plain[0].parse().unwrap());
+    let lease = || LeaseId(plain[1].parse().unwrap());
+    let worker = option("worker").map(name_of);
+    match name {
+        "term" => Command::StartTerm { epoch: 0, node: plain[0].to_owned() },
+        "submit" => Command::submit(submit(&plain, option)),
+        "lease" => Command::Lease(Lease {
+            worker: name_of(plain[0]),
+            queues: plain[1].split(',').map(name_of).collect(),
+            lease_ms: option("lease").map_or(30_000, millis),
+            request_id: option("request").map(name_of),
+            capacity: option("capacity").map(|text| text.parse().unwrap()),
+        }),
+        "heartbeat" => Command::Heartbeat {
+            task: task(),
+            lease: lease(),
+            worker,
+            progress: option("progress").map(|text| text.parse().unwrap()),
+            note: option("note").map(str::to_owned),
+        },
+        "heartbeat-all" => Command::HeartbeatAll {
+            worker: name_of(plain[0]),
+            leases: plain[1..].iter().map(|text| LeaseId(text.parse().unwrap())).collect(),
+        },
+        "complete" => Command::Complete {
+            task: task(),
+            lease: lease(),
+            worker,
+            result: option("result").map(|text| Json::parse(text).unwrap()),
+        },
+        "fail" => {
+            let retry = option("retry") != Some("no");
+            Command::Fail { task: task(), lease: lease(), worker, error: plain[2].to_owned(), retry }
+        }
+        "release" => Command::Release { task: task(), lease: lease(), worker },
+        "cancel" => Command::Cancel { task: task() },
+        "retry" => Command::Retry { task: task() },
+        "purge" => Command::Purge(Retention {
+            done_ms: option("done").map_or(0, millis),
+            failed_ms: option("failed").map_or(0, millis),
+            count: option("count").map_or(1_000, |text| text.parse().unwrap()),
+        }),
+        other => panic!("no command {other:?}"),
+    }
+}
+
+fn submit<'a>(plain: &[&str], option: impl Fn(&str) -> Option<&'a str>) -> Submit {
+    let number = |name: &str| option(name).map(|text| text.parse::<u32>().unwrap());
+    let mut task = Submit::new(name_of(plain[0]), Json::parse(plain[1]).unwrap());
+    task.key = option("key").map(|key| Key::new(key).unwrap());
+    task.priority = option("priority").map_or(0, |text| text.parse().unwrap());
+    task.delay_ms = option("delay").map_or(0, millis);
+    task.max_attempts = number("max_attempts").unwrap_or(task.max_attempts);
+    task.timeout_ms = option("timeout").map(millis);
+    task.ttl_ms = option("ttl").map(millis);
+    if let Some(base) = option("backoff") {
+        task.backoff = Backoff { base_ms: millis(base), ..Backoff::default() };
+    }
+    task
+}
+
+fn is_option(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+}
+
+fn name_of(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn millis(text: &str) -> u64 {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().unwrap();
+    match &text[digits.len()..] {
+        "ms" | "" => number,
+        "s" => number * 1_000,
+        "m" => number * 60_000,
+        "h" => number * 3_600_000,
+        "d" => number * 86_400_000,
+        unit => panic!("no unit {unit:?}"),
+    }
+}

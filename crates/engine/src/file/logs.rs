@@ -1,0 +1,271 @@
+//! The output of tasks in files: an append-only store of chunks with an index in memory.
+//!
+//! Whoever appends writes its record and waits; one of those who wait syncs for all. A deleted task leaves
+//! the index at once, and a tombstone says so to the next start. Files without anything alive are removed,
+//! files that are mostly dead are written anew.
+//!
+//! **Invariant:** a chunk is durable before anybody hears of it, and a deleted one never comes back.
+
+mod compact;
+mod index;
+mod record;
+mod scan;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use self::index::{Index, Place, Stored};
+use self::record::{CHUNK_BYTES_MAX, FILE_HEADER_BYTES, Record};
+pub use self::scan::LogRecovery;
+use super::names;
+use crate::disk::{self, Disk, DiskLock, Lock};
+use crate::fault::{damaged, flawed, invalid, io_error, stopped};
+use crate::{Cause, Error, LogChunk, Logged, Logs};
+
+/// Bounds how much is written anew at once, and how many files are open for a given amount of output.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Bounds the memory that the index of one task takes: 40 bytes for each.
+pub const TASK_CHUNKS_MAX: usize = 1 << 16;
+
+const WRITE: &str = "write task log";
+const READ: &str = "read task log";
+
+/// The logs of all tasks, in the files of one folder.
+#[derive(Debug)]
+pub struct FileLogs {
+    disk: Arc<dyn Disk>,
+    file_bytes: u64,
+    state: Mutex<State>,
+    synced: Condvar,
+    /// Held by whoever writes files anew.
+    compacting: Mutex<()>,
+    recovery: LogRecovery,
+    _lock: Box<dyn DiskLock>,
+}
+
+#[derive(Debug)]
+struct State {
+    index: Index,
+    /// All before this place is durable.
+    durable: Stored,
+    /// Somebody is in a sync.
+    syncing: bool,
+    stopped: bool,
+    /// The frame being written; kept, so that an append allocates nothing.
+    buffer: Vec<u8>,
+}
+
+impl FileLogs {
+    /// Opens the logs in a folder and reads where every chunk is.
+    ///
+    /// # Errors
+    /// `InUse`, `UnknownFormat`, and whatever the disk says.
+    pub fn open(disk: Arc<dyn Disk>) -> Result<Self, Error> {
+        Self::open_with(disk, FILE_BYTES_MAX)
+    }
+
+    /// As [`FileLogs::open`], with files of at most so many bytes, or of one record.
+    ///
+    /// # Errors
+    /// As [`FileLogs::open`].
+    pub fn open_with(disk: Arc<dyn Disk>, file_bytes: u64) -> Result<Self, Error> {
+        let lock = match disk.lock(names::LOGS_LOCK) {
+            Ok(Lock::Held(lock)) => lock,
+            Ok(Lock::Busy { holder }) => {
+                let source = Cause::InUse { path: disk.path(""), holder };
+                return Err(Error { operation: "lock the task logs".to_owned(), retryable: false, source });
+            }
+            Err(error) => return Err(io_error(&*disk, "lock", names::LOGS_LOCK, error)),
+        };
+        let (index, recovery) = scan::scan(&disk)?;
+        let durable = index.written();
+        let state = State { index, durable, syncing: false, stopped: false, buffer: Vec::new() };
+        let logs = Self {
+            disk,
+            file_bytes,
+            state: Mutex::new(state),
+            synced: Condvar::new(),
+            compacting: Mutex::new(()),
+            recovery,
+            _lock: lock,
+        };
+        logs.compact()?;
+        Ok(logs)
+    }
+
+    /// What opening them found and did.
+    #[must_use]
+    pub fn recovery(&self) -> &LogRecovery {
+        &self.recovery
+    }
+
+    /// Writes a record behind the last one; it is not durable yet.
+    fn write<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        record: Record<'_>,
+    ) -> Result<(MutexGuard<'a, State>, Stored), Error> {
+        let bytes = record.frame_bytes() as u64;
+        let full = |state: &State| {
+            state.index.last().is_none_or(|file| {
+                file.size > FILE_HEADER_BYTES as u64 && file.size + bytes > self.file_bytes
+            })
+        };
+        while full(&state) {
+            // Waiting lets others in, and they may begin the next file.
+            state = self.commit(state)?;
+            if full(&state) && state.durable == state.index.written() {
+                self.next_file(&mut state)?;
+            }
+        }
+        let State { index, buffer, stopped, .. } = &mut *state;
+        let file = index.last_mut().expect("a file was begun");
+        record.encode(file.seed, buffer);
+        let at = file.size;
+        if let Err(error) = file.file.write_at(buffer, at) {
+            // What was written of it must not stand before the next record.
+            let room_may_come = disk::is_full(&error) && file.file.set_len(at).is_ok();
+            *stopped = !room_may_come;
+            return Err(io_error(&*self.disk, WRITE, &file.name, error));
+        }
+        file.size += bytes;
+        let stored = index.written();
+        Ok((state, stored))
+    }
+
+    /// Begins the next file. All before it is durable.
+    fn next_file(&self, state: &mut State) -> Result<(), Error> {
+        match scan::begin_file(&*self.disk, state.index.next_number()) {
+            Ok(file) => {
+                state.index.add_file(file);
+                state.durable = state.index.written();
+                Ok(())
+            }
+            Err(error) => {
+                state.stopped = !error.retryable;
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until all that is written now is durable; syncs for everybody if nobody else does.
+    fn commit<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, Error> {
+        let wanted = state.index.written();
+        loop {
+            if state.stopped {
+                return Err(stopped(WRITE));
+            }
+            if state.durable >= wanted {
+                return Ok(state);
+            }
+            if state.syncing {
+                state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let written = state.index.written();
+            let current = state.index.last().expect("something was written");
+            let (file, name) = (Arc::clone(&current.file), current.name.clone());
+            state.syncing = true;
+            drop(state);
+            let outcome = file.sync_data();
+            state = self.state();
+            state.syncing = false;
+            self.synced.notify_all();
+            match outcome {
+                Ok(()) => state.durable = state.durable.max(written),
+                Err(error) => {
+                    state.stopped = true;
+                    return Err(io_error(&*self.disk, "sync task log", &name, error));
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_chunk(&self, place: Place, file: &index::LogFile) -> Result<LogChunk, Error> {
+        let mut bytes = vec![0; record::frame_bytes(place.len as usize)];
+        let failed = |error| io_error(&*self.disk, READ, &file.name, error);
+        let read = file.file.read_at(&mut bytes, place.at).map_err(failed)?;
+        if read < bytes.len() {
+            return Err(damaged(&*self.disk, READ, &file.name, place.at, "the file ends inside a record"));
+        }
+        let flaw = |flaw| flawed(&*self.disk, READ, &file.name, place.at, flaw);
+        let header = record::decode(&bytes, file.seed).map_err(flaw)?;
+        let body = header.body(&bytes, file.seed).map_err(flaw)?;
+        Ok(LogChunk { lease: place.lease, offset: place.offset, bytes: body.to_vec() })
+    }
+}
+
+impl Logs for FileLogs {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        if bytes.len() > CHUNK_BYTES_MAX {
+            let why = format!("a chunk of {} bytes; the most is {CHUNK_BYTES_MAX}", bytes.len());
+            return Err(invalid(WRITE, why));
+        }
+        let state = self.state();
+        if state.stopped {
+            return Err(stopped(WRITE));
+        }
+        if state.index.has(task, lease, offset) {
+            drop(self.commit(state)?);
+            return Ok(Logged::Existed);
+        }
+        if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
+            return Err(invalid(
+                WRITE,
+                format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are"),
+            ));
+        }
+        let record = Record::Chunk { task, lease, offset, bytes };
+        let (mut state, end) = self.write(state, record)?;
+        if state.index.has(task, lease, offset) {
+            // Waiting for a new file lets others in. A record twice does no harm: the first one counts.
+            drop(self.commit(state)?);
+            return Ok(Logged::Existed);
+        }
+        let len = u32::try_from(bytes.len()).expect("a chunk is at most CHUNK_BYTES_MAX long");
+        let at = end.at - record.frame_bytes() as u64;
+        state.index.add(task, Place { lease, offset, file: end.file, at, len });
+        drop(self.commit(state)?);
+        Ok(Logged::Stored)
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        let state = self.commit(self.state())?;
+        let rest = state.index.chunks(task).get(skip..).unwrap_or_default();
+        let count = crate::limit::fitting(rest.iter().map(|place| place.len as usize), limit_bytes);
+        let wanted = rest[..count].to_vec();
+        let mut files = BTreeMap::new();
+        for place in &wanted {
+            files.entry(place.file).or_insert_with(|| state.index.file(place.file).clone());
+        }
+        drop(state);
+        wanted.iter().map(|place| self.read_chunk(*place, &files[&place.file])).collect()
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        for some in tasks.chunks(record::TOMBSTONE_TASKS_MAX) {
+            let state = self.state();
+            if state.stopped {
+                return Err(stopped("delete task logs"));
+            }
+            let known: Vec<_> =
+                some.iter().copied().filter(|task| !state.index.chunks(*task).is_empty()).collect();
+            if known.is_empty() {
+                continue;
+            }
+            let body = record::tombstone_body(&known);
+            let record = Record::Tombstone { body: &body };
+            let (mut state, end) = self.write(state, record)?;
+            let len = u32::try_from(body.len()).expect("a tombstone names at most TOMBSTONE_TASKS_MAX tasks");
+            state.index.bury(&known, end.at - record.frame_bytes() as u64, len);
+            drop(self.commit(state)?);
+        }
+        self.compact()
+    }
+}

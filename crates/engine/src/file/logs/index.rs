@@ -1,0 +1,171 @@
+//! Where every live chunk is, and how much of every file is alive.
+//!
+//! **Invariant:** the chunks of a task are listed in the order in which they stand in the files.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use super::record;
+use crate::disk::DiskFile;
+
+/// Where one chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) lease: LeaseId,
+    pub(super) offset: u64,
+    pub(super) file: u32,
+    pub(super) at: u64,
+    pub(super) len: u32,
+}
+
+impl Place {
+    fn bytes(&self) -> u64 {
+        record::frame_bytes(self.len as usize) as u64
+    }
+}
+
+/// A place between two records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stored {
+    pub(super) file: u32,
+    pub(super) at: u64,
+}
+
+/// What is known of a file.
+#[derive(Clone, Debug)]
+pub(super) struct LogFile {
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) seed: u32,
+    /// Where the next record goes.
+    pub(super) size: u64,
+    /// Bytes of chunks that are alive.
+    pub(super) live: u64,
+    /// Where its tombstones are, and how long their bodies are.
+    pub(super) tombstones: Vec<(u64, u32)>,
+    /// Something needed in it cannot be read: it stays as it is.
+    pub(super) damaged: bool,
+}
+
+impl LogFile {
+    pub(super) fn tombstone_bytes(&self) -> u64 {
+        self.tombstones.iter().map(|(_, len)| record::frame_bytes(*len as usize) as u64).sum()
+    }
+}
+
+#[derive(Debug, Default)]
+struct TaskLog {
+    places: Vec<Place>,
+    /// The highest offset of each lease: what is above is new without looking.
+    highest: BTreeMap<LeaseId, u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    tasks: HashMap<TaskId, TaskLog>,
+    files: BTreeMap<u32, LogFile>,
+    /// The highest number that any file ever had.
+    highest: u32,
+}
+
+impl Index {
+    pub(super) fn has(&self, task: TaskId, lease: LeaseId, offset: u64) -> bool {
+        let Some(log) = self.tasks.get(&task) else { return false };
+        log.highest.get(&lease).is_some_and(|highest| *highest >= offset)
+            && log.places.iter().any(|place| place.lease == lease && place.offset == offset)
+    }
+
+    pub(super) fn chunks(&self, task: TaskId) -> &[Place] {
+        self.tasks.get(&task).map_or(&[], |log| &log.places)
+    }
+
+    pub(super) fn add(&mut self, task: TaskId, place: Place) {
+        let log = self.tasks.entry(task).or_default();
+        let highest = log.highest.entry(place.lease).or_default();
+        *highest = place.offset.max(*highest);
+        log.places.push(place);
+        self.file_mut(place.file).live += place.bytes();
+    }
+
+    /// Forgets tasks. The tombstone that says so is in the last file.
+    pub(super) fn bury(&mut self, tasks: &[TaskId], at: u64, len: u32) {
+        for task in tasks {
+            let Some(log) = self.tasks.remove(task) else { continue };
+            for place in log.places {
+                self.file_mut(place.file).live -= place.bytes();
+            }
+        }
+        if let Some(file) = self.last_mut() {
+            file.tombstones.push((at, len));
+        }
+    }
+
+    /// Where the chunks in a file are that are alive, and how long their bodies are.
+    pub(super) fn live_in(&self, file: u32) -> Vec<(u64, u32)> {
+        let all = self.tasks.values().flat_map(|log| &log.places);
+        all.filter(|place| place.file == file).map(|place| (place.at, place.len)).collect()
+    }
+
+    pub(super) fn set_damaged(&mut self, number: u32) {
+        self.file_mut(number).damaged = true;
+    }
+
+    /// A file was written anew: its chunks moved as `moved` says, from where to where.
+    pub(super) fn replace_file(&mut self, mut new: LogFile, moved: &HashMap<u64, u64>) {
+        new.live = 0;
+        let number = new.number;
+        for place in self.tasks.values_mut().flat_map(|log| &mut log.places) {
+            if place.file == number {
+                place.at = *moved.get(&place.at).expect("every live chunk was copied");
+                new.live += place.bytes();
+            }
+        }
+        self.files.insert(number, new);
+    }
+
+    /// A number is taken, even if the file that has it cannot be read.
+    pub(super) fn take_number(&mut self, number: u32) {
+        self.highest = self.highest.max(number);
+    }
+
+    pub(super) fn add_file(&mut self, file: LogFile) {
+        self.take_number(file.number);
+        self.files.insert(file.number, file);
+    }
+
+    pub(super) fn remove_file(&mut self, number: u32) {
+        self.files.remove(&number);
+    }
+
+    pub(super) fn file(&self, number: u32) -> &LogFile {
+        self.files.get(&number).expect("a place names a file that is there")
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = &LogFile> {
+        self.files.values()
+    }
+
+    pub(super) fn last(&self) -> Option<&LogFile> {
+        self.files.values().next_back()
+    }
+
+    pub(super) fn last_mut(&mut self) -> Option<&mut LogFile> {
+        self.files.values_mut().next_back()
+    }
+
+    pub(super) fn next_number(&self) -> u32 {
+        self.highest + 1
+    }
+
+    /// The end of all records.
+    pub(super) fn written(&self) -> Stored {
+        self.last().map_or(Stored::default(), |file| Stored { file: file.number, at: file.size })
+    }
+
+    fn file_mut(&mut self, number: u32) -> &mut LogFile {
+        self.files.get_mut(&number).expect("a place names a file that is there")
+    }
+}

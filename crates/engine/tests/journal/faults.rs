@@ -1,0 +1,297 @@
+//! Disks that fail, fill up, or belong to somebody else.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use crate::common::{History, Node, SMALL, fill, names};
+use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
+use orchestrix_engine::disk::{Disk, RealDisk};
+use orchestrix_engine::file::{FileJournal, Options};
+use orchestrix_engine::{Batch, Cause, Error, Journal, Space};
+
+/// Appends until something fails; answers how many were acknowledged.
+fn append_until_error(node: &mut Node, history: &mut History, most: usize) -> Result<usize, (usize, Error)> {
+    for number in 0..most {
+        let batch = history.next(&node.journal, 1, 50 + number * 13 % 100);
+        if let Err(error) = node.append(&batch) {
+            return Err((number, error));
+        }
+    }
+    Ok(most)
+}
+
+fn assert_stopped(journal: &mut FileJournal, batch: &Batch) {
+    for _ in 0..2 {
+        let error = journal.append(batch).unwrap_err();
+        assert!(matches!(error.source, Cause::Stopped), "{error}");
+    }
+    assert!(matches!(journal.rest().unwrap_err().source, Cause::Stopped));
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
+    let mut failures = 0;
+    for failure in [SyncFailure::Keep, SyncFailure::Forget] {
+        for nth in 1..60 {
+            let disk = SimDisk::new(21);
+            let mut history = History::new();
+            let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+            let before = disk.counts().syncs;
+            disk.set_faults(Faults { fail_sync: Some((before + nth, failure)), ..Faults::default() });
+            let acknowledged = match append_until_error(&mut node, &mut history, 40) {
+                Ok(all) => all,
+                Err((acknowledged, _)) => {
+                    failures += 1;
+                    assert_stopped(&mut node.journal, history.batches.last().unwrap());
+                    acknowledged
+                }
+            };
+            drop(node);
+            for keep in [false, true] {
+                let node = Node::start(Arc::new(disk.crash(&mut || keep)), SMALL).unwrap();
+                let reached = history.reached(&node.state);
+                assert!((acknowledged..=acknowledged + 1).contains(&reached), "sync {nth} {failure:?}");
+            }
+        }
+    }
+    assert!(failures > 60, "{failures}");
+}
+
+#[test]
+fn a_write_that_stops_at_any_byte_stops_the_journal_and_loses_nothing() {
+    for written in 0..140 {
+        let disk = SimDisk::with_sectors(22, 16);
+        let mut history = History::new();
+        let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+        fill(&mut node, &mut history, 3);
+        let nth = disk.counts().writes + 1;
+        disk.set_faults(Faults { short_write: Some((nth, written)), ..Faults::default() });
+        let (acknowledged, _) = append_until_error(&mut node, &mut history, 1).unwrap_err();
+        assert_eq!(acknowledged, 0);
+        assert_stopped(&mut node.journal, history.batches.last().unwrap());
+        drop(node);
+        let node = Node::start(Arc::new(disk.crash(&mut || true)), SMALL).unwrap();
+        let reached = history.reached(&node.state);
+        assert!(reached == 3 || (reached == 4 && written >= 120), "{written}: {reached}");
+    }
+}
+
+#[test]
+fn a_full_disk_uses_the_reserve_then_refuses_and_goes_on_when_there_is_room() {
+    let disk = SimDisk::new(23);
+    disk.set_faults(Faults { capacity: Some(12 << 10), ..Faults::default() });
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    assert_eq!(node.journal.space(), Space::Plenty);
+    let mut in_reserve = 0;
+    let error = loop {
+        let batch = history.next(&node.journal, 1, 100);
+        match node.append(&batch) {
+            Ok(_) => in_reserve += usize::from(node.journal.space() == Space::Reserve),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error.source, Cause::Full { .. }) && error.retryable, "{error}");
+    assert!(in_reserve >= 15, "{in_reserve} batches from the reserve");
+    let refused = history.batches.pop().unwrap();
+    history.states.pop();
+    assert!(node.append(&refused).is_err(), "still full");
+    assert_eq!(node.journal.space(), Space::Reserve);
+
+    disk.set_faults(Faults { capacity: Some(64 << 10), ..Faults::default() });
+    let batch = history.next(&node.journal, 1, 100);
+    assert_eq!(batch, refused);
+    node.append(&batch).expect("the same handle goes on");
+    node.journal.rest().unwrap();
+    assert_eq!(node.journal.space(), Space::Plenty);
+    fill(&mut node, &mut history, 10);
+    let state = node.state;
+    drop(node);
+    assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().state, state);
+}
+
+#[test]
+fn truncation_frees_a_full_disk() {
+    let disk = SimDisk::new(24);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..2 {
+        fill(&mut node, &mut history, 45);
+        node.snapshot().unwrap();
+    }
+    let used: usize = disk.list().unwrap().iter().map(|name| disk.bytes(name).unwrap().len()).sum();
+    disk.set_faults(Faults { capacity: Some(used as u64), ..Faults::default() });
+    while node.append(&history.next(&node.journal, 1, 100)).is_ok() {}
+    history.batches.pop();
+    history.states.pop();
+    assert_eq!(node.journal.space(), Space::Reserve);
+    assert!(node.journal.truncate().unwrap().0 > 0);
+    assert_eq!(node.journal.space(), Space::Plenty);
+    fill(&mut node, &mut history, 3);
+    let state = node.state;
+    drop(node);
+    assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().state, state);
+}
+
+#[test]
+fn a_snapshot_that_does_not_fit_leaves_nothing() {
+    let disk = SimDisk::new(25);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut history, 2);
+    disk.set_faults(Faults { capacity: Some(1), ..Faults::default() });
+    let error = node.snapshot().unwrap_err();
+    assert!(matches!(error.source, Cause::Full { .. }), "{error}");
+    assert!(disk.list().unwrap().iter().all(|name| !name.contains("snap-")));
+}
+
+#[test]
+fn a_finished_snapshot_survives_a_crash() {
+    let disk = SimDisk::new(32);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut history, 2);
+    node.snapshot().unwrap();
+    assert_eq!(names(&disk.crash(&mut || false), ".snapshot").len(), 1);
+}
+
+#[test]
+fn a_snapshot_of_what_is_not_durable_is_refused() {
+    let disk = SimDisk::new(26);
+    let node = Node::start(Arc::new(disk), SMALL).unwrap();
+    let mut history = History::new();
+    let batch = history.next(&node.journal, 1, 10);
+    assert!(node.journal.snapshots().create(batch.link(node.journal.id())).is_err());
+}
+
+#[test]
+fn a_second_handle_is_refused_while_the_first_or_its_snapshots_live() {
+    let disk = SimDisk::new(27);
+    let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    let refused = |disk: &SimDisk| match FileJournal::open(Arc::new(disk.clone()), SMALL) {
+        Ok(_) => panic!("two handles"),
+        Err(error) => assert!(matches!(error.source, Cause::InUse { .. }), "{error}"),
+    };
+    refused(&disk);
+    let snapshots = node.journal.snapshots();
+    drop(node);
+    refused(&disk);
+    drop(snapshots);
+    FileJournal::open(Arc::new(disk), SMALL).unwrap();
+}
+
+const CHILD: &str = "ORCHESTRIX_TEST_HOLDS_JOURNAL";
+
+/// The other process of [`a_second_process_is_refused_and_told_who_has_the_folder`]; alone it does nothing.
+#[test]
+fn holds_a_journal_for_another_test() {
+    let Some(folder) = std::env::var_os(CHILD) else { return };
+    let _journal = FileJournal::open(Arc::new(RealDisk::open(folder).unwrap()), SMALL).unwrap();
+    println!("\nholding");
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+#[test]
+fn a_second_process_is_refused_and_told_who_has_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "faults::holds_a_journal_for_another_test", "--nocapture"])
+        .env(CHILD, folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("holding")));
+    let error = FileJournal::open(Arc::new(RealDisk::open(folder.path()).unwrap()), SMALL).unwrap_err();
+    let Cause::InUse { holder, .. } = &error.source else { panic!("the folder is in use, not: {error}") };
+    assert!(holder.contains(&child.id().to_string()), "{error}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    FileJournal::open(Arc::new(RealDisk::open(folder.path()).unwrap()), SMALL)
+        .expect("a killed process holds nothing");
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let disk = SimDisk::new(28);
+    drop(Node::start(Arc::new(disk.clone()), SMALL).unwrap());
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes[8] = 9;
+    let sum = crc32c::crc32c(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&sum.to_le_bytes());
+    disk.put(&name, bytes);
+    let error = FileJournal::open(Arc::new(disk), SMALL).unwrap_err();
+    assert!(matches!(error.source, Cause::UnknownFormat { found: 9, known: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_folder_with_snapshots_but_no_journal_is_not_taken_for_a_new_one() {
+    let disk = SimDisk::new(29);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut history, 2);
+    node.snapshot().unwrap();
+    drop(node);
+    for name in names(&disk, ".journal") {
+        disk.remove(&name).unwrap();
+    }
+    let error = FileJournal::open(Arc::new(disk), SMALL).unwrap_err();
+    assert!(matches!(error.source, Cause::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn segments_that_a_truncation_left_over_are_removed_at_the_next_start() {
+    let disk = SimDisk::new(33);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..2 {
+        fill(&mut node, &mut history, 12);
+        node.snapshot().unwrap();
+    }
+    let before = disk.copy();
+    node.journal.truncate().unwrap();
+    drop(node);
+    let kept = names(&disk, ".journal");
+    // The oldest comes back, but not the ones between it and the floor.
+    let oldest = names(&before, ".journal").remove(0);
+    assert!(!kept.contains(&oldest));
+    disk.put(&oldest, before.bytes(&oldest).unwrap());
+    assert_eq!(Node::start(Arc::new(disk.clone()), SMALL).unwrap().state, history.states[24]);
+    assert_eq!(names(&disk, ".journal"), kept);
+}
+
+#[test]
+fn spares_are_taken_over_by_the_next_process_unless_they_are_dirty() {
+    let disk = SimDisk::new(30);
+    drop(Node::start(Arc::new(disk.clone()), SMALL).unwrap());
+    let spares = names(&disk, ".spare");
+    assert_eq!(spares.len(), 5);
+    disk.rot(&spares[2], 700, 1);
+    drop(Node::start(Arc::new(disk.clone()), SMALL).unwrap());
+    let after = names(&disk, ".spare");
+    assert_eq!(after.len(), 5);
+    assert!(!after.contains(&spares[2]));
+    assert!(after.contains(&spares[1]));
+}
+
+#[test]
+fn segments_grow_with_the_journal_and_shrink_with_the_disk() {
+    let sizes = |capacity| {
+        let disk = SimDisk::new(31);
+        disk.set_faults(Faults { capacity, ..Faults::default() });
+        let options = Options { segment_bytes: None, ..SMALL };
+        let mut node = Node::start(Arc::new(disk.clone()), options).unwrap();
+        let mut history = History::new();
+        for _ in 0..4 {
+            let batch = history.next(&node.journal, 1, 900_000);
+            node.append(&batch).unwrap();
+        }
+        let names = names(&disk, ".journal");
+        names.iter().map(|name| disk.bytes(name).unwrap().len() >> 20).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(None), [1, 2, 4]);
+    assert_eq!(sizes(Some(16 << 20)), [1, 1, 1, 1]);
+}

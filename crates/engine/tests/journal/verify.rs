@@ -1,0 +1,89 @@
+//! `verify` sees what a start would see, and changes nothing.
+
+use std::sync::Arc;
+
+use crate::common::{History, Node, SMALL, fill, names};
+use orchestrix_engine::Journal;
+use orchestrix_engine::disk::Disk;
+use orchestrix_engine::disk::sim::SimDisk;
+use orchestrix_engine::file::{Batches, FileJournal, Report, verify, verify_disk};
+
+fn look(disk: &SimDisk) -> Report {
+    let before = disk.counts();
+    let report = verify_disk(&(Arc::new(disk.clone()) as Arc<dyn Disk>)).unwrap();
+    assert_eq!(disk.counts(), before, "nothing is changed");
+    report
+}
+
+fn journal() -> (SimDisk, History) {
+    let disk = SimDisk::new(41);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..3 {
+        fill(&mut node, &mut history, 10);
+        node.snapshot().unwrap();
+    }
+    fill(&mut node, &mut history, 2);
+    node.journal.rest().unwrap();
+    (disk, history)
+}
+
+#[test]
+fn a_sound_journal_is_counted() {
+    let (disk, history) = journal();
+    let report = look(&disk);
+    assert!(report.is_sound(), "{report:?}");
+    assert_eq!(report.batches, 32);
+    assert_eq!(report.events, history.batches.iter().map(|batch| u64::from(batch.count)).sum::<u64>());
+    assert_eq!(report.bytes, history.batches.iter().map(|batch| batch.records.len() as u64).sum::<u64>());
+    assert_eq!(report.end, history.states[32].link);
+    assert_eq!(report.durable, report.end.position);
+    assert_eq!((report.snapshots.len(), report.torn, report.holder), (3, None, None));
+    let dumped: Vec<_> = Batches::open(Arc::new(disk)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(dumped, history.batches);
+}
+
+#[test]
+fn a_journal_in_use_names_its_holder() {
+    let (disk, _) = journal();
+    let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    assert!(look(&disk).holder.is_some());
+    drop(node);
+    assert_eq!(look(&disk).holder, None);
+}
+
+#[test]
+fn every_flipped_bit_is_judged_as_a_start_judges_it() {
+    let (disk, _) = journal();
+    for name in names(&disk, ".spare") {
+        disk.remove(&name).unwrap();
+    }
+    let mut damaged = 0;
+    for name in disk.list().unwrap() {
+        for bit in (0..disk.bytes(&name).unwrap().len() * 8).step_by(11) {
+            let copy = disk.copy();
+            copy.rot(&name, bit / 8, 1 << (bit % 8));
+            let report = look(&copy);
+            let end = Batches::open(Arc::new(copy.clone())).unwrap().last().unwrap();
+            assert!(end.is_ok() || report.damage.is_some());
+            let started = FileJournal::open(Arc::new(copy), SMALL);
+            assert_eq!(started.is_ok(), report.is_sound(), "{name} bit {bit}: {report:?}");
+            if let Ok(journal) = started {
+                assert_eq!(report.torn.is_some(), journal.recovery().cut.is_some());
+                let bad = report.snapshots.iter().filter(|snapshot| snapshot.damage.is_some()).count();
+                assert_eq!(bad > 0, name.starts_with("snap-"));
+            } else {
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 100, "{damaged}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_and_is_not_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absent");
+    assert!(verify(&path).is_err());
+    assert!(!path.exists());
+}

@@ -1,0 +1,120 @@
+//! How a command ends when it does not do what was asked: an exit code for scripts, and one or two lines
+//! for people that say what to do next.
+
+use orchestrix_client::Error;
+
+use super::out::{Format, note};
+
+/// The exit codes, as `--help` and the documentation list them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exit {
+    Done = 0,
+    Refused = 1,
+    Usage = 2,
+    Unreachable = 3,
+    NotFound = 4,
+    TaskFailed = 5,
+    TaskCancelled = 6,
+}
+
+/// The table of exit codes at the end of `--help`.
+pub(crate) const EXIT_CODES: &str = "\
+EXIT CODES
+  0  done
+  1  refused, or something failed
+  2  wrong usage
+  3  the coordinator cannot be reached
+  4  there is no such task
+  5  submit --wait: the task FAILED
+  6  submit --wait: the task was CANCELLED
+work ends with 0 when it was told to stop, whatever became of its tasks.";
+
+/// A command that did not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Fail {
+    pub(crate) exit: Exit,
+    code: String,
+    /// Empty when everything has been said, or nobody listens.
+    text: String,
+}
+
+impl Fail {
+    pub(crate) fn new(exit: Exit, text: impl Into<String>) -> Self {
+        let code = match exit {
+            Exit::Done => "done",
+            Exit::Refused => "refused",
+            Exit::Usage => "usage",
+            Exit::Unreachable => "unreachable",
+            Exit::NotFound => "not_found",
+            Exit::TaskFailed => "task_failed",
+            Exit::TaskCancelled => "task_cancelled",
+        };
+        Self { exit, code: code.to_owned(), text: text.into() }
+    }
+
+    /// Ends the program without a word.
+    pub(crate) fn quiet() -> Self {
+        Self::silent(Exit::Done)
+    }
+
+    /// Everything has been said already.
+    pub(crate) fn silent(exit: Exit) -> Self {
+        Self::new(exit, "")
+    }
+
+    /// Tells people or programs, on stderr.
+    pub(crate) fn tell(&self, format: Format) {
+        if self.text.is_empty() {
+            return;
+        }
+        match format {
+            Format::People => note(&format!("orchestrix: {}", self.text)),
+            Format::Json => note(&serde_json::json!({"code": self.code, "detail": self.text}).to_string()),
+        }
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        let exit = match error.code() {
+            "unreachable" | "interrupted" | "timed_out" | "foreign" => Exit::Unreachable,
+            "not_found" => Exit::NotFound,
+            _ => Exit::Refused,
+        };
+        let hint = match error.code() {
+            "unauthorized" | "forbidden" => " (--token-file FILE or ORCHESTRIX_TOKEN)",
+            "unreachable" => "\n  or point to another one with --url URL or ORCHESTRIX_URL",
+            _ => "",
+        };
+        Self { exit, code: error.code().to_owned(), text: format!("{error}{hint}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_unreachable_coordinator_ends_with_3_and_says_how_to_start_one() {
+        let client = orchestrix_client::Client::builder("http://127.0.0.1:1").retries(0).build().unwrap();
+        let fail = Fail::from(client.queues().await.unwrap_err());
+        assert_eq!(fail.exit, Exit::Unreachable);
+        assert!(fail.text.contains("orchestrix serve") && fail.text.contains("--url"), "{}", fail.text);
+    }
+
+    #[test]
+    fn every_exit_code_is_documented() {
+        let all = [
+            Exit::Done,
+            Exit::Refused,
+            Exit::Usage,
+            Exit::Unreachable,
+            Exit::NotFound,
+            Exit::TaskFailed,
+            Exit::TaskCancelled,
+        ];
+        for exit in all {
+            assert!(EXIT_CODES.contains(&format!("\n  {}  ", exit as u8)), "{exit:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The one home of writing: answers to stdout, everything else to stderr. Who reads only the beginning
+//! (`orchestrix tasks | head`) ends the program quietly.
+//!
+//! **Invariant:** what came from outside is cleaned before it reaches a terminal, so no task can move the
+//! cursor or rename the window of whoever looks at it.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use super::fail::{Exit, Fail};
+use super::table::Table;
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Color {
+    // On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// For whom to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Tables and sentences.
+    People,
+    /// One JSON value per line.
+    Json,
+}
+
+/// A way to set a text apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Style {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Good,
+    Bad,
+    Busy,
+    Wait,
+}
+
+/// Where answers go and how they look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Out {
+    pub(crate) format: Format,
+    colored: bool,
+    terminal: bool,
+}
+
+impl Out {
+    pub(crate) fn new(format: Format, color: Color) -> Self {
+        let terminal = io::stdout().is_terminal();
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_some_and(|term| term == "dumb");
+        let colored = match color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => terminal && set("NO_COLOR").is_none() && !dumb,
+        };
+        Self { format, colored, terminal }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// One line for people. What came from outside has to be cleaned before.
+    pub(crate) fn line(self, text: &str) -> Result<(), Fail> {
+        write_out(format!("{text}\n").as_bytes())
+    }
+
+    /// One line that a task wrote: as it is into files and pipes, cleaned on a terminal.
+    pub(crate) fn foreign_line(self, text: &str, style: Style) -> Result<(), Fail> {
+        if self.terminal {
+            return self.line(&self.paint(style, &clean(text)));
+        }
+        self.line(text)
+    }
+
+    /// One line of JSON.
+    pub(crate) fn json(self, value: &impl Serialize) -> Result<(), Fail> {
+        let mut line =
+            serde_json::to_vec(value).map_err(|error| Fail::new(Exit::Refused, error.to_string()))?;
+        line.push(b'\n');
+        write_out(&line)
+    }
+
+    pub(crate) fn table(self, table: &Table) -> Result<(), Fail> {
+        table.lines(|style, text| self.paint(style, text)).iter().try_for_each(|line| self.line(line))
+    }
+
+    /// A word about the answer that is not part of it.
+    pub(crate) fn note(self, text: &str) {
+        note(text);
+    }
+
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Fail> {
+        write_out(bytes)
+    }
+
+    pub(crate) fn paint(self, style: Style, text: &str) -> String {
+        let code = match style {
+            Style::Plain => return text.to_owned(),
+            Style::Bold => "1",
+            Style::Dim => "2",
+            Style::Good => "32",
+            Style::Bad => "31",
+            Style::Busy => "36",
+            Style::Wait => "33",
+        };
+        if self.colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes a line to stderr. There is nobody left to tell when that fails.
+pub(crate) fn note(text: &str) {
+    drop(writeln!(io::stderr(), "{text}"));
+}
+
+/// Takes away what a terminal would act upon: control characters and all sequences but those for colour.
+pub(crate) fn clean(text: &str) -> String {
+    let mut cleaned = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        if let Some(length) = color_sequence(rest) {
+            cleaned.push_str(&rest[..length]);
+            rest = &rest[length..];
+            continue;
+        }
+        match next {
+            '\t' => cleaned.push(next),
+            '\n' | '\r' => cleaned.push(' '),
+            control if control.is_control() => cleaned.push('\u{fffd}'),
+            other => cleaned.push(other),
+        }
+        rest = &rest[next.len_utf8()..];
+    }
+    cleaned
+}
+
+/// The length of a sequence like `ESC [ 1 ; 31 m` at the beginning of a text.
+fn color_sequence(text: &str) -> Option<usize> {
+    let inner = text.strip_prefix("\x1b[")?;
+    let end = inner.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
+    inner[end..].starts_with('m').then_some(2 + end + 1)
+}
+
+fn write_out(bytes: &[u8]) -> Result<(), Fail> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Fail::quiet();
+        }
+        Fail::new(Exit::Refused, format!("cannot write the answer: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_act_upon_is_taken_away_and_colours_stay() {
+        assert_eq!(clean("\x1b[31mred\x1b[0m"), "\x1b[31mred\x1b[0m");
+        assert_eq!(clean("a\x1b]0;title\x07b"), "a\u{fffd}]0;title\u{fffd}b");
+        assert_eq!(clean("\x1b[2Jgone"), "\u{fffd}[2Jgone");
+        assert_eq!(clean("one\ntwo\tthree"), "one two\tthree");
+        assert_eq!(clean("\x1b["), "\u{fffd}[");
+    }
+
+    #[test]
+    fn colours_are_used_only_when_wanted() {
+        assert_eq!(Out::new(Format::People, Color::Never).paint(Style::Bad, "x"), "x");
+        assert_eq!(Out::new(Format::People, Color::Always).paint(Style::Bad, "x"), "\x1b[31mx\x1b[0m");
+    }
+}

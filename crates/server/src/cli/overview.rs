@@ -1,0 +1,134 @@
+//! `orchestrix queues`, `workers` and `nodes`: the whole at a glance.
+
+use super::Context;
+use super::fail::Fail;
+use super::out::Style;
+use super::table::{Align, Cell, Table};
+use super::time::{now, relative, show_duration};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  orchestrix queues
+  orchestrix queues --json | jq 'select(.failed > 0) | .queue'")]
+pub(crate) struct QueuesArgs {}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  orchestrix workers
+  orchestrix workers --json | jq -s length")]
+pub(crate) struct WorkersArgs {}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  orchestrix nodes
+  orchestrix nodes --json | jq -r .leader")]
+pub(crate) struct NodesArgs {}
+
+pub(crate) async fn queues(context: &Context) -> Result<(), Fail> {
+    let (out, list) = (context.out, context.client.queues().await?);
+    if out.is_json() {
+        return list.queues.iter().try_for_each(|queue| out.json(queue));
+    }
+    if list.queues.is_empty() {
+        out.note("no queue has tasks; submit one with `orchestrix submit QUEUE PAYLOAD`");
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("QUEUE", Align::Left),
+        ("READY", Align::Right),
+        ("DELAYED", Align::Right),
+        ("LEASED", Align::Right),
+        ("COMPLETED", Align::Right),
+        ("FAILED", Align::Right),
+        ("CANCELLED", Align::Right),
+        ("IN/S", Align::Right),
+        ("DONE/S", Align::Right),
+        ("OLDEST", Align::Right),
+        ("ASKED", Align::Left),
+    ]);
+    let now = now();
+    for queue in list.queues {
+        table.row(vec![
+            Cell::styled(queue.queue.as_str(), Style::Bold),
+            count(queue.ready, Style::Wait),
+            count(queue.delayed, Style::Wait),
+            count(queue.leased, Style::Busy),
+            count(queue.completed, Style::Good),
+            count(queue.failed, Style::Bad),
+            count(queue.cancelled, Style::Plain),
+            Cell::from(format!("{:.1}", queue.submitted_per_s)),
+            Cell::from(format!("{:.1}", queue.completed_per_s)),
+            Cell::from(queue.oldest_ms.map(show_duration).unwrap_or_default()),
+            Cell::from(queue.asked_at.map_or("never".to_owned(), |at| relative(at, now))),
+        ]);
+    }
+    out.table(&table)
+}
+
+pub(crate) async fn workers(context: &Context) -> Result<(), Fail> {
+    let (out, list) = (context.out, context.client.workers().await?);
+    if out.is_json() {
+        return list.workers.iter().try_for_each(|worker| out.json(worker));
+    }
+    if list.workers.is_empty() {
+        out.note("no worker was seen lately; start one with `orchestrix work QUEUE -- COMMAND`");
+        return Ok(());
+    }
+    let mut table = Table::new(&[
+        ("WORKER", Align::Left),
+        ("LEASES", Align::Right),
+        ("CAPACITY", Align::Right),
+        ("SEEN", Align::Left),
+    ]);
+    let now = now();
+    for worker in list.workers {
+        table.row(vec![
+            Cell::styled(worker.worker.as_str(), Style::Bold),
+            count(worker.leases, Style::Busy),
+            Cell::from(worker.capacity.map(|capacity| capacity.to_string()).unwrap_or_default()),
+            Cell::from(relative(worker.seen_at, now)),
+        ]);
+    }
+    out.table(&table)
+}
+
+pub(crate) async fn nodes(context: &Context) -> Result<(), Fail> {
+    let (out, cluster) = (context.out, context.client.cluster().await?);
+    if out.is_json() {
+        return out.json(&cluster);
+    }
+    let leader = cluster.leader.as_deref().unwrap_or("nobody");
+    let mut table = Table::new(&[
+        ("NODE", Align::Left),
+        ("ROLE", Align::Left),
+        ("STATE", Align::Left),
+        ("LOAD", Align::Right),
+        ("POSITION", Align::Right),
+        ("LAG", Align::Right),
+    ]);
+    for node in &cluster.nodes {
+        let state = if node.state == "ACTIVE" { Style::Good } else { Style::Bad };
+        table.row(vec![
+            Cell::styled(&node.name, Style::Bold),
+            Cell::from(&node.role),
+            Cell::styled(&node.state, state),
+            Cell::from(node.load),
+            Cell::from(node.position),
+            Cell::from(node.lag),
+        ]);
+    }
+    out.table(&table)?;
+    out.note(&format!(
+        "{leader} leads: term {}, epoch {}, position {}",
+        cluster.term, cluster.epoch, cluster.position
+    ));
+    Ok(())
+}
+
+/// A number that is only worth a colour when it is not zero.
+fn count(number: u64, style: Style) -> Cell {
+    Cell::styled(number.to_string(), if number == 0 { Style::Dim } else { style })
+}

@@ -1,0 +1,226 @@
+//! `orchestrix work`: a command for every task.
+//!
+//! **Invariant:** a command and all that it started in its process group are gone before its task is given to
+//! somebody else by us, and at the latest when our lease may be over.
+
+mod display;
+mod process;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_client::{Job, JobError, Stop, Worker};
+use orchestrix_core::Name;
+use orchestrix_core::wire::LogStream;
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use self::display::Display;
+use self::process::{Ended, Process};
+use super::Context;
+use super::fail::{Exit, Fail};
+use super::time::parse_duration;
+
+/// How much longer a command may take to be gone than it was given to end by itself.
+const KILL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+THE COMMAND
+  gets the payload on stdin, and in its environment
+    ORCHESTRIX_TASK_ID
+    ORCHESTRIX_LEASE_ID   the fencing token: a later attempt has a larger one
+    ORCHESTRIX_ATTEMPT    1 for the first
+    ORCHESTRIX_QUEUE
+  What it writes becomes the log of the task. Exit code 0 completes the task,
+  any other fails the attempt. When the task is cancelled, the lease lost, or
+  `work` told to stop, its process group gets SIGTERM, then SIGKILL.
+
+SIGNALS
+  SIGTERM and SIGINT stop the commands, give their tasks back and end with
+  exit code 0; a second one kills the commands at once.
+
+EXAMPLES
+  orchestrix work mail -- ./send-mail
+  orchestrix work build test --concurrency 4 --lease 1m -- make -f work.mk
+  orchestrix work hello -- sh -c 'read name; echo \"hello $name\"'")]
+pub(crate) struct WorkArgs {
+    /// Where to take tasks from
+    #[arg(required = true, value_name = "QUEUE", value_parser = Name::new)]
+    queues: Vec<Name>,
+    /// Commands at one time
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    concurrency: usize,
+    /// How soon somebody else gets a task when this worker is gone
+    #[arg(long, default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    lease: Duration,
+    /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
+    #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
+    grace: Duration,
+    /// Name of this worker; by default made of host, process and chance
+    #[arg(long, value_parser = Name::new)]
+    name: Option<Name>,
+    /// What to run for each task
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What every run of the command needs.
+#[derive(Debug)]
+struct Work {
+    command: Vec<String>,
+    grace: Duration,
+    /// Told to stop twice: kill at once.
+    kill: CancellationToken,
+}
+
+pub(crate) async fn run(args: WorkArgs, context: &Context) -> Result<(), Fail> {
+    show_warnings();
+    check_command(&args.command[0])?;
+    let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+    let listening = tokio::spawn(listen(signals()?, stop.clone(), kill.clone()));
+    let display = Arc::new(Display::new(context.out, stop.clone()));
+    let queues: Vec<String> = args.queues.iter().map(ToString::to_string).collect();
+    display.begin(&queues, args.concurrency, context.client.url());
+    let mut worker = Worker::new(context.client.clone(), queues)
+        .concurrency(args.concurrency)
+        .lease(args.lease)
+        .grace(Duration::ZERO)
+        .wind_up(args.grace + KILL)
+        .observe({
+            let display = Arc::clone(&display);
+            move |notice| display.notice(&notice)
+        });
+    if let Some(name) = args.name {
+        worker = worker.name(name.as_str());
+    }
+    let work = Arc::new(Work { command: args.command, grace: args.grace, kill });
+    let ended = worker.run(stop, move |job| Arc::clone(&work).execute(job)).await;
+    listening.abort();
+    ended.map_err(Fail::from)
+}
+
+impl Work {
+    /// Runs the command for one task.
+    async fn execute(self: Arc<Self>, job: Job) -> Result<serde_json::Value, JobError> {
+        let mut process = Process::start(&self.command, &job)?;
+        let lines = process.stream_output(&job);
+        let stop = job.cancellation();
+        let ended = tokio::select! {
+            biased;
+            ended = process.wait() => ended?,
+            () = stop.cancelled() => {
+                self.end(&mut process).await?;
+                drop(lines.finish().await);
+                return Err(JobError::new(stopped_because(job.stop())));
+            }
+        };
+        let last_words = lines.finish().await;
+        match ended {
+            Ended::Code(0) => Ok(json!({"exit_code": 0})),
+            Ended::Code(code) => Err(JobError::new(format!("exit code {code}{}", tail(&last_words)))),
+            Ended::Signal(signal) => {
+                Err(JobError::new(format!("killed by signal {signal}{}", tail(&last_words))))
+            }
+        }
+    }
+
+    /// Asks the group to end, and kills what is left of it after the grace.
+    async fn end(&self, process: &mut Process) -> Result<(), JobError> {
+        process.terminate();
+        tokio::select! {
+            ended = process.wait() => {
+                ended?;
+                return Ok(());
+            }
+            () = tokio::time::sleep(self.grace) => {}
+            () = self.kill.cancelled() => {}
+        }
+        process.kill();
+        process.wait().await?;
+        Ok(())
+    }
+}
+
+fn stopped_because(stop: Option<Stop>) -> &'static str {
+    match stop {
+        Some(Stop::CancelRequested) => "stopped because the task was cancelled",
+        Some(Stop::Shutdown) | None => "stopped because the worker stops",
+        Some(Stop::LeaseLost) => "stopped because the lease was lost",
+        Some(Stop::Deadline) => "stopped because the coordinator did not answer in time",
+    }
+}
+
+fn tail(last_words: &str) -> String {
+    if last_words.is_empty() { String::new() } else { format!(": {last_words}") }
+}
+
+/// The streams of a command and what they are called in the log.
+const STREAMS: [LogStream; 2] = [LogStream::Stdout, LogStream::Stderr];
+
+/// A command that is not there would fail every task: better to say so before the first.
+fn check_command(command: &str) -> Result<(), Fail> {
+    let is_there = |path: &Path| path.is_file();
+    let found = if command.contains('/') {
+        is_there(Path::new(command))
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| is_there(&folder.join(command)))
+    };
+    if found {
+        return Ok(());
+    }
+    let text = format!(
+        "there is no command {command:?}; name a program on the PATH, or use sh -c '…' for shell code"
+    );
+    Err(Fail::new(Exit::Usage, text))
+}
+
+fn signals() -> Result<[Signal; 2], Fail> {
+    let listen = |kind| {
+        signal(kind).map_err(|error| Fail::new(Exit::Refused, format!("cannot listen for signals: {error}")))
+    };
+    Ok([listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?])
+}
+
+/// The first signal stops, the second kills.
+async fn listen(
+    [mut terminate, mut interrupt]: [Signal; 2],
+    stop: CancellationToken,
+    kill: CancellationToken,
+) {
+    for token in [stop, kill] {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        token.cancel();
+    }
+}
+
+/// The worker warns of a coordinator that it cannot reach.
+fn show_warnings() {
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .without_time()
+        .with_target(false)
+        .finish();
+    // Somebody else may have set one in the same process; then it is theirs.
+    drop(tracing::subscriber::set_global_default(subscriber));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_is_not_there_is_refused_before_the_first_task() {
+        assert!(check_command("sh").is_ok());
+        assert!(check_command("/bin/sh").is_ok());
+        assert_eq!(check_command("no-such-command-here").unwrap_err().exit, Exit::Usage);
+        assert_eq!(check_command("./no/such/command").unwrap_err().exit, Exit::Usage);
+    }
+}

@@ -1,0 +1,310 @@
+//! Every subcommand against a real coordinator: what it prints, what it changes, and how it ends.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::support::{Coordinator, text};
+
+fn code(output: &std::process::Output) -> Option<i32> {
+    output.status.code()
+}
+
+#[test]
+fn a_submitted_task_is_printed_for_people_and_for_programs() {
+    let coordinator = Coordinator::start();
+    let people = coordinator.run(&["submit", "mail", r#"{"to":"ada"}"#]);
+    assert_eq!(code(&people), Some(0));
+    let line = text(&people.stdout);
+    assert!(line.starts_with("task ") && line.ends_with(" WAITING\n"), "{line}");
+    let programs = coordinator.json(&["submit", "mail", "1"]);
+    assert_eq!(programs[0]["state"], "WAITING");
+    assert!(programs[0]["id"].is_u64());
+}
+
+#[test]
+fn every_option_of_submit_reaches_the_task() {
+    let coordinator = Coordinator::start();
+    let options = [
+        ["--key", "bill-7"],
+        ["--priority", "-5"],
+        ["--delay", "1h"],
+        ["--max-attempts", "7"],
+        ["--timeout", "2m"],
+        ["--ttl", "3h"],
+        ["--backoff", "100ms"],
+        ["--backoff-factor", "3"],
+        ["--backoff-max", "5s"],
+    ];
+    let id = coordinator.submit(&[&["bill", "{}"][..], options.as_flattened()].concat());
+    let task = coordinator.task(&id);
+    assert_eq!((&task["key"], &task["priority"]), (&json!("bill-7"), &json!(-5)));
+    assert_eq!((&task["max_attempts"], &task["timeout_ms"]), (&json!(7), &json!(120_000)));
+    assert_eq!(task["backoff"], json!({"base_ms": 100, "factor": 3.0, "max_ms": 5_000}));
+    let time = |name: &str| task[name].as_u64().unwrap();
+    assert_eq!(time("not_before_at") - time("created_at"), 3_600_000);
+    assert_eq!(time("ttl_at") - time("created_at"), 10_800_000);
+}
+
+#[test]
+fn a_payload_can_come_from_stdin() {
+    let coordinator = Coordinator::start();
+    let mut command = coordinator.command(&["submit", "mail", "-", "--json"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"[1, 2]\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let submitted: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(coordinator.task(&submitted["id"].to_string())["payload"], json!([1, 2]));
+}
+
+#[test]
+fn a_payload_that_is_no_json_is_wrong_usage_and_the_answer_shows_how_to_quote() {
+    let coordinator = Coordinator::prepared();
+    let output = coordinator.run(&["submit", "mail", "hello"]);
+    assert_eq!(code(&output), Some(2));
+    assert!(text(&output.stderr).contains(r#"'"hello"'"#), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_same_key_finds_the_first_task_and_another_request_under_it_is_refused() {
+    let coordinator = Coordinator::start();
+    let first = coordinator.submit(&["mail", "1", "--key", "k"]);
+    assert_eq!(coordinator.submit(&["mail", "1", "--key", "k"]), first);
+    let other = coordinator.run(&["submit", "mail", "2", "--key", "k", "--json"]);
+    assert_eq!(code(&other), Some(1));
+    let problem: serde_json::Value = serde_json::from_slice(&other.stderr).unwrap();
+    assert_eq!(problem["code"], "key_conflict");
+}
+
+#[test]
+fn a_coordinator_that_is_not_there_ends_with_3_and_says_how_to_start_one() {
+    let coordinator = Coordinator::prepared();
+    for arguments in [&["queues"][..], &["submit", "mail", "1"], &["task", "1"], &["logs", "1", "-f"]] {
+        let output = coordinator.run(arguments);
+        assert_eq!(code(&output), Some(3), "{arguments:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains("connection refused") && told.contains("orchestrix serve"), "{told}");
+        assert!(told.lines().count() <= 2, "{told}");
+    }
+}
+
+#[test]
+fn a_task_that_is_not_there_ends_with_4() {
+    let coordinator = Coordinator::start();
+    for command in ["task", "logs", "explain", "cancel", "retry"] {
+        let output = coordinator.run(&[command, "4242"]);
+        assert_eq!(code(&output), Some(4), "{command}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("4242"));
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let coordinator = Coordinator::prepared();
+    let wrong = [
+        &["no-such-command"][..],
+        &["submit", "no spaces", "1"],
+        &["submit", "mail", "1", "--delay", "5"],
+        &["task", "abc"],
+        &["tasks", "--state", "DONE"],
+        &["cancel"],
+        &["retry"],
+        &["work", "mail"],
+        &["work", "mail", "--", "no-such-program-here"],
+        &["queues", "--url", "nonsense"],
+        &["queues", "--token-file", "/no/such/file"],
+    ];
+    for arguments in wrong {
+        assert_eq!(code(&coordinator.run(arguments)), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn tasks_are_listed_by_queue_and_state_with_a_limit_or_all() {
+    let coordinator = Coordinator::start();
+    let mail: Vec<String> = (0..5).map(|_| coordinator.submit(&["mail", "1"])).collect();
+    let other = coordinator.submit(&["other", "1"]);
+    coordinator.run(&["cancel", &mail[0]]);
+    let ids = |arguments: &[&str]| -> Vec<String> {
+        coordinator
+            .json(&[&["tasks"], arguments].concat())
+            .iter()
+            .map(|task| task["id"].to_string())
+            .collect()
+    };
+    assert_eq!(ids(&["--queue", "other"]), [other]);
+    assert_eq!(ids(&["--queue", "mail", "--state", "waiting"]), mail[1..]);
+    assert_eq!(ids(&["--limit", "2"]), mail[..2]);
+    assert_eq!(ids(&["--all"]).len(), 6);
+    let people = coordinator.run(&["tasks", "--limit", "2"]);
+    assert_eq!(text(&people.stdout).lines().count(), 3);
+    assert!(text(&people.stdout).contains("CANCELLED"));
+    assert!(text(&people.stderr).contains("--all"), "{}", text(&people.stderr));
+}
+
+#[test]
+fn one_task_is_shown_with_what_is_known_of_it() {
+    let coordinator = Coordinator::start();
+    let id = coordinator.submit(&["mail", r#"{"to":"ada"}"#, "--key", "first"]);
+    let shown = text(&coordinator.run(&["task", &id]).stdout);
+    for part in [&id, "mail", "WAITING", "first", r#"{"to":"ada"}"#, "0 of 3"] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+}
+
+#[test]
+fn cancelling_names_every_task_and_goes_on_after_a_refusal() {
+    let coordinator = Coordinator::start();
+    let (first, second) = (coordinator.submit(&["mail", "1"]), coordinator.submit(&["mail", "1"]));
+    let output = coordinator.run(&["cancel", &first, "4242", &second]);
+    assert_eq!(code(&output), Some(4));
+    assert_eq!(
+        (coordinator.state(&first).as_str(), coordinator.state(&second).as_str()),
+        ("CANCELLED", "CANCELLED")
+    );
+    assert_eq!(code(&coordinator.run(&["cancel", &first])), Some(0), "a repeat is harmless");
+}
+
+#[test]
+fn a_waiting_task_is_explained() {
+    let coordinator = Coordinator::start();
+    let delayed = coordinator.submit(&["mail", "1", "--delay", "1h"]);
+    assert_eq!(coordinator.json(&["explain", &delayed])[0]["code"], "delayed");
+    let ready = coordinator.submit(&["mail", "1"]);
+    assert_eq!(coordinator.json(&["explain", &ready])[0]["code"], "no_worker");
+    let people = text(&coordinator.run(&["explain", &ready]).stdout);
+    assert!(people.starts_with(&format!("task {ready} WAITING no_worker: ")), "{people}");
+}
+
+#[test]
+fn queues_workers_and_nodes_are_listed() {
+    let coordinator = Coordinator::start();
+    assert!(text(&coordinator.run(&["queues"]).stderr).contains("orchestrix submit"));
+    assert!(text(&coordinator.run(&["workers"]).stderr).contains("orchestrix work"));
+    coordinator.submit(&["mail", "1"]);
+    let queues = coordinator.json(&["queues"]);
+    assert_eq!((&queues[0]["queue"], &queues[0]["ready"]), (&json!("mail"), &json!(1)));
+    let table = text(&coordinator.run(&["queues"]).stdout);
+    assert!(table.starts_with("QUEUE") && table.contains("\nmail "), "{table}");
+    let nodes = coordinator.json(&["nodes"]);
+    assert_eq!(nodes[0]["leader"], nodes[0]["nodes"][0]["name"]);
+    assert!(text(&coordinator.run(&["nodes"]).stdout).contains("ACTIVE"));
+}
+
+#[test]
+fn colours_are_for_terminals_or_for_who_asks_for_them() {
+    let coordinator = Coordinator::start();
+    coordinator.submit(&["mail", "1"]);
+    assert!(!text(&coordinator.run(&["tasks"]).stdout).contains('\x1b'));
+    assert!(text(&coordinator.run(&["tasks", "--color", "always"]).stdout).contains("\x1b[33mWAITING"));
+}
+
+#[test]
+fn a_reader_who_goes_away_ends_the_command_quietly() {
+    let coordinator = Coordinator::prepared();
+    let mut child = coordinator
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn completions_are_written_for_every_shell() {
+    let coordinator = Coordinator::prepared();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = coordinator.run(&["completions", shell]);
+        assert!(code(&output) == Some(0) && text(&output.stdout).contains("orchestrix"), "{shell}");
+    }
+}
+
+#[test]
+fn a_journal_is_verified_and_dumped_while_it_is_in_use_and_afterwards() {
+    let mut coordinator = Coordinator::start();
+    let id = coordinator.submit(&["mail", r#"{"to":"ada"}"#]);
+    let folder = coordinator.data().to_str().unwrap().to_owned();
+    let report = coordinator.json(&["journal", "verify", &folder]).remove(0);
+    assert_eq!((&report["sound"], &report["damage"]), (&json!(true), &json!(null)));
+    assert!(report["holder"].is_string(), "{report}");
+    coordinator.kill();
+    let events = coordinator.json(&["journal", "dump", &folder]);
+    let types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(types, ["TermStarted", "TaskCreated"]);
+    assert_eq!((events[1]["position"].to_string(), &events[1]["payload"]), (id, &json!({"to": "ada"})));
+    let people = coordinator.run(&["journal", "dump", &folder]);
+    assert_eq!(text(&people.stdout).lines().count(), 2);
+    assert!(text(&coordinator.run(&["journal", "verify", &folder]).stdout).ends_with("sound\n"));
+}
+
+#[test]
+fn a_damaged_journal_is_not_sound_and_ends_with_1() {
+    let mut coordinator = Coordinator::start();
+    coordinator.submit(&["mail", r#""a text that can be found in the file""#]);
+    coordinator.submit(&["mail", "1"]);
+    coordinator.kill();
+    let is_segment =
+        |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "journal");
+    let files = std::fs::read_dir(coordinator.data()).unwrap().map(|entry| entry.unwrap().path());
+    let mut damaged = 0;
+    for file in files.filter(is_segment) {
+        let mut bytes = std::fs::read(&file).unwrap();
+        let Some(place) = bytes.windows(6).position(|window| window == b"a text") else { continue };
+        bytes[place] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        damaged += 1;
+    }
+    assert_eq!(damaged, 1);
+    let output = coordinator.run(&["journal", "verify", coordinator.data().to_str().unwrap()]);
+    assert_eq!(code(&output), Some(1));
+    assert!(text(&output.stdout).contains("DAMAGED") && text(&output.stdout).contains(".journal at byte"));
+}
+
+#[test]
+fn a_folder_without_a_journal_is_named_as_such() {
+    let coordinator = Coordinator::prepared();
+    let folder = coordinator.data().to_str().unwrap();
+    for command in ["verify", "dump"] {
+        let output = coordinator.run(&["journal", command, folder]);
+        assert_eq!(code(&output), Some(1));
+        assert!(text(&output.stderr).contains("there is no journal in"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_token_comes_from_a_file_or_the_environment_and_without_one_the_answer_says_so() {
+    let mut coordinator = Coordinator::prepared();
+    let made = text(&coordinator.run(&["token", "new", "--name", "reader", "--role", "read"]).stdout);
+    let token = made.split_whitespace().find(|word| word.starts_with("orx_")).unwrap();
+    let known = made.split_once("[[token]]").unwrap().1;
+    let file = |name: &str, content: &str| {
+        let path = coordinator.data().with_extension(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (tokens, mine) = (file("tokens", &format!("[[token]]{known}")), file("token", token));
+    coordinator.launch_with(&["--tokens", &tokens]);
+    let without = coordinator.run(&["queues"]);
+    assert_eq!(code(&without), Some(1));
+    assert!(text(&without.stderr).contains("--token-file"), "{}", text(&without.stderr));
+    assert_eq!(code(&coordinator.run(&["queues", "--token-file", &mine])), Some(0));
+    let by_environment = coordinator.command(&["queues"]).env("ORCHESTRIX_TOKEN", token).output().unwrap();
+    assert_eq!(code(&by_environment), Some(0));
+    let refused = coordinator.run(&["submit", "mail", "1", "--token-file", &mine]);
+    assert_eq!(code(&refused), Some(1), "{}", text(&refused.stderr));
+    for path in [tokens, mine] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn help_has_examples_and_the_exit_codes() {
+    let coordinator = Coordinator::prepared();
+    assert!(text(&coordinator.run(&["--help"]).stdout).contains("EXIT CODES"));
+    assert!(text(&coordinator.run(&["work", "--help"]).stdout).contains("EXAMPLES"));
+}

@@ -1,0 +1,9 @@
+//! The command line and the client against a real coordinator: the binary itself, on a free port.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+
+mod client;
+mod commands;
+#[path = "../support/mod.rs"]
+mod support;
+mod work;

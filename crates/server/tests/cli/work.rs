@@ -1,0 +1,264 @@
+//! `orchestrix work` against a real coordinator: what a command gets, what becomes of its task, and that
+//! nothing of it outlives its lease.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Coordinator, Running, eventually, is_alive, text};
+
+/// Shell code that starts a process of its own, writes both numbers to a file, and stays.
+fn tree(file: &Path) -> String {
+    format!("sleep 600 & echo $$ $! > {0}.new && mv {0}.new {0}; wait", file.display())
+}
+
+/// The numbers that [`tree`] has written.
+fn pids(file: &Path) -> Vec<String> {
+    eventually("the command has started", || std::fs::read_to_string(file).ok())
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn all_gone(pids: &[String]) {
+    eventually("the whole tree is gone", || (!pids.iter().any(|pid| is_alive(pid))).then_some(()));
+}
+
+/// A coordinator, a task of the queue `q`, and a worker that runs a tree for it.
+fn running_tree(options: &[&str], submit: &[&str]) -> (Coordinator, String, Running, Vec<String>) {
+    let coordinator = Coordinator::start();
+    let file = file(&coordinator, "pids");
+    let id = coordinator.submit(&[&["q", "1"], submit].concat());
+    let worker = coordinator.work(&[&["q"], options, &["--", "sh", "-c", &tree(&file)]].concat());
+    let pids = pids(&file);
+    assert!(pids.len() == 2 && pids.iter().all(|pid| is_alive(pid)));
+    (coordinator, id, worker, pids)
+}
+
+fn file(coordinator: &Coordinator, name: &str) -> PathBuf {
+    // Beside the journal, where nobody else writes.
+    coordinator.data().join(format!("test-{name}"))
+}
+
+#[test]
+fn a_command_gets_payload_and_environment_and_its_output_is_the_log() {
+    let coordinator = Coordinator::start();
+    let id = coordinator.submit(&["q", r#"{"a":1}"#]);
+    let script = "cat; echo; echo $ORCHESTRIX_TASK_ID $ORCHESTRIX_QUEUE $ORCHESTRIX_ATTEMPT; echo oops >&2; \
+                  test -n \"$ORCHESTRIX_LEASE_ID\"; printf 'no newline \\377'";
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", script]);
+    coordinator.wait_for_state(&id, "COMPLETED");
+    assert_eq!(coordinator.task(&id)["result"], json!({"exit_code": 0}));
+    let lines = coordinator.json(&["logs", &id]);
+    let of = |stream: &str| -> Vec<&str> {
+        lines
+            .iter()
+            .filter(|line| line["stream"] == stream)
+            .filter_map(|line| line["text"].as_str())
+            .collect()
+    };
+    assert_eq!(of("stdout"), [r#"{"a":1}"#, &format!("{id} q 1"), "no newline \u{fffd}"]);
+    assert_eq!(of("stderr"), ["oops"]);
+    let plain = text(&coordinator.run(&["logs", &id, "--attempt", "1"]).stdout);
+    assert!(plain.contains("oops\n") && plain.contains(&format!("{id} q 1\n")), "{plain}");
+}
+
+#[test]
+fn a_command_that_fails_tells_its_exit_code_and_its_last_words() {
+    let coordinator = Coordinator::start();
+    let id = coordinator.submit(&["q", "1", "--max-attempts", "1"]);
+    let worker =
+        coordinator.work(&["q", "--json", "--", "sh", "-c", "echo first >&2; echo last words >&2; exit 3"]);
+    coordinator.wait_for_state(&id, "FAILED");
+    assert_eq!(coordinator.task(&id)["error"], "exit code 3: last words");
+    assert_eq!(coordinator.run(&["cancel", &id]).status.code(), Some(1), "it has ended");
+    worker.signal(Signal::TERM);
+    let (code, stdout) = worker.finish();
+    assert_eq!(code, Some(0));
+    let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names, ["began", "failed"]);
+    assert!(events[1]["took_ms"].is_u64() && events[1]["state"] == "FAILED");
+}
+
+#[test]
+fn a_command_that_is_killed_tells_the_signal() {
+    let coordinator = Coordinator::start();
+    let id = coordinator.submit(&["q", "1", "--max-attempts", "1"]);
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", "kill -9 $$"]);
+    coordinator.wait_for_state(&id, "FAILED");
+    assert_eq!(coordinator.task(&id)["error"], "killed by signal 9");
+}
+
+#[test]
+fn a_failed_task_gets_another_round_by_retry() {
+    let coordinator = Coordinator::start();
+    let (mine, other) =
+        (file(&coordinator, "fixed"), coordinator.submit(&["other", "1", "--max-attempts", "1"]));
+    let ids: Vec<String> = (0..12).map(|_| coordinator.submit(&["q", "1", "--max-attempts", "1"])).collect();
+    let script = format!("test -e {}", mine.display());
+    let _worker = coordinator.work(&["q", "other", "--concurrency", "4", "--", "sh", "-c", &script]);
+    for id in ids.iter().chain([&other]) {
+        coordinator.wait_for_state(id, "FAILED");
+    }
+    std::fs::write(&mine, "").unwrap();
+    assert_eq!(coordinator.json(&["retry", &ids[0]])[0]["state"], "WAITING");
+    coordinator.wait_for_state(&ids[0], "COMPLETED");
+    assert_eq!(coordinator.run(&["retry", &ids[0]]).status.code(), Some(1));
+    assert_eq!(coordinator.json(&["retry", "--all-failed", "--queue", "q"]).len(), 11);
+    for id in &ids {
+        coordinator.wait_for_state(id, "COMPLETED");
+    }
+    assert_eq!(coordinator.state(&other), "FAILED");
+}
+
+#[test]
+fn who_waits_for_a_task_sees_its_output_and_gets_its_end_as_exit_code() {
+    let coordinator = Coordinator::start();
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", "echo working; read n; exit $n"]);
+    let well = coordinator.run(&["submit", "q", "0", "--wait"]);
+    assert_eq!((well.status.code(), text(&well.stdout).as_str()), (Some(0), "working\n"));
+    let badly = coordinator.run(&["submit", "q", "7", "--wait", "--max-attempts", "1"]);
+    assert_eq!(badly.status.code(), Some(5));
+    assert!(text(&badly.stderr).contains("FAILED: exit code 7"), "{}", text(&badly.stderr));
+    let expired = coordinator.run(&["submit", "nobody", "1", "--wait", "--ttl", "100ms"]);
+    assert_eq!(expired.status.code(), Some(6), "{}", text(&expired.stderr));
+}
+
+#[test]
+fn logs_are_followed_while_they_are_written() {
+    let coordinator = Coordinator::start();
+    let go = file(&coordinator, "go");
+    let id = coordinator.submit(&["q", "1"]);
+    let script = format!("echo one; while ! test -e {}; do sleep 0.02; done; echo two", go.display());
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", &script]);
+    let mut follow = coordinator.command(&["logs", &id, "-f"]);
+    let mut follow = Running(follow.stdout(std::process::Stdio::piped()).spawn().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follow.0.stdout.take().unwrap()));
+    assert_eq!(lines.next().unwrap().unwrap(), "one");
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "two");
+    assert!(lines.next().is_none());
+    assert_eq!(follow.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn cancelling_a_running_task_kills_the_whole_tree() {
+    let (coordinator, id, _worker, pids) = running_tree(&["--lease", "900ms"], &[]);
+    assert_eq!(coordinator.json(&["explain", &id])[0]["code"], "leased_by");
+    assert_eq!(coordinator.json(&["cancel", &id])[0]["cancel_requested"], true);
+    all_gone(&pids);
+    coordinator.wait_for_state(&id, "CANCELLED");
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_after_the_grace() {
+    let coordinator = Coordinator::start();
+    let file = file(&coordinator, "pids");
+    let id = coordinator.submit(&["q", "1"]);
+    let script = format!("trap '' TERM; {}", tree(&file));
+    let _worker = coordinator.work(&["q", "--lease", "900ms", "--grace", "100ms", "--", "sh", "-c", &script]);
+    let pids = pids(&file);
+    coordinator.run(&["cancel", &id]);
+    all_gone(&pids);
+    coordinator.wait_for_state(&id, "CANCELLED");
+}
+
+#[test]
+fn a_lease_that_the_coordinator_ended_kills_the_whole_tree() {
+    let options = ["--timeout", "700ms", "--max-attempts", "1"];
+    let (coordinator, id, _worker, pids) = running_tree(&["--lease", "600ms"], &options);
+    all_gone(&pids);
+    coordinator.wait_for_state(&id, "FAILED");
+    assert_eq!(coordinator.task(&id)["attempts"][0]["outcome"], "timeout");
+}
+
+#[test]
+fn a_worker_that_hears_nothing_kills_the_whole_tree_before_its_lease_is_over() {
+    let (mut coordinator, _, _worker, pids) = running_tree(&["--lease", "2s"], &[]);
+    coordinator.kill();
+    let began = std::time::Instant::now();
+    all_gone(&pids);
+    assert!(began.elapsed() < std::time::Duration::from_secs(2), "took {:?}", began.elapsed());
+}
+
+#[test]
+fn a_worker_that_slept_through_its_lease_kills_the_tree_when_it_wakes() {
+    let (coordinator, id, worker, pids) = running_tree(&["--lease", "500ms"], &["--max-attempts", "1"]);
+    worker.signal(Signal::STOP);
+    coordinator.wait_for_state(&id, "FAILED");
+    assert!(pids.iter().all(|pid| is_alive(pid)));
+    worker.signal(Signal::CONT);
+    all_gone(&pids);
+    assert_eq!(coordinator.task(&id)["attempts"][0]["outcome"], "silent");
+}
+
+#[test]
+fn sigterm_kills_the_tree_gives_the_task_back_uncharged_and_ends_with_0() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (coordinator, id, worker, pids) = running_tree(&[], &[]);
+        worker.signal(signal);
+        let (code, stdout) = worker.finish();
+        assert_eq!(code, Some(0));
+        assert!(stdout.contains("released"), "{stdout}");
+        all_gone(&pids);
+        let task = coordinator.task(&id);
+        assert_eq!((&task["state"], &task["attempt"]), (&json!("WAITING"), &json!(0)));
+        assert_eq!(task["attempts"][0]["outcome"], "released");
+    }
+}
+
+#[test]
+fn a_second_signal_kills_a_command_that_ignores_the_first() {
+    let coordinator = Coordinator::start();
+    let file = file(&coordinator, "pids");
+    let id = coordinator.submit(&["q", "1"]);
+    let told = file.with_extension("told");
+    let script =
+        format!("trap 'touch {}' TERM; {}; while :; do sleep 0.05; done", told.display(), tree(&file));
+    let worker = coordinator.work(&["q", "--grace", "10m", "--", "sh", "-c", &script]);
+    let pids = pids(&file);
+    worker.signal(Signal::TERM);
+    eventually("the command heard the first signal", || told.exists().then_some(()));
+    assert!(is_alive(&pids[0]));
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.finish().0, Some(0));
+    all_gone(&pids);
+    coordinator.wait_for_state(&id, "WAITING");
+}
+
+#[test]
+fn what_a_command_left_behind_in_its_group_is_killed_when_it_ends() {
+    let coordinator = Coordinator::start();
+    let file = file(&coordinator, "pids");
+    let id = coordinator.submit(&["q", "1"]);
+    let script = format!("sleep 600 >/dev/null 2>&1 & echo $$ $! > {}", file.display());
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", &script]);
+    coordinator.wait_for_state(&id, "COMPLETED");
+    all_gone(&pids(&file));
+}
+
+#[test]
+fn several_commands_run_at_once_and_no_more_than_allowed() {
+    let coordinator = Coordinator::start();
+    let folder = file(&coordinator, "folder");
+    std::fs::create_dir(&folder).unwrap();
+    for _ in 0..6 {
+        coordinator.submit(&["q", "1"]);
+    }
+    let script = format!("touch {}/$ORCHESTRIX_TASK_ID; exec sleep 600", folder.display());
+    let worker = coordinator.work(&["q", "--concurrency", "3", "--name", "me", "--", "sh", "-c", &script]);
+    eventually("three run", || (std::fs::read_dir(&folder).unwrap().count() == 3).then_some(()));
+    let workers = coordinator.json(&["workers"]);
+    assert_eq!(
+        workers[0],
+        json!({
+            "worker": "me", "leases": 3, "capacity": 3, "seen_at": workers[0]["seen_at"],
+        })
+    );
+    assert_eq!(coordinator.json(&["tasks", "--state", "LEASED"]).len(), 3);
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.finish().0, Some(0));
+    assert_eq!(coordinator.json(&["tasks", "--state", "WAITING"]).len(), 6);
+}
