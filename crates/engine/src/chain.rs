@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** the same batches in the same journal give the same links on every engine.
 
+use blake3::Hasher;
 use orchestrix_core::{Position, Term};
-use sha2::{Digest, Sha256};
 
 use crate::{Batch, ChainHash, JournalId, Link};
 
@@ -29,16 +29,15 @@ impl BatchRef<'_> {
     /// The end of a journal that ends with this batch.
     #[must_use]
     pub fn link(&self, journal: JournalId) -> Link {
-        let hash = Sha256::new()
-            .chain_update(journal.0)
-            .chain_update(self.previous.hash.0)
-            .chain_update(self.term.0.to_le_bytes())
-            .chain_update(self.previous.position.next().0.to_le_bytes())
-            .chain_update(self.count.to_le_bytes())
-            .chain_update(self.records)
-            .finalize();
+        let mut head = [0; 52];
+        head[..16].copy_from_slice(&journal.0);
+        head[16..32].copy_from_slice(&self.previous.hash.0);
+        head[32..40].copy_from_slice(&self.term.0.to_le_bytes());
+        head[40..48].copy_from_slice(&self.previous.position.next().0.to_le_bytes());
+        head[48..].copy_from_slice(&self.count.to_le_bytes());
+        let hash = Hasher::new().update(&head).update(self.records).finalize();
         let mut first = [0; 16];
-        first.copy_from_slice(&hash[..16]);
+        first.copy_from_slice(&hash.as_bytes()[..16]);
         Link { position: self.last(), hash: ChainHash(first) }
     }
 

@@ -16,7 +16,7 @@ pub const SNAPSHOT_CHUNK_MAX: usize = 4 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JournalId(pub [u8; 16]);
 
-/// The first 16 bytes of the SHA-256 over a batch, which covers the hash of the batch before it.
+/// The first 16 bytes of the BLAKE3 hash of a batch, which covers the hash of the batch before it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ChainHash(pub [u8; 16]);
 

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use blake3::Hasher;
 use orchestrix_core::Position;
-use sha2::{Digest, Sha256};
 
 use super::layout::{FORMAT, Flaw, check_sum, id_at, u32_at, u64_at};
 use super::names;
@@ -178,13 +178,13 @@ struct Progress {
     offset: u64,
     chunks: u64,
     bytes: u64,
-    hash: Sha256,
+    hash: Hasher,
 }
 
 impl Progress {
     fn new(header: &[u8; HEADER_BYTES]) -> Self {
         let seed = crc32c::crc32c(header);
-        Self { seed, offset: HEADER_BYTES as u64, chunks: 0, bytes: 0, hash: Sha256::new() }
+        Self { seed, offset: HEADER_BYTES as u64, chunks: 0, bytes: 0, hash: Hasher::new() }
     }
 
     /// The checksum of a chunk at this place: its number and length are under it.
@@ -204,7 +204,7 @@ impl Progress {
         let mut bytes = [0; TRAILER_BYTES];
         bytes[8..16].copy_from_slice(&self.chunks.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.hash.clone().finalize());
+        bytes[24..].copy_from_slice(self.hash.finalize().as_bytes());
         let sum = self.sum(TRAILER, &bytes[8..]);
         bytes[..4].copy_from_slice(&TRAILER.to_le_bytes());
         bytes[4..8].copy_from_slice(&sum.to_le_bytes());
