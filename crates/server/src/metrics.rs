@@ -129,40 +129,27 @@ struct QueueRow {
     name: &'static str,
     meaning: &'static str,
     value: fn(&QueueView) -> u64,
+    /// How the numbers of several queues make one.
+    together: fn(u64, u64) -> u64,
+}
+
+const fn queue_sum(name: &'static str, meaning: &'static str, value: fn(&QueueView) -> u64) -> QueueRow {
+    QueueRow { name, meaning, value, together: u64::saturating_add }
 }
 
 const QUEUE_ROWS: [QueueRow; 8] = [
-    QueueRow {
-        name: "orchestrix_queue_ready",
-        meaning: "Waiting tasks that could be leased now.",
-        value: |q| q.ready,
-    },
-    QueueRow {
-        name: "orchestrix_queue_delayed",
-        meaning: "Waiting tasks whose time has not come.",
-        value: |q| q.delayed,
-    },
-    QueueRow { name: "orchestrix_queue_leased", meaning: "Leased tasks.", value: |q| q.leased },
-    QueueRow {
-        name: "orchestrix_queue_completed",
-        meaning: "Completed tasks that are kept.",
-        value: |q| q.completed,
-    },
-    QueueRow { name: "orchestrix_queue_failed", meaning: "Dead letters that are kept.", value: |q| q.failed },
-    QueueRow {
-        name: "orchestrix_queue_cancelled",
-        meaning: "Cancelled tasks that are kept.",
-        value: |q| q.cancelled,
-    },
-    QueueRow {
-        name: "orchestrix_queue_polls",
-        meaning: "Lease calls that wait for a task of the queue.",
-        value: |q| q.polls,
-    },
+    queue_sum("orchestrix_queue_ready", "Waiting tasks that could be leased now.", |q| q.ready),
+    queue_sum("orchestrix_queue_delayed", "Waiting tasks whose time has not come.", |q| q.delayed),
+    queue_sum("orchestrix_queue_leased", "Leased tasks.", |q| q.leased),
+    queue_sum("orchestrix_queue_completed", "Completed tasks that are kept.", |q| q.completed),
+    queue_sum("orchestrix_queue_failed", "Dead letters that are kept.", |q| q.failed),
+    queue_sum("orchestrix_queue_cancelled", "Cancelled tasks that are kept.", |q| q.cancelled),
+    queue_sum("orchestrix_queue_polls", "Lease calls that wait for a task of the queue.", |q| q.polls),
     QueueRow {
         name: "orchestrix_queue_oldest_milliseconds",
-        meaning: "How long the task that is next in line has been ready; of the rest, the sum.",
+        meaning: "How long the task that is next in line has been ready.",
         value: |q| q.oldest_ms.unwrap_or(0),
+        together: u64::max,
     },
 ];
 
@@ -236,7 +223,7 @@ fn render_queues(text: &mut Text, queues: &[QueueView]) {
             text.line(row.name, &[("queue", view.queue.as_str())], (row.value)(view));
         }
         if queues.len() > own {
-            let rest = queues[own..].iter().map(row.value).fold(0, u64::saturating_add);
+            let rest = queues[own..].iter().map(row.value).fold(0, row.together);
             text.line(row.name, &[("queue", OTHER)], rest);
         }
     }
@@ -357,10 +344,13 @@ mod tests {
 
     #[test]
     fn queues_beyond_the_cap_are_told_together() {
-        let queues: Vec<QueueView> = (0..QUEUES_MAX + 3).map(|n| view(&format!("q{n}"), 2)).collect();
+        let mut queues: Vec<QueueView> = (0..QUEUES_MAX + 3).map(|n| view(&format!("q{n}"), 2)).collect();
+        queues[QUEUES_MAX].oldest_ms = Some(70);
+        queues[QUEUES_MAX + 1].oldest_ms = Some(50);
         let mut text = Text(String::new());
         render_queues(&mut text, &queues);
         assert!(text.0.contains("orchestrix_queue_ready{queue=\"other\"} 6\n"), "{}", text.0);
+        assert!(text.0.contains("orchestrix_queue_oldest_milliseconds{queue=\"other\"} 70\n"));
         assert_eq!(text.0.matches("orchestrix_queue_ready{").count(), QUEUES_MAX + 1);
     }
 

@@ -12,7 +12,10 @@ use tempfile::TempDir;
 fn the_tour_of_the_readme_goes_as_it_is_told() {
     let output = run(&shell_blocks("README.md"));
     assert_eq!(output.matches("finished\n").count(), 2, "both tasks were followed to their end:\n{output}");
-    assert!(output.contains(r#"attempt 1 at {"image": "dog.png"}"#), "the output survived the kill:\n{output}");
+    assert!(
+        output.contains(r#"attempt 1 at {"image": "dog.png"}"#),
+        "the output survived the kill:\n{output}"
+    );
     assert!(output.contains("COMPLETED"), "{output}");
 }
 
@@ -50,7 +53,12 @@ fn run(script: &str) -> String {
         .output()
         .unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}\n{stdout}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}\n{stdout}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
     stdout
 }
 

@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod document;
 mod kit;
 mod limits;
 mod process;
