@@ -200,6 +200,9 @@ pub trait Logs: Send + Sync {
     /// Damage, and whatever keeps the engine from reading.
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error>;
 
+    /// The tasks that have lines, in any order: after a crash some of them may not be known any more.
+    fn tasks(&self) -> Vec<TaskId>;
+
     /// Forgets all lines of these tasks.
     ///
     /// # Errors

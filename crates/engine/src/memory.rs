@@ -201,14 +201,14 @@ struct TaskLog {
 }
 
 impl MemoryLogs {
-    fn tasks(&self) -> MutexGuard<'_, BTreeMap<TaskId, TaskLog>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskId, TaskLog>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Logs for MemoryLogs {
     fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
-        let mut tasks = self.tasks();
+        let mut tasks = self.lock();
         let log = tasks.entry(task).or_default();
         if !log.places.insert((lease, offset)) {
             return Ok(Logged::Existed);
@@ -218,15 +218,19 @@ impl Logs for MemoryLogs {
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
-        let tasks = self.tasks();
+        let tasks = self.lock();
         let Some(log) = tasks.get(&task) else { return Ok(Vec::new()) };
         let rest = log.chunks.get(skip..).unwrap_or_default();
         let count = fitting(rest.iter().map(|chunk| chunk.bytes.len()), limit_bytes);
         Ok(rest[..count].to_vec())
     }
 
+    fn tasks(&self) -> Vec<TaskId> {
+        self.lock().keys().copied().collect()
+    }
+
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
-        let mut all = self.tasks();
+        let mut all = self.lock();
         for task in tasks {
             all.remove(task);
         }

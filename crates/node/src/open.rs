@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, SnapshotLoader, State};
+use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -120,7 +120,16 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
         took: Duration::ZERO,
     };
     let logs = Arc::new(FileLogs::open(disk)?);
+    forget_orphans(&*logs, &state);
     Ok(Stored { state, journal: Box::new(journal), logs, recovered })
+}
+
+/// Deletes output that a crash between a purge and the deletion has left behind.
+fn forget_orphans(logs: &dyn Logs, state: &State) {
+    let orphans: Vec<TaskId> = logs.tasks().into_iter().filter(|id| state.task(*id).is_none()).collect();
+    if let Err(error) = logs.delete(&orphans) {
+        tracing::warn!(%error, "cannot delete the output of purged tasks; it is tried again at the next start");
+    }
 }
 
 /// The newest snapshot that is whole; a damaged one is passed over and the journal read from further back.

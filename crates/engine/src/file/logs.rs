@@ -248,6 +248,10 @@ impl Logs for FileLogs {
         wanted.iter().map(|place| self.read_chunk(*place, &files[&place.file])).collect()
     }
 
+    fn tasks(&self) -> Vec<TaskId> {
+        self.state().index.tasks().collect()
+    }
+
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
         for some in tasks.chunks(record::TOMBSTONE_TASKS_MAX) {
             let state = self.state();

@@ -76,6 +76,7 @@ pub fn a_deleted_log_is_gone_and_can_begin_again(make: MakeLogs<'_>) {
     logs.delete(&[TaskId(1), TaskId(7)]).expect("logs are deleted");
     assert_eq!(read(&*logs, 1, 0, 1 << 20), []);
     assert_eq!(read(&*logs, 2, 0, 1 << 20), [chunk(5, 0, b"kept")]);
+    assert_eq!(logs.tasks(), [TaskId(2)]);
     assert_eq!(store(&*logs, 1, 9, 0, b"new"), Logged::Stored);
     assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(9, 0, b"new")]);
 }

@@ -72,6 +72,10 @@ pub(super) struct Index {
 }
 
 impl Index {
+    pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> {
+        self.tasks.keys().copied()
+    }
+
     pub(super) fn has(&self, task: TaskId, lease: LeaseId, offset: u64) -> bool {
         let Some(log) = self.tasks.get(&task) else { return false };
         log.highest.get(&lease).is_some_and(|highest| *highest >= offset)
