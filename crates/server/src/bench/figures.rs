@@ -5,6 +5,10 @@ use serde::Serialize;
 /// Waiting tasks that the goals about a long queue speak of.
 pub(super) const MILLION: usize = 1_000_000;
 
+/// Nobody stores a task in less than one sync and one round trip. Further below that than by chance, the
+/// figures are those of a machine that was busy with something else.
+const PLAUSIBLE_MIN: f64 = 0.8;
+
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -199,7 +203,11 @@ impl Figures {
             self.value(Measure::SyncP50, Who::Machine)? + self.value(Measure::RoundTripP50, Who::Machine)?;
         let ratio = self.value(Measure::SubmitP50, Who::Orchestrix)? / floor;
         let what = "one client alone submits (p50), relative to one sync and one round trip".to_owned();
-        Some(times(what, ratio, "≤ 1.50 ×", ratio <= 1.5))
+        let mut goal = times(what, ratio, "≤ 1.50 ×", (PLAUSIBLE_MIN..=1.5).contains(&ratio));
+        if ratio < PLAUSIBLE_MIN {
+            goal.measured.push_str(" (not plausible: other work disturbed the run)");
+        }
+        Some(goal)
     }
 }
 
@@ -321,5 +329,17 @@ mod tests {
         let goals = run.goals();
         assert_eq!(goals[0].measured, "1.49 ×");
         assert!(goals[0].reached);
+    }
+
+    #[test]
+    fn a_task_stored_in_less_than_one_sync_is_not_believed() {
+        let run = figures(&[
+            (Measure::SyncP50, Who::Machine, 3_700.0),
+            (Measure::RoundTripP50, Who::Machine, 10.0),
+            (Measure::SubmitP50, Who::Orchestrix, 230.0),
+        ]);
+        let goals = run.goals();
+        assert!(goals[0].measured.contains("not plausible"));
+        assert!(!goals[0].reached);
     }
 }

@@ -59,8 +59,8 @@ impl Report {
             .replace("{facts}", &markdown(&facts))
     }
 
-    fn facts(&self) -> [(&'static str, String); 8] {
-        let Machine { processor, cores, memory, kernel, filesystem, orchestrix, redis, beanstalkd } =
+    fn facts(&self) -> [(&'static str, String); 9] {
+        let Machine { processor, cores, memory, kernel, filesystem, idle, orchestrix, redis, beanstalkd } =
             &self.machine;
         let peer = |version: &Option<String>| version.clone().unwrap_or_else(|| "not measured".to_owned());
         [
@@ -69,10 +69,15 @@ impl Report {
             ("memory", memory.clone()),
             ("kernel", kernel.clone()),
             ("file system", filesystem.clone()),
+            ("idle before the run", format!("{:.0} %{}", idle * 100.0, self.warning())),
             ("Orchestrix", orchestrix.clone()),
             ("Redis", peer(redis)),
             ("beanstalkd", peer(beanstalkd)),
         ]
+    }
+
+    fn warning(&self) -> &'static str {
+        if self.machine.was_quiet() { "" } else { ": too busy with other work to believe these figures" }
     }
 
     fn goal_rows(&self) -> Vec<Vec<String>> {
@@ -212,6 +217,7 @@ mod tests {
             memory: "8.0 GiB".to_owned(),
             kernel: "Linux 6".to_owned(),
             filesystem: "ext4 on /dev/x".to_owned(),
+            idle: 0.5,
             orchestrix: "0.1.0".to_owned(),
             redis: Some("7.0".to_owned()),
             beanstalkd: None,
@@ -232,6 +238,11 @@ mod tests {
         ));
         assert!(page.contains("| ≥ 20,000/s | 19,000/s | not reached |"), "{page}");
         assert!(page.contains("| beanstalkd | not measured |"));
+        assert!(
+            page.contains(
+                "| idle before the run | 50 %: too busy with other work to believe these figures |"
+            )
+        );
         assert!(!page.contains('{'), "everything is filled in");
     }
 
