@@ -1,11 +1,13 @@
-//! The HTTP interface of a node and `orchestrix serve`.
+//! The HTTP interface of a node, `orchestrix serve` and `orchestrix bench`.
 //!
 //! - [`http::start`] puts a node on a socket; tests and embedders use it directly.
 //! - [`serve`] is the whole process: settings, recovery, signals, exit codes.
+//! - [`bench`] measures that process beside its peers.
 //!
 //! **Invariant:** nothing here decides anything about tasks. Requests become calls of
 //! [`orchestrix_node::Node`], answers become JSON.
 
+pub mod bench;
 pub mod config;
 pub mod http;
 pub mod metrics;

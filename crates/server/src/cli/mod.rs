@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use orchestrix_client::Client;
-use orchestrix_server::{serve, tokens};
+use orchestrix_server::{bench, serve, tokens};
 
 use self::fail::{EXIT_CODES, Exit, Fail};
 use self::out::{Color, Format, Out};
@@ -112,6 +112,8 @@ enum Command {
     Nodes(overview::NodesArgs),
     /// Look at a data folder without a coordinator
     Journal(journal::JournalArgs),
+    /// Measure a coordinator beside Redis Streams and beanstalkd
+    Bench(bench::BenchArgs),
     /// Write a completion script for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -132,6 +134,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(args) => return serve::run(*args),
         Command::Token(command) => return tokens::run(&command),
         Command::Journal(args) => journal::run(&args, out),
+        Command::Bench(args) => measure(&args, format),
         Command::Completions(args) => completions::run(&args, out),
         Command::Submit(args) => with_client(&global, out, async |context| submit::run(args, &context).await),
         Command::Work(args) => with_client(&global, out, async |context| work::run(args, &context).await),
@@ -159,6 +162,14 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     ExitCode::from(exit as u8)
+}
+
+fn measure(args: &bench::BenchArgs, format: Format) -> Result<(), Fail> {
+    let output = match format {
+        Format::People => bench::Output::People,
+        Format::Json => bench::Output::Json,
+    };
+    bench::run(args, output).map_err(|error| Fail::new(Exit::Refused, format!("{error:#}")))
 }
 
 fn with_client(

@@ -1,0 +1,185 @@
+//! `orchestrix bench`: measures a coordinator beside its peers, in one run, on one machine.
+//!
+//! The parts, each in its file: `alone` (one client, beside what disk and network cost), `inprocess` (the
+//! library), `throughput` (many clients), `million` (a long queue). `load` drives all servers alike; `http`,
+//! `redis` and `beanstalkd` are what they understand; `figures` knows the goals, `report` writes them down.
+//!
+//! **Invariant:** nothing is measured in memory and called a disk, and every figure is from this run.
+
+mod alone;
+mod beanstalkd;
+mod disk;
+mod figures;
+mod http;
+mod inprocess;
+mod load;
+mod machine;
+mod million;
+mod payload;
+mod process;
+mod redis;
+mod report;
+mod setup;
+mod throughput;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use self::figures::{Figures, MILLION};
+use self::machine::Machine;
+use self::report::Report;
+use self::setup::{Setup, Size};
+
+/// The whole run, in a few minutes.
+const FULL: Size = Size { window: Duration::from_secs(2), rounds: 5, samples: 3_000, backlog: MILLION };
+/// A look, in less than a minute. Goals about a million tasks are held against fewer.
+const QUICK: Size = Size { window: Duration::from_millis(400), rounds: 2, samples: 500, backlog: 100_000 };
+
+/// What `bench` understands.
+#[derive(Clone, Debug, Default, Args)]
+#[command(
+    after_help = "EXAMPLES\n  orchestrix bench --quick\n  orchestrix bench --only in-process,batches --no-peers"
+)]
+pub struct BenchArgs {
+    /// Folder on a disk for everything that is stored; removed at the end [default: in ./target, or here]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    only: Vec<Part>,
+    /// Fewer tasks and shorter windows: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+    /// Without Redis and beanstalkd
+    #[arg(long)]
+    no_peers: bool,
+    /// Write the page for the documents
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Length of one window of load, in milliseconds
+    #[arg(long, value_name = "MS")]
+    window_ms: Option<u64>,
+    /// Tasks of the long queue
+    #[arg(long, value_name = "N")]
+    tasks: Option<usize>,
+    /// The binary whose `serve` is measured [default: this one]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What a synced write and a round trip cost; `alone` measures it too
+    Machine,
+    /// One client alone
+    Alone,
+    /// Through the library
+    InProcess,
+    /// Over HTTP, 256 tasks per call
+    Batches,
+    /// Over HTTP, one task per call
+    OneByOne,
+    /// A long queue
+    Million,
+}
+
+/// How the result is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Tables.
+    People,
+    /// One JSON value.
+    Json,
+}
+
+/// Measures, and writes the result to stdout. Takes minutes and all of the machine.
+///
+/// # Errors
+/// When something cannot be measured; never because a goal is not reached.
+pub fn run(args: &BenchArgs, output: Output) -> Result<()> {
+    let start = Instant::now();
+    let parent = data_folder(args.data.as_deref())?;
+    let folder = tempfile::Builder::new().prefix("orchestrix-bench-").tempdir_in(&parent)?;
+    machine::check_disk(folder.path())?;
+    let (redis, beanstalkd) = peers(args)?;
+    let facts = Machine::look(folder.path(), redis, beanstalkd)?;
+    let program = args.program.clone().map_or_else(std::env::current_exe, Ok)?;
+    let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, size(args))?;
+    let figures = measure(&setup, &args.only)?;
+    setup.finish();
+    let report = Report::new(facts, figures, start.elapsed().as_secs_f64());
+    tell(&report, output, args.write.as_deref())
+}
+
+/// Every part that was asked for, one after the other.
+fn measure(setup: &Setup, only: &[Part]) -> Result<Figures> {
+    let wanted = |part: Part| only.is_empty() || only.contains(&part);
+    let mut figures = Figures { backlog: setup.backlog, all: Vec::new() };
+    if wanted(Part::Alone) {
+        figures.add(alone::measure_alone(setup).context("one client alone")?);
+    } else if wanted(Part::Machine) {
+        figures.add(alone::measure_machine(setup).context("the machine")?);
+    }
+    if wanted(Part::InProcess) {
+        figures.add(inprocess::measure(&setup.data, setup.window, |step| setup.step(step))?);
+    }
+    if wanted(Part::Batches) {
+        figures.add(throughput::measure_batches(setup).context("batches")?);
+    }
+    if wanted(Part::OneByOne) {
+        figures.add(throughput::measure_one_by_one(setup).context("one by one")?);
+    }
+    if wanted(Part::Million) {
+        figures.add(million::measure(setup).context("a long queue")?);
+    }
+    Ok(figures)
+}
+
+fn size(args: &BenchArgs) -> Size {
+    let mut size = if args.quick { QUICK } else { FULL };
+    if let Some(ms) = args.window_ms {
+        size.window = Duration::from_millis(ms);
+    }
+    if let Some(tasks) = args.tasks {
+        size.backlog = tasks;
+    }
+    size
+}
+
+/// The versions of the peers; looking for them first fails early.
+fn peers(args: &BenchArgs) -> Result<(Option<String>, Option<String>)> {
+    if args.no_peers {
+        return Ok((None, None));
+    }
+    Ok((Some(redis::version()?), Some(beanstalkd::version()?)))
+}
+
+/// Where data goes: what was asked for, else where builds go, else here.
+fn data_folder(asked: Option<&Path>) -> Result<PathBuf> {
+    let target = Path::new("target");
+    let folder = match asked {
+        Some(folder) => folder,
+        None if target.is_dir() => target,
+        None => Path::new("."),
+    };
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder.canonicalize()?)
+}
+
+fn tell(report: &Report, output: Output, page: Option<&Path>) -> Result<()> {
+    if let Some(page) = page {
+        ensure!(!report.goals.is_empty(), "nothing was measured that the page could tell");
+        fs::write(page, report.page()).with_context(|| format!("cannot write {}", page.display()))?;
+    }
+    let text = match output {
+        Output::People => report.text(),
+        Output::Json => format!("{}\n", serde_json::to_string(report)?),
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}

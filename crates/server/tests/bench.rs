@@ -1,0 +1,51 @@
+//! `orchestrix bench` from outside, as small as it gets.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder on the disk that the build is on.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn bench(data: &tempfile::TempDir, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+    command.args(["bench", "--json", "--quick", "--no-peers", "--window-ms", "60", "--data"]);
+    command.arg(data.path()).args(args).output().unwrap()
+}
+
+fn measures(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let all = report["figures"]["all"].as_array().unwrap();
+    all.iter().map(|figure| figure["measure"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_real_server_is_measured_in_batches_and_one_by_one_and_nothing_is_left_behind() {
+    let data = folder();
+    let output = bench(&data, &["--only", "batches,one-by-one"]);
+    assert_eq!(measures(&output), ["batches", "one_by_one", "one_by_one"]);
+    assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn one_client_alone_is_measured_with_what_the_machine_costs_and_written_down() {
+    let data = folder();
+    let page: PathBuf = data.path().join("page.md");
+    let output = bench(&data, &["--only", "alone", "--write", page.to_str().unwrap()]);
+    assert_eq!(measures(&output), ["sync_p50", "round_trip_p50", "submit_p50", "submit_p99"]);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("| one client alone submits (p50), relative to one sync and one round trip |"));
+}
+
+#[test]
+fn memory_is_not_taken_for_a_disk() {
+    let Ok(data) = tempfile::tempdir_in("/dev/shm") else { return };
+    let output = bench(&data, &["--only", "machine"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is in memory"));
+}
