@@ -248,7 +248,8 @@ async fn output_is_numbered_capped_and_kept_apart_by_attempt() {
 async fn output_that_a_crash_left_behind_is_deleted_at_the_next_start() {
     let folder = TempDir::new().unwrap();
     start(folder.path()).0.stop().await.unwrap();
-    let disk = || std::sync::Arc::new(orchestrix_engine::disk::RealDisk::open(folder.path().join("data")).unwrap());
+    let disk =
+        || std::sync::Arc::new(orchestrix_engine::disk::RealDisk::open(folder.path().join("data")).unwrap());
     let logs = orchestrix_engine::file::FileLogs::open(disk()).unwrap();
     orchestrix_engine::Logs::append(&logs, TaskId(77), orchestrix_core::LeaseId(78), 0, b"whose?").unwrap();
     drop(logs);

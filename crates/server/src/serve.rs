@@ -237,3 +237,20 @@ fn journal_line(recovered: &Recovered) -> String {
         (events, None) => format!("{events} events recovered in {took} ms"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_that_stops_by_itself_ends_the_process_with_a_complaint() {
+        let (node, _) = orchestrix_node::open(&Storage::Memory, Options::default()).unwrap();
+        let serving =
+            http::start(([127, 0, 0, 1], 0).into(), node.clone(), http::Options::default()).unwrap();
+        let mut signals = Signals::take().unwrap();
+        node.stop().await.unwrap();
+        let ended = run_until_stopped(&mut signals, &node, serving).await.unwrap_err();
+        assert_eq!(ended.code, 1);
+        assert!(ended.why.contains("the node has stopped"), "{}", ended.why);
+    }
+}

@@ -182,3 +182,49 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
 pub(crate) fn item_problem(refusal: &Refusal) -> ItemProblem {
     ItemProblem { code: refusal.code().to_owned(), detail: refusal.to_string() }
 }
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::{Key, LeaseId, TaskId, TaskState};
+
+    use super::*;
+
+    #[test]
+    fn every_meaning_has_its_status_and_its_code() {
+        let (task, lease) = (TaskId(7), LeaseId(8));
+        let refused = |refusal| Fault::Node(Error::Refused(refusal));
+        let text = || "why".to_owned();
+        for (fault, status, code, again) in [
+            (refused(Refusal::Invalid { field: "queue", problem: text() }), 400, "invalid", false),
+            (refused(Refusal::TooLarge { field: "payload", bytes: 2, max: 1 }), 413, "too_large", false),
+            (refused(Refusal::NotFound(task)), 404, "not_found", false),
+            (refused(Refusal::StaleLease { task, lease, why: "late" }), 409, "stale_lease", false),
+            (refused(Refusal::KeyConflict { key: Key::new("k").unwrap(), task }), 409, "key_conflict", false),
+            (refused(Refusal::NotFailed { task, state: TaskState::Waiting }), 409, "not_failed", false),
+            (refused(Refusal::Finished { task, state: TaskState::Completed }), 409, "finished", false),
+            (refused(Refusal::Internal), 500, "internal", false),
+            (Fault::Node(Error::Overloaded), 503, "overloaded", true),
+            (Fault::Node(Error::StorageFull), 507, "storage_full", false),
+            (Fault::Node(Error::Stopping), 503, "stopping", true),
+            (Fault::Node(Error::OutcomeUnknown), 503, "outcome_unknown", true),
+            (Fault::Invalid(text()), 400, "invalid", false),
+            (Fault::Unauthorized(text()), 401, "unauthorized", false),
+            (Fault::Forbidden(text()), 403, "forbidden", false),
+            (Fault::NoRoute, 404, "not_found", false),
+            (Fault::OtherMethod("GET"), 405, "method_not_allowed", false),
+            (Fault::Timeout, 408, "timeout", false),
+            (Fault::BodyTooLarge { max: 1 }, 413, "too_large", false),
+            (Fault::UrlTooLong { max: 1 }, 414, "too_large", false),
+            (Fault::HeadersTooLarge { max: 1 }, 431, "too_large", false),
+            (Fault::MediaType(text()), 415, "unsupported_media_type", false),
+            (Fault::RateLimited(text()), 429, "rate_limited", true),
+            (Fault::Overloaded(text()), 503, "overloaded", true),
+            (Fault::Internal, 500, "internal", false),
+        ] {
+            let told = fault.told("id");
+            assert_eq!((told.status.as_u16(), told.problem.code.as_str(), told.again), (status, code, again));
+            assert_eq!(told.problem.status, status);
+            assert!(!told.problem.detail.is_empty() && !told.problem.title.is_empty());
+        }
+    }
+}
