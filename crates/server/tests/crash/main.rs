@@ -4,11 +4,7 @@
 //! acknowledged is there, what was refused or unknown is there at most once, and no task has two outcomes.
 //! `ROUNDS=1000 SEED=7 make crash` runs more of it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise and tells its figures"
-)]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
