@@ -68,12 +68,19 @@ async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     }
 }
 
-/// A missing type is taken for JSON; another one is a mistake, or a form of a foreign page.
+/// Types that are taken for JSON: what says so, and what simple tools put there without being asked. Forms of
+/// foreign pages use those too; they are told apart by their origin.
+const SIMPLE_TOOLS: [&str; 2] = ["application/x-www-form-urlencoded", "text/plain"];
+
+/// A missing type is taken for JSON; one that says something else is a mistake.
 fn check_media_type(headers: &HeaderMap) -> Result<(), Fault> {
     let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = given.to_str().unwrap_or("not readable");
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if essence == "application/json" || essence.starts_with("application/") && essence.ends_with("+json") {
+    if SIMPLE_TOOLS.contains(&essence.as_str())
+        || essence == "application/json"
+        || essence.starts_with("application/") && essence.ends_with("+json")
+    {
         return Ok(());
     }
     let hint = "send the body with `content-type: application/json`";
