@@ -11,6 +11,9 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Time since some moment in the past. Goes on while the machine is suspended, never jumps.
     fn boot(&self) -> Duration;
 
+    /// Processor time that the calling thread has used.
+    fn busy(&self) -> Duration;
+
     /// Time since the Unix epoch, as far as this machine knows. May jump either way.
     fn wall(&self) -> Duration;
 }
@@ -21,13 +24,21 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn boot(&self) -> Duration {
-        let time = clock_gettime(ClockId::Boottime);
-        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+        read(ClockId::Boottime)
+    }
+
+    fn busy(&self) -> Duration {
+        read(ClockId::ThreadCPUTime)
     }
 
     fn wall(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// The time of one term: begins at the wall clock, or at the last event if that is later, and then follows
@@ -83,6 +94,9 @@ mod tests {
     impl Clock for SetClock {
         fn boot(&self) -> Duration {
             self.0.lock().unwrap().0
+        }
+        fn busy(&self) -> Duration {
+            Duration::ZERO
         }
         fn wall(&self) -> Duration {
             self.0.lock().unwrap().1

@@ -2,8 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::options::Options;
 use crate::runner::{Runner, Running, SnapshotPlan};
 use crate::stats::Stats;
-use crate::writer::{Work, Writer};
+use crate::writer::{self, Writer};
 
 /// What the journal and the logs stand on.
 #[derive(Clone, Debug)]
@@ -204,54 +204,47 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
     desk.set_space(journal.space());
     desk.start_term(epoch, term_clock.now());
 
-    let runner = Runner {
-        desk,
-        term_clock,
-        clock: Arc::clone(&clock),
-        inputs: asked,
-        wake: inputs.clone(),
-        writer: works,
-        acks: heard,
-        running: Arc::clone(&running),
-        snapshots: Some(journal.snapshots()),
-        snapshot,
-        writer_free: true,
-    };
-    let writer = Writer {
+    let snapshots = Some(journal.snapshots());
+    let writer = Arc::new(Mutex::new(Writer {
         journal,
-        acks,
-        wake: inputs.clone(),
         events: Arc::clone(&events),
         logs: Arc::clone(&logs),
         running: Arc::clone(&running),
         stats: Arc::clone(&stats),
+        clock: Arc::clone(&clock),
+    }));
+    let runner = Runner {
+        desk,
+        term_clock,
         clock,
+        inputs: asked,
+        wake: inputs.clone(),
+        writer: Arc::clone(&writer),
+        works,
+        acks: heard,
+        running: Arc::clone(&running),
+        snapshots,
+        snapshot,
+        writer_free: true,
+        rested: true,
     };
-    start_threads(runner, writer, handed, &running)?;
-    Ok(Node { inputs, events, logs, stats, running })
-}
-
-/// The loop ends first, when it is told to; the writer when nothing can come from the loop any more.
-fn start_threads(
-    runner: Runner,
-    writer: Writer,
-    handed: Receiver<Work>,
-    running: &Arc<Running>,
-) -> Result<(), Failure> {
-    let (ended, logs) = (Arc::clone(running), Arc::clone(&writer.logs));
+    let wake = inputs.clone();
+    let (ended, open_logs) = (Arc::clone(&running), Arc::clone(&logs));
     spawn("orchestrix-journal", move || {
-        let result = guarded("the journal's thread", || writer.run(&handed));
-        logs.close();
+        let result = guarded("the journal's thread", || writer::run(&writer, &handed, &acks, &wake));
         // Callers whose answers are still in the channel hear that the outcome is unknown.
         drop(handed);
+        drop(writer);
+        open_logs.close();
         ended.end(result);
     })?;
-    let ended = Arc::clone(running);
+    let ended = Arc::clone(&running);
     spawn("orchestrix-loop", move || {
         if let Err(failure) = guarded("the decision loop", || runner.run()) {
             ended.end(Err(failure));
         }
-    })
+    })?;
+    Ok(Node { inputs, events, logs, stats, running })
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

@@ -30,7 +30,7 @@ impl Default for Options {
             retention: Retention { done_ms: 86_400_000, failed_ms: 7 * 86_400_000, count: 250_000 },
             queue_max: 8_192,
             polls_max: 20_000,
-            snapshot_bytes: 64 << 20,
+            snapshot_bytes: 128 << 20,
             event_ring_bytes: 8 << 20,
             log_task_bytes: 10 << 20,
             log_line_bytes: 16 << 10,

@@ -3,9 +3,9 @@
 //! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestrix_core::{Position, Timestamp};
@@ -18,12 +18,15 @@ use crate::node::Caller;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::Snapshotting;
-use crate::writer::{Ack, Work};
+use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
 const INPUTS_PER_TURN: usize = 1_024;
 /// The longest wait for a question; bounds how late a step of the clock is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// After this long without a question the journal notes down how far it is durable.
+const REST: Duration = Duration::from_millis(50);
 
 /// What reaches the loop.
 pub(crate) enum Input {
@@ -83,14 +86,18 @@ pub(crate) struct Runner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Receiver<Input>,
     pub(crate) wake: SyncSender<Input>,
-    pub(crate) writer: SyncSender<Work>,
+    /// Shared with its thread; taken here only while that has nothing to do.
+    pub(crate) writer: Arc<Mutex<Writer>>,
+    pub(crate) works: SyncSender<Work>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
     /// Not here while a snapshot is written.
     pub(crate) snapshots: Option<Box<dyn Snapshots>>,
     pub(crate) snapshot: SnapshotPlan,
-    /// Whether the writer has nothing to do.
+    /// Whether the writer's thread has nothing to do.
     pub(crate) writer_free: bool,
+    /// Whether the journal has noted down how far it is durable.
+    pub(crate) rested: bool,
 }
 
 /// When the next snapshot is due, and the one under way.
@@ -120,26 +127,42 @@ impl SnapshotPlan {
 impl Runner {
     /// Decides until told to stop, then sends home who waits.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
+        let ended = self.decide_until_stopped();
+        // Whoever holds snapshots holds the folder; the next node may start as soon as this one has stopped.
+        self.snapshots = None;
+        if let Some(under_way) = self.snapshot.under_way.take() {
+            under_way.give_up();
+        }
+        ended
+    }
+
+    fn decide_until_stopped(&mut self) -> Result<(), Failure> {
         loop {
             let input = self.wait();
-            let start = self.clock.boot();
+            let (start, busy) = (self.clock.boot(), self.clock.busy());
             let now = self.term_clock.now();
+            let idle = matches!(input, Err(RecvTimeoutError::Timeout));
             if self.take(input, now)?.is_break() {
                 return self.stop();
             }
             self.desk.tick(now);
             self.hear(now);
-            self.hand_over()?;
+            self.hand_over(now)?;
+            self.rest_if_idle(idle)?;
             self.continue_snapshot()?;
-            let took = u64::try_from(self.clock.boot().saturating_sub(start).as_micros()).unwrap_or(u64::MAX);
+            let took = micros(self.clock.boot(), start);
             self.desk.stats.turn.observe_us(took);
             self.desk.stats.turn_max_us.raise(took);
+            self.desk.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
         }
     }
 
     /// Waits for a question, or until something is due.
     fn wait(&mut self) -> Result<Input, RecvTimeoutError> {
-        if self.desk.has_turn() && !self.writer_free {
+        if self.desk.has_turn() && self.writer_free {
+            return Ok(Input::Wake);
+        }
+        if self.desk.has_turn() {
             self.running.wants_ack.store(true, Ordering::SeqCst);
             // The writer may have finished before it could see the wish.
             let now = self.term_clock.now();
@@ -152,8 +175,9 @@ impl Runner {
             return self.inputs.recv_timeout(Duration::from_micros(100));
         }
         let now = self.term_clock.now();
-        let due = self.desk.next_due().map_or(WAIT_MAX, |due| Duration::from_millis(due.since(now)));
-        self.inputs.recv_timeout(due.min(WAIT_MAX))
+        let longest = if self.rested { WAIT_MAX } else { REST };
+        let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
+        self.inputs.recv_timeout(due.min(longest))
     }
 
     fn take(
@@ -202,19 +226,27 @@ impl Runner {
     }
 
     /// Gives the turn to the writer, if both are ready.
-    fn hand_over(&mut self) -> Result<(), Failure> {
+    fn hand_over(&mut self, now: Timestamp) -> Result<(), Failure> {
         if !self.writer_free || !self.desk.has_turn() {
             return Ok(());
         }
         let turn = self.desk.take_turn();
         self.snapshot.since_bytes += turn.records.len() as u64;
         let (count, term) = (turn.count, self.desk.state().term());
-        self.writer_free = false;
-        self.send(Work::Turn { turn, term })?;
+        self.rested &= count == 0;
         if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
             self.snapshot.since_bytes = 0;
             let position = self.desk.state().position();
             self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
+        }
+        let alone = turn.replies.len() <= 1;
+        let work = Work::Turn { turn, term };
+        if alone {
+            let ack = writer::lock(&self.writer).work(work)?;
+            self.acknowledged(ack, now);
+        } else {
+            self.writer_free = false;
+            self.send(work)?;
         }
         Ok(())
     }
@@ -225,11 +257,21 @@ impl Runner {
             let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
             self.acknowledged(ack, now);
         }
-        self.hand_over()
+        self.hand_over(now)
+    }
+
+    /// After a pause the journal notes down how far it is durable.
+    fn rest_if_idle(&mut self, idle: bool) -> Result<(), Failure> {
+        if !idle || self.rested || !self.writer_free {
+            return Ok(());
+        }
+        self.rested = true;
+        self.writer_free = false;
+        self.send(Work::Rest)
     }
 
     fn send(&self, work: Work) -> Result<(), Failure> {
-        self.writer.send(work).map_err(|_| Failure::new("the journal has stopped".to_owned()))
+        self.works.send(work).map_err(|_| Failure::new("the journal has stopped".to_owned()))
     }
 
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
@@ -257,7 +299,7 @@ impl Runner {
     }
 
     /// Refuses what is new, answers what was asked, and lets the writer finish.
-    fn stop(mut self) -> Result<(), Failure> {
+    fn stop(&mut self) -> Result<(), Failure> {
         self.running.begin_stop();
         let now = self.term_clock.now();
         self.desk.dismiss(now);
@@ -265,7 +307,7 @@ impl Runner {
             let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
             self.acknowledged(ack, now);
         }
-        self.hand_over()?;
+        self.hand_over(now)?;
         for input in self.inputs.try_iter() {
             if let Input::Ask(_, to) = input {
                 // A caller who left does not need to hear it.
@@ -274,4 +316,8 @@ impl Runner {
         }
         Ok(())
     }
+}
+
+fn micros(end: Duration, start: Duration) -> u64 {
+    u64::try_from(end.saturating_sub(start).as_micros()).unwrap_or(u64::MAX)
 }

@@ -87,6 +87,13 @@ impl Snapshotting {
         }
     }
 
+    /// Ends it without a snapshot, and waits until its thread has let go of everything.
+    pub(crate) fn give_up(self) {
+        drop(self.pieces);
+        // Whether it failed or was just finished does not matter any more.
+        let _ = self.done.recv();
+    }
+
     /// Whether there is more to hand out.
     pub(crate) fn is_handing_out(&self) -> bool {
         self.pieces.is_some()

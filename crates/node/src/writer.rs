@@ -1,8 +1,11 @@
-//! The thread that makes turns durable, in order, and then sends what may be sent.
+//! Makes turns durable, in order, and then sends what may be sent.
+//!
+//! Under load this happens on a thread of its own, while the loop decides the next turn. When only one caller
+//! waits, the loop does it itself: handing a turn to another thread and back costs as much as half a sync.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestrix_core::{LeaseId, TaskId, Term};
@@ -18,14 +21,18 @@ use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
 
-/// After this long without a turn the journal notes down how far it is durable.
-const REST: Duration = Duration::from_millis(50);
 /// How often a turn is tried again while the disk is full.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 
 /// What the loop gives to the writer.
 pub(crate) enum Work {
-    Turn { turn: Turn<Caller>, term: Term },
+    Turn {
+        turn: Turn<Caller>,
+        term: Term,
+    },
+    /// Nothing happened for a while: note down how far the journal is durable.
+    Rest,
+    /// There is a new snapshot: drop what is not needed any more.
     Truncate,
 }
 
@@ -40,8 +47,6 @@ pub(crate) struct Ack {
 
 pub(crate) struct Writer {
     pub(crate) journal: Box<dyn Journal>,
-    pub(crate) acks: Sender<Ack>,
-    pub(crate) wake: SyncSender<Input>,
     pub(crate) events: Arc<EventFeed>,
     pub(crate) logs: Arc<TaskLogs>,
     pub(crate) running: Arc<Running>,
@@ -49,33 +54,49 @@ pub(crate) struct Writer {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-impl Writer {
-    /// Works until the loop hangs up, then notes down that all is durable.
-    pub(crate) fn run(mut self, works: &Receiver<Work>) -> Result<(), Failure> {
-        let mut rested = true;
-        loop {
-            let work = if rested {
-                works.recv().map_err(|_| RecvTimeoutError::Disconnected)
-            } else {
-                works.recv_timeout(REST)
-            };
-            match work {
-                Ok(Work::Turn { turn, term }) => {
-                    rested &= turn.count == 0;
-                    self.turn(turn, term)?;
-                }
-                Ok(Work::Truncate) => self.truncate(),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.journal.rest()?;
-                    rested = true;
-                }
-                Err(RecvTimeoutError::Disconnected) => return Ok(self.journal.rest()?),
-            }
+/// Works until the loop hangs up, then notes down that all is durable.
+pub(crate) fn run(
+    writer: &Mutex<Writer>,
+    works: &Receiver<Work>,
+    acks: &Sender<Ack>,
+    wake: &SyncSender<Input>,
+) -> Result<(), Failure> {
+    for work in works {
+        let mut writer = lock(writer);
+        let ack = writer.work(work)?;
+        let urgent = !ack.abandoned.is_empty();
+        // The loop is gone only when the node stops; then nobody needs to know.
+        let _ = acks.send(ack);
+        if urgent || writer.running.wants_ack.swap(false, Ordering::SeqCst) {
+            let _ = wake.try_send(Input::Wake);
         }
     }
+    Ok(lock(writer).journal.rest()?)
+}
 
-    /// Writes, then answers, then tells the loop.
-    fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<(), Failure> {
+/// The loop takes the writer only while its thread has nothing to do, so nobody waits here.
+pub(crate) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Writer {
+    pub(crate) fn work(&mut self, work: Work) -> Result<Ack, Failure> {
+        let abandoned = match work {
+            Work::Turn { turn, term } => self.turn(turn, term)?,
+            Work::Rest => {
+                self.journal.rest()?;
+                Vec::new()
+            }
+            Work::Truncate => {
+                self.truncate();
+                Vec::new()
+            }
+        };
+        Ok(Ack { end: self.journal.end(), space: self.journal.space(), abandoned })
+    }
+
+    /// Writes, then answers. Gives back the leases that nobody took.
+    fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
         let Turn { records, count, replies, purged } = turn;
         if count > 0 {
             let batch = Batch { previous: self.journal.end(), term, count, records };
@@ -85,8 +106,7 @@ impl Writer {
         }
         let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
         self.logs.forget(purged);
-        self.tell(abandoned);
-        Ok(())
+        Ok(abandoned)
     }
 
     fn append(&mut self, batch: &Batch) -> Result<(), Failure> {
@@ -128,16 +148,6 @@ impl Writer {
         Ok(())
     }
 
-    fn tell(&self, abandoned: Vec<(TaskId, LeaseId)>) {
-        let urgent = !abandoned.is_empty();
-        let ack = Ack { end: self.journal.end(), space: self.journal.space(), abandoned };
-        // The loop is gone only when the node stops; then nobody needs to know.
-        let _ = self.acks.send(ack);
-        if urgent || self.running.wants_ack.swap(false, Ordering::SeqCst) {
-            let _ = self.wake.try_send(Input::Wake);
-        }
-    }
-
     fn truncate(&mut self) {
         match self.journal.truncate() {
             Ok(floor) => tracing::debug!(%floor, "dropped what two snapshots cover"),
@@ -145,7 +155,6 @@ impl Writer {
                 tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")
             }
         }
-        self.tell(Vec::new());
     }
 }
 
