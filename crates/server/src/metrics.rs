@@ -43,7 +43,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 36] = [
+pub const ROWS: [Row; 37] = [
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
@@ -121,6 +121,11 @@ pub const ROWS: [Row; 36] = [
         "orchestrix_turn_max_microseconds",
         "The longest time the decision loop was busy without a look at new requests.",
         |s| &s.turn_max_us,
+    ),
+    gauge(
+        "orchestrix_turn_busy_max_microseconds",
+        "The same in processor time of the loop: waiting for a processor does not count.",
+        |s| &s.turn_busy_max_us,
     ),
 ];
 
