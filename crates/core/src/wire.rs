@@ -1,6 +1,7 @@
 //! The JSON of the HTTP interface: requests, answers and problems, shared by the server and its clients.
 //!
-//! Requests refuse unknown fields. Times are `*_at` in Unix milliseconds, durations `*_ms`; ids are numbers.
+//! Requests refuse unknown fields; answers may get more of them, so that an older client reads a newer server.
+//! Times are `*_at` in Unix milliseconds, durations `*_ms`; ids are numbers.
 //! Sizes and ranges are checked by [`crate::Command`], in one place for every way in.
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,6 @@ use crate::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Term, Timesta
 macro_rules! wire {
     ($($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* })*) => {$(
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
         #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         $(#[$meta])*
         pub struct $name { $($body)* }
@@ -20,6 +20,7 @@ macro_rules! wire {
 
 wire! {
     /// A task to be done: the body of `POST /v1/tasks`.
+    #[serde(deny_unknown_fields)]
     pub struct Submit {
         pub queue: Name,
         pub payload: Json,
@@ -45,6 +46,7 @@ wire! {
 
     /// How long a failed task waits: `base_ms × factor ^ (attempt − 1)`, at most `max_ms`, less up to a tenth.
     #[derive(Copy, minicbor::Encode, minicbor::Decode)]
+    #[serde(deny_unknown_fields)]
     pub struct Backoff {
         #[n(0)]
         #[serde(default = "default_base_ms")]
@@ -65,11 +67,13 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/batch`.
+    #[serde(deny_unknown_fields)]
     pub struct SubmitBatch {
         pub tasks: Vec<Submit>,
     }
 
     /// The body of `POST /v1/queues/{queue}/lease`.
+    #[serde(deny_unknown_fields)]
     pub struct LeaseQueue {
         pub worker: Name,
         #[serde(default = "default_max")]
@@ -88,6 +92,7 @@ wire! {
     }
 
     /// The body of `POST /v1/lease`: the same from several queues.
+    #[serde(deny_unknown_fields)]
     pub struct LeaseQueues {
         pub queues: Vec<Name>,
         pub worker: Name,
@@ -122,6 +127,7 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/{id}/heartbeat`.
+    #[serde(deny_unknown_fields)]
     pub struct Heartbeat {
         pub lease_id: LeaseId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,6 +147,7 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/{id}/complete`.
+    #[serde(deny_unknown_fields)]
     pub struct Complete {
         pub lease_id: LeaseId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -150,6 +157,7 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/{id}/fail`.
+    #[serde(deny_unknown_fields)]
     pub struct Fail {
         pub lease_id: LeaseId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,6 +169,7 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/{id}/release`.
+    #[serde(deny_unknown_fields)]
     pub struct Release {
         pub lease_id: LeaseId,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,11 +190,13 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/complete/batch`.
+    #[serde(deny_unknown_fields)]
     pub struct CompleteBatch {
         pub items: Vec<CompleteItem>,
     }
 
     /// One completion of a batch.
+    #[serde(deny_unknown_fields)]
     pub struct CompleteItem {
         pub task_id: TaskId,
         pub lease_id: LeaseId,
@@ -194,6 +205,7 @@ wire! {
     }
 
     /// The body of `POST /v1/workers/{worker}/heartbeat`.
+    #[serde(deny_unknown_fields)]
     pub struct WorkerHeartbeat {
         pub leases: Vec<LeaseId>,
     }
@@ -311,6 +323,7 @@ wire! {
     }
 
     /// The body of `POST /v1/tasks/{id}/logs`.
+    #[serde(deny_unknown_fields)]
     pub struct LogAppend {
         pub lease_id: LeaseId,
         pub lines: Vec<LogText>,
@@ -320,6 +333,7 @@ wire! {
     }
 
     /// One line of output.
+    #[serde(deny_unknown_fields)]
     pub struct LogText {
         pub text: String,
         #[serde(default)]

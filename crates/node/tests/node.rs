@@ -245,6 +245,25 @@ async fn output_is_numbered_capped_and_kept_apart_by_attempt() {
 }
 
 #[tokio::test]
+async fn workers_are_known_by_their_leases_after_a_restart_and_seen_again_when_they_are_heard() {
+    let folder = TempDir::new().unwrap();
+    let (node, _) = start(folder.path());
+    node.submit(task("1")).await.unwrap();
+    let leased = node.lease(LeaseQueues { capacity: Some(4), ..request(0) }).await.unwrap().leases.remove(0);
+    let before = node.workers().await.unwrap().workers.remove(0);
+    assert_eq!((before.leases, before.capacity), (1, Some(4)));
+    assert!(before.seen_at.0 > 0);
+    node.stop().await.unwrap();
+
+    let (node, _) = start(folder.path());
+    let silent = node.workers().await.unwrap().workers.remove(0);
+    assert_eq!((silent.worker, silent.leases, silent.seen_at.0, silent.capacity), (name("w"), 1, 0, None));
+    node.heartbeat_worker(name("w"), vec![leased.lease_id]).await.unwrap();
+    assert!(node.workers().await.unwrap().workers[0].seen_at >= before.seen_at);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn output_that_a_crash_left_behind_is_deleted_at_the_next_start() {
     let folder = TempDir::new().unwrap();
     start(folder.path()).0.stop().await.unwrap();

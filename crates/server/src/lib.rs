@@ -2,7 +2,7 @@
 //!
 //! - [`http::start`] puts a node on a socket; tests and embedders use it directly.
 //! - [`serve`] is the whole process: settings, recovery, signals, exit codes.
-//! - [`bench`] measures that process beside its peers.
+//! - [`mod@bench`] measures that process beside its peers.
 //!
 //! **Invariant:** nothing here decides anything about tasks. Requests become calls of
 //! [`orchestrix_node::Node`], answers become JSON.
