@@ -13,7 +13,7 @@ pub use crate::wire::Outcome;
 /// A question to the rules: may this happen?
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// `request` is [`request_hash`] of the task; it matters only with a key.
+    /// `request` is the hash of all fields of the task, see [`Command::submit`]; it matters only with a key.
     Submit {
         task: Box<Submit>,
         request: [u8; 16],
