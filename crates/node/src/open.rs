@@ -227,7 +227,6 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         snapshot,
         writer_free: true,
         rested: true,
-        answered_alone: false,
     };
     let wake = inputs.clone();
     let (ended, open_logs) = (Arc::clone(&running), Arc::clone(&logs));

@@ -28,9 +28,6 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 /// After this long without a question the journal notes down how far it is durable.
 const REST: Duration = Duration::from_millis(50);
 
-/// How long the loop stays awake for the next question of a caller who is alone.
-const WATCH: Duration = Duration::from_micros(100);
-
 /// What reaches the loop.
 pub(crate) enum Input {
     Ask(Ask, Caller),
@@ -101,8 +98,6 @@ pub(crate) struct Runner {
     pub(crate) writer_free: bool,
     /// Whether the journal has noted down how far it is durable.
     pub(crate) rested: bool,
-    /// Whether the last turn had one answer.
-    pub(crate) answered_alone: bool,
 }
 
 /// When the next snapshot is due, and the one under way.
@@ -180,28 +175,9 @@ impl Runner {
             return self.inputs.recv_timeout(Duration::from_micros(100));
         }
         let now = self.term_clock.now();
-        if let Some(input) = self.watch_for_the_next() {
-            return Ok(input);
-        }
         let longest = if self.rested { WAIT_MAX } else { REST };
         let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
         self.inputs.recv_timeout(due.min(longest))
-    }
-
-    /// A caller who was just answered alone often asks again at once: to be awake then saves the time that it
-    /// takes to be woken, at the price of a little processor time.
-    fn watch_for_the_next(&mut self) -> Option<Input> {
-        if !std::mem::take(&mut self.answered_alone) {
-            return None;
-        }
-        let start = self.clock.boot();
-        while self.clock.boot().saturating_sub(start) < WATCH {
-            if let Ok(input) = self.inputs.try_recv() {
-                return Some(input);
-            }
-            std::hint::spin_loop();
-        }
-        None
     }
 
     fn take(
@@ -265,7 +241,6 @@ impl Runner {
         }
         let alone = turn.replies.len() <= 1;
         let work = Work::Turn { turn, term };
-        self.answered_alone = alone && count > 0;
         if alone {
             let ack = writer::lock(&self.writer).work(work)?;
             self.acknowledged(ack, now);
