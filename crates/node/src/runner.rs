@@ -199,6 +199,7 @@ impl Runner {
             }
             if self.desk.is_full() {
                 self.hand_over_full(now)?;
+                break;
             }
             next = self.inputs.try_recv().ok();
         }
