@@ -34,9 +34,7 @@ impl Json {
 
     fn from_raw(raw: &RawValue) -> Result<Self, String> {
         let text = raw.get();
-        // Text with few brackets cannot be deep, and counting them is much faster than following them.
-        let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
-        if brackets > JSON_DEPTH_MAX && depth(text) > JSON_DEPTH_MAX {
+        if is_deeper(text.as_bytes(), JSON_DEPTH_MAX) {
             return Err(format!("JSON is nested deeper than {JSON_DEPTH_MAX} levels"));
         }
         Ok(Self(Arc::from(text)))
@@ -55,10 +53,17 @@ pub fn canonical_hash(json: &str) -> [u8; 16] {
     hash
 }
 
-/// How deep arrays and objects are nested in valid JSON.
-fn depth(json: &str) -> usize {
+/// Whether arrays and objects are nested deeper than `levels`, in JSON or in what pretends to be.
+#[must_use]
+pub fn is_deeper(json: &[u8], levels: usize) -> bool {
+    // Text with few brackets cannot be deep, and counting them is much faster than following them.
+    let brackets = json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    brackets > levels && depth(json) > levels
+}
+
+fn depth(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in json.bytes() {
+    for byte in json {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,

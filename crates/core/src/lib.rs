@@ -31,7 +31,7 @@ pub use command::{Command, Decision, Lease, Outcome, Retention};
 pub use event::*;
 pub use explain::Place;
 pub use ids::*;
-pub use json::{Json, canonical_hash};
+pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, Name};
 pub use refusal::Refusal;
 pub use snapshot::{SnapshotError, SnapshotLoader};

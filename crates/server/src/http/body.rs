@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use orchestrix_core::is_deeper;
 use orchestrix_core::limits::JSON_DEPTH_MAX;
 use serde::de::DeserializeOwned;
 
@@ -92,7 +93,7 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     if body.is_empty() {
         return Err(Fault::Invalid("the body is empty; JSON is expected".to_owned()));
     }
-    if depth(body) > JSON_DEPTH_MAX + ENVELOPE_LEVELS {
+    if is_deeper(body, JSON_DEPTH_MAX + ENVELOPE_LEVELS) {
         return Err(Fault::Invalid(format!("the body is nested deeper than {JSON_DEPTH_MAX} levels")));
     }
     serde_json::from_slice(body).map_err(|error| Fault::Invalid(explain::<T>(body, &error)))
@@ -121,25 +122,6 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Strin
         }
         Ok(_) | Err(_) => error.to_string(),
     }
-}
-
-/// How deep arrays and objects are nested, in JSON or in what pretends to be.
-fn depth(body: &[u8]) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in body {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
 }
 
 #[cfg(test)]
