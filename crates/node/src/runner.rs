@@ -185,13 +185,14 @@ impl Runner {
         first: Result<Input, RecvTimeoutError>,
         now: Timestamp,
     ) -> Result<ControlFlow<()>, Failure> {
-        let mut next = match first {
+        let mut first = match first {
             Ok(input) => Some(input),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(ControlFlow::Break(())),
         };
         for _ in 0..INPUTS_PER_TURN {
-            match next {
+            // What is taken out of the line here is answered: nothing is received that is not looked at.
+            match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(ask, to)) => self.desk.ask(ask, to, now),
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return Ok(ControlFlow::Break(())),
@@ -201,7 +202,6 @@ impl Runner {
                 self.hand_over_full(now)?;
                 break;
             }
-            next = self.inputs.try_recv().ok();
         }
         Ok(ControlFlow::Continue(()))
     }

@@ -175,6 +175,27 @@ async fn more_questions_than_may_wait_are_refused_not_queued() {
 }
 
 #[tokio::test]
+async fn every_question_of_a_long_line_is_answered() {
+    let folder = TempDir::new().unwrap();
+    let (node, _) = start(folder.path());
+    let (first, _) = node.submit(task("1")).await.unwrap();
+    let mut asked = tokio::task::JoinSet::new();
+    // The loop is at work on the batches while the others stand in line.
+    for _ in 0..8 {
+        let node = node.clone();
+        asked.spawn(async move { node.submit_batch(vec![task("2"); 1_000]).await.map(|_| ()) });
+    }
+    for _ in 0..8_000 {
+        let node = node.clone();
+        asked.spawn(async move { node.task(first.id).await.map(|_| ()) });
+    }
+    while let Some(answer) = asked.join_next().await {
+        answer.unwrap().unwrap();
+    }
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn watchers_see_durable_events_and_resume() {
     let (node, _) = open(&Storage::Memory, Options::default()).unwrap();
     let (first, _) = node.submit(task("1")).await.unwrap();
