@@ -75,7 +75,7 @@ impl Reply {
         Self { status, content: PROBLEM, body: Body::Whole(body.into()), again, allow }
     }
 
-    /// Adds the headers that every answer has.
+    /// Adds the headers that every answer has, and those of pages: data is never shown as one.
     pub(crate) fn finish(self, ids: &RequestIds, request_id: HeaderValue, position: u64) -> Response<Body> {
         let mut response = Response::new(self.body);
         *response.status_mut() = self.status;
@@ -86,9 +86,11 @@ impl Reply {
         headers.insert(POSITION, HeaderValue::from(position));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-        headers.insert(FRAME_OPTIONS, HeaderValue::from_static("DENY"));
-        headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+        if self.content.starts_with("text/html") {
+            headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+            headers.insert(FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+            headers.insert(CONTENT_SECURITY_POLICY, POLICY);
+        }
         if self.again {
             headers.insert(RETRY_AFTER, HeaderValue::from(1 + ids.random() % RETRY_AFTER_S_MAX));
         }

@@ -41,6 +41,8 @@ pub(crate) async fn serve(stream: TcpStream, peer: IpAddr, app: Arc<App>) {
     let mut protocol = http1::Builder::new();
     protocol
         .header_read_timeout(None)
+        // Answers are small: one buffer and one write cost less than a list of buffers.
+        .writev(false)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes));
     let connection = pin!(protocol.serve_connection(io, service));
