@@ -7,17 +7,17 @@
 use std::mem;
 use std::sync::Arc;
 
-use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PURGE_TASKS_MAX};
-use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, Outcome, WorkerExtended};
+use orchestrix_core::limits::PURGE_TASKS_MAX;
+use orchestrix_core::wire::{Leases, Outcome};
 use orchestrix_core::{
-    AttemptEnd, Command, Decision, Event, ExpiryReason, Lease, LeaseId, Name, Next, Position, Refusal, State,
-    TaskId, Timestamp, encode_record,
+    Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Timestamp, encode_record,
 };
 use orchestrix_engine::Space;
 
+use crate::leasing::waited_ms;
 use crate::options::Options;
 use crate::polls::Polls;
-use crate::rates::{Rate, Rates};
+use crate::rates::Rates;
 use crate::registry::Registry;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::stats::Stats;
@@ -68,11 +68,11 @@ pub struct DecisionLoop<R> {
     pub(crate) stats: Arc<Stats>,
     turn: Turn<R>,
     /// Queues that got a task that could be leased.
-    woken: Vec<Name>,
+    pub(crate) woken: Vec<Name>,
     space: Space,
     next_purge: Timestamp,
     /// Tasks that ended since the last look for what was kept long enough.
-    ended: usize,
+    pub(crate) ended: usize,
 }
 
 impl<R: Recipient> DecisionLoop<R> {
@@ -203,7 +203,9 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             Ask::Batch(commands) => self.batch(&commands, now),
             Ask::Heartbeat(command) => self.heartbeat(&command, now),
-            Ask::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, now)),
+            Ask::HeartbeatAll { worker, leases, within } => {
+                Ok(self.heartbeat_all(worker, leases, within.as_deref(), now))
+            }
             Ask::Lease(_) => unreachable!("a lease call may wait; it is answered elsewhere"),
             Ask::Attempt { task, lease } => self.attempt(task, lease, now),
             Ask::Task(_)
@@ -249,127 +251,6 @@ impl<R: Recipient> DecisionLoop<R> {
         }
     }
 
-    fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
-        let Command::Heartbeat { task, .. } = command else {
-            return Err(Error::Refused(Refusal::Internal));
-        };
-        match self.state.decide(command, now) {
-            Ok(Decision::Event(event)) => self.commit(event, now),
-            Ok(Decision::Already(_) | Decision::Nothing) => return Err(Error::Refused(Refusal::Internal)),
-            Err(refusal) => return Err(self.refuse(refusal)),
-        };
-        let lease = self.state.task(*task).and_then(|task| task.lease.as_deref());
-        let lease = lease.expect("a lease that was just extended is there");
-        self.registry.saw(&lease.worker, None, now);
-        Ok(Answer::Extended(Extended {
-            lease_ms: lease.length_ms,
-            cancel_requested: lease.cancel_at.is_some(),
-        }))
-    }
-
-    fn heartbeat_all(&mut self, worker: Name, leases: Vec<LeaseId>, now: Timestamp) -> Answer {
-        self.registry.saw(&worker, None, now);
-        let command = Command::HeartbeatAll { worker, leases };
-        let extended: Vec<LeaseId> = match self.state.decide(&command, now) {
-            Ok(Decision::Event(Event::LeaseExtended(event))) => {
-                let ids = event.extended.iter().map(|extension| extension.lease).collect();
-                self.commit(Event::LeaseExtended(event), now);
-                ids
-            }
-            Ok(Decision::Event(_) | Decision::Already(_) | Decision::Nothing) | Err(_) => Vec::new(),
-        };
-        let Command::HeartbeatAll { leases, .. } = command else { unreachable!("it was just made") };
-        let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
-        let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
-        let cancel = cancel.copied().collect();
-        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.length_ms).min().unwrap_or(0);
-        let mut lost: Vec<LeaseId> =
-            leases.into_iter().filter(|id| extended.binary_search(id).is_err()).collect();
-        lost.sort();
-        lost.dedup();
-        self.stats.stale_reports.add(lost.len() as u64);
-        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms })
-    }
-
-    fn lease(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
-        self.registry.saw(&request.worker, request.capacity, now);
-        for queue in &request.queues {
-            self.registry.asked(queue, now);
-        }
-        let mut leases = self.granted_before(&request, now);
-        if leases.is_empty() {
-            leases = self.grant(&request, now);
-        }
-        if !leases.is_empty() || request.wait_ms == 0 {
-            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: 0 })));
-        } else if self.polls.len() >= self.options.polls_max {
-            self.stats.overloaded.add(1);
-            self.reply(to, Err(Error::Overloaded));
-        } else if let Some(replaced) = self.polls.park(request, to, now) {
-            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
-            self.reply(replaced.to, Ok(Answer::Leases(leases)));
-        }
-    }
-
-    /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
-    fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
-        let Some(request_id) = &request.request_id else { return Vec::new() };
-        let leases = self.state.granted_to(&request.worker, request_id).to_vec();
-        if leases.is_empty() {
-            return Vec::new();
-        }
-        let Answer::WorkerExtended(WorkerExtended { extended, .. }) =
-            self.heartbeat_all(request.worker.clone(), leases, now)
-        else {
-            return Vec::new();
-        };
-        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out()).collect()
-    }
-
-    fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
-        let command = Command::Lease(Lease {
-            queues: request.queues.clone(),
-            worker: request.worker.clone(),
-            lease_ms: request.lease_ms,
-            request_id: request.request_id.clone(),
-            capacity: request.capacity,
-        });
-        let (mut leases, mut bytes) = (Vec::new(), 0);
-        while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
-            let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
-            let task = named(&event).expect("a grant names its task");
-            self.commit(event, now);
-            let leased = self.state.task(task).and_then(orchestrix_core::Task::handed_out);
-            let leased = leased.expect("a task that was just leased is there");
-            bytes += leased.payload.as_str().len();
-            leases.push(leased);
-        }
-        leases
-    }
-
-    /// Hands tasks that became ready to the calls that wait for them, in their order.
-    fn serve_polls(&mut self, now: Timestamp) {
-        for queue in mem::take(&mut self.woken) {
-            let mut last = None;
-            while self.state.has_ready(&queue)
-                && let Some(id) = self.polls.first(&queue, last)
-            {
-                last = Some(id);
-                let Some(poll) = self.polls.get(id) else { break };
-                if poll.to.is_gone() {
-                    self.polls.take(id);
-                    continue;
-                }
-                let request = poll.request.clone();
-                let leases = self.grant(&request, now);
-                if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
-                    let leases = Leases { leases, waited_ms: waited_ms(poll.since, now) };
-                    self.reply(poll.to, Ok(Answer::Leases(leases)));
-                }
-            }
-        }
-    }
-
     fn purge(&mut self, now: Timestamp) {
         if now < self.next_purge && self.ended < PURGE_TASKS_MAX / 2 {
             return;
@@ -389,7 +270,7 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// Puts an event into the turn and folds it into the state.
-    fn commit(&mut self, event: Event, now: Timestamp) -> Position {
+    pub(crate) fn commit(&mut self, event: Event, now: Timestamp) -> Position {
         let at = now.max(self.state.at());
         encode_record(at, &event, &mut self.turn.records);
         self.turn.count += 1;
@@ -403,7 +284,7 @@ impl<R: Recipient> DecisionLoop<R> {
         position
     }
 
-    fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
+    pub(crate) fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
         self.turn.replies.push((to, answer));
     }
 
@@ -424,94 +305,14 @@ impl<R: Recipient> DecisionLoop<R> {
             }
         }
     }
-
-    fn count_repeat(&self, command: &Command) {
-        match command {
-            Command::Submit { .. } => self.stats.submit_repeats.add(1),
-            Command::Complete { .. } | Command::Fail { .. } | Command::Release { .. } => {
-                self.stats.repeated_reports.add(1);
-            }
-            Command::Lease(_)
-            | Command::Heartbeat { .. }
-            | Command::HeartbeatAll { .. }
-            | Command::Cancel { .. }
-            | Command::Retry { .. }
-            | Command::Expire { .. }
-            | Command::Purge(_)
-            | Command::StartTerm { .. } => {}
-        }
-    }
-
-    /// Counts an event before it is applied.
-    fn count(&mut self, event: &Event, at: Timestamp) {
-        let stats = &self.stats;
-        let mut dead = |next: Next| {
-            self.ended += usize::from(!matches!(next, Next::Waiting { .. }));
-            stats.dead_letters.add(u64::from(next == Next::Failed));
-        };
-        match event {
-            Event::TermStarted(event) => {
-                stats.term.set(self.state.position().0 + 1);
-                stats.epoch.set(event.epoch);
-            }
-            Event::FormatRaised(_) => {}
-            Event::TaskCreated(event) => {
-                stats.submitted.add(1);
-                self.rates.count(&event.queue, Rate::Submitted, at);
-            }
-            Event::LeaseGranted(event) => {
-                stats.leased.add(1);
-                let task = self.state.task(event.task).expect("a task that is leased is there");
-                let last = task.attempts().last().map(|attempt| attempt.end);
-                let again = matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout));
-                stats.duplicate_executions.add(u64::from(again));
-            }
-            Event::LeaseExtended(event) => stats.extended.add(event.extended.len() as u64),
-            Event::LeaseReleased(event) => {
-                stats.released.add(1);
-                dead(event.next);
-            }
-            Event::LeaseExpired(event) => {
-                match event.reason {
-                    ExpiryReason::Silent => stats.expired_silent.add(1),
-                    ExpiryReason::Timeout => stats.expired_timeout.add(1),
-                }
-                dead(event.next);
-            }
-            Event::TaskCompleted(event) => {
-                stats.completed.add(1);
-                self.ended += 1;
-                let task = self.state.task(event.task).expect("a task that is completed is there");
-                self.rates.count(&task.queue, Rate::Completed, at);
-            }
-            Event::TaskFailed(event) => {
-                stats.failed.add(1);
-                dead(event.next);
-                let task = self.state.task(event.task).expect("a task that failed is there");
-                self.rates.count(&task.queue, Rate::Failed, at);
-            }
-            Event::TaskCancelled(_) => {
-                stats.cancelled.add(1);
-                self.ended += 1;
-            }
-            Event::CancelRequested(_) => {}
-            Event::TaskExpired(_) => {
-                stats.ttl_expired.add(1);
-                self.ended += 1;
-            }
-            Event::TaskRetried(_) => stats.retried.add(1),
-            Event::TaskPurged(event) => stats.purged.add(event.tasks.len() as u64),
-        }
-    }
 }
 
 fn is_new_work(command: &Command) -> bool {
     matches!(command, Command::Submit { .. } | Command::Retry { .. })
 }
-
 /// The task that an event is about; `None` for one that is named by the event's own position, and for events
 /// about many or none.
-fn named(event: &Event) -> Option<TaskId> {
+pub(crate) fn named(event: &Event) -> Option<TaskId> {
     match event {
         Event::LeaseGranted(event) => Some(event.task),
         Event::LeaseReleased(event) => Some(event.task),
@@ -547,10 +348,4 @@ fn may_make_ready(event: &Event) -> bool {
         | Event::TaskExpired(_)
         | Event::TaskPurged(_) => false,
     }
-}
-
-/// How long a call waited, a little less rather than more: the worker counts its lease from there.
-fn waited_ms(since: Timestamp, now: Timestamp) -> u64 {
-    let waited = now.since(since);
-    waited.saturating_sub(waited / 50 + 1)
 }

@@ -9,8 +9,10 @@
 
 mod answers;
 mod clock;
+mod counting;
 mod decision_loop;
 mod events;
+mod leasing;
 mod logs;
 mod node;
 mod open;

@@ -85,7 +85,8 @@ impl Node {
         expect_answer!(self.ask(Ask::Heartbeat(command)).await, Answer::Extended(extended) => extended)
     }
 
-    /// Extends all leases of a worker with one event.
+    /// Extends all leases of a worker with one event; `within` names the queues that the caller is limited
+    /// to, if so.
     ///
     /// # Errors
     /// See [`Error`].
@@ -93,9 +94,10 @@ impl Node {
         &self,
         worker: Name,
         leases: Vec<LeaseId>,
+        within: Option<Vec<Name>>,
     ) -> Result<WorkerExtended, Error> {
         Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()?;
-        let ask = Ask::HeartbeatAll { worker, leases };
+        let ask = Ask::HeartbeatAll { worker, leases, within };
         expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => extended)
     }
 

@@ -4,7 +4,7 @@ use orchestrix_core::wire::{
     Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, TaskSummary, TaskView,
     WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Refusal, TaskId};
 
 /// A question to the decision loop. Everything in it has been validated.
 #[derive(Debug)]
@@ -17,8 +17,10 @@ pub enum Ask {
     Heartbeat(Command),
     /// Extends all leases of a worker.
     HeartbeatAll {
-        worker: orchestrix_core::Name,
+        worker: Name,
         leases: Vec<LeaseId>,
+        /// The queues that the caller is limited to, if so.
+        within: Option<Vec<Name>>,
     },
     Lease(LeaseQueues),
     /// Whether a lease may write logs, and for which attempt.

@@ -237,8 +237,9 @@ impl Runner {
         self.rested &= count == 0;
         if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
             self.snapshot.since_bytes = 0;
-            let position = self.desk.state().position();
+            let (position, start) = (self.desk.state().position(), self.clock.boot());
             self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
+            self.paused_since(start);
         }
         let alone = turn.replies.len() <= 1;
         let work = Work::Turn { turn, term };
@@ -277,7 +278,10 @@ impl Runner {
 
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
+        let start = self.clock.boot();
         under_way.step(self.desk.state_mut());
+        self.paused_since(start);
+        let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
         let Some((snapshots, result)) = under_way.result() else { return Ok(()) };
         let (link, bytes) = (under_way.link, under_way.bytes);
         self.snapshots = snapshots;
@@ -297,6 +301,11 @@ impl Runner {
                 Ok(())
             }
         }
+    }
+
+    /// The snapshot kept the loop from deciding until now.
+    fn paused_since(&self, start: Duration) {
+        self.desk.stats.snapshot_pause_max_us.raise(micros(self.clock.boot(), start));
     }
 
     /// Refuses what is new, answers what was asked, and lets the writer finish.

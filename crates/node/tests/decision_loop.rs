@@ -267,7 +267,10 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
     world.ask("c", Ask::Command(Command::Cancel { task: tasks[1] }));
     world.turn();
     let worker = Name::new("w").unwrap();
-    world.ask("w", Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)] });
+    world.ask(
+        "w",
+        Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)], within: None },
+    );
     let (answers, events) = world.turn();
     assert_eq!(events, ["LeaseExtended"]);
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };

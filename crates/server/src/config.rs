@@ -2,6 +2,7 @@
 //!
 //! Each layer is the same [`ServeArgs`] with some values missing; a higher layer wins value by value.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -84,6 +85,12 @@ settings! {
     /// Connections of one address at one time [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_connections_per_ip: usize,
+    /// Requests of one token at one time, waiting lease calls included [default: 10000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_in_flight_per_token: usize,
+    /// Requests of one token per second [default: 10000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_rate_per_token: u32,
     /// Event and log streams at one time [default: 1000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_streams: usize,
@@ -169,6 +176,18 @@ impl Settings {
                 1,
                 usual.connections_per_ip,
             )?,
+            in_flight_per_token: at_least(
+                "max_in_flight_per_token",
+                set.max_in_flight_per_token,
+                1,
+                usual.in_flight_per_token,
+            )?,
+            requests_per_second_per_token: at_least(
+                "max_rate_per_token",
+                set.max_rate_per_token,
+                1,
+                usual.requests_per_second_per_token,
+            )?,
             streams: at_least("max_streams", set.max_streams, 0, usual.streams)?,
             streams_per_client: at_least(
                 "max_streams_per_client",
@@ -211,7 +230,7 @@ impl Settings {
     }
 }
 
-fn at_least(name: &str, set: Option<usize>, min: usize, usual: usize) -> Result<usize, String> {
+fn at_least<N: PartialOrd + fmt::Display>(name: &str, set: Option<N>, min: N, usual: N) -> Result<N, String> {
     match set {
         Some(value) if value < min => Err(format!("{name} is {value}; at least {min} is needed")),
         Some(value) => Ok(value),

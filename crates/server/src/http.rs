@@ -23,6 +23,7 @@ mod limits;
 mod logs;
 mod openapi;
 mod query;
+mod quota;
 mod routes;
 mod sse;
 mod streams;
@@ -66,6 +67,7 @@ pub(crate) struct App {
     /// Only requests that name this machine as their host are answered.
     pub(crate) local_only: bool,
     pub(crate) metrics: HttpMetrics,
+    pub(crate) quotas: quota::Quotas,
     pub(crate) streams: Arc<streams::Streams>,
     pub(crate) endings: Arc<endings::Endings>,
     pub(crate) request_ids: answer::RequestIds,
@@ -132,6 +134,7 @@ impl Listening {
         let app = Arc::new(App {
             local_only: address.ip().is_loopback() && options.tokens.is_none(),
             metrics: HttpMetrics::default(),
+            quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
             streams: Arc::new(streams::Streams::new(&options.limits)),
             endings: Arc::new(endings::Endings::new(node.clone())),
             request_ids: answer::RequestIds::default(),

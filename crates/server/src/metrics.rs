@@ -43,7 +43,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 37] = [
+pub const ROWS: [Row; 38] = [
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
@@ -126,6 +126,11 @@ pub const ROWS: [Row; 37] = [
         "orchestrix_turn_busy_max_microseconds",
         "The same in processor time of the loop: waiting for a processor does not count.",
         |s| &s.turn_busy_max_us,
+    ),
+    gauge(
+        "orchestrix_snapshot_pause_max_microseconds",
+        "The longest time that a snapshot kept the decision loop from deciding, at one go.",
+        |s| &s.snapshot_pause_max_us,
     ),
 ];
 

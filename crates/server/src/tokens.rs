@@ -156,6 +156,10 @@ impl Tokens {
         Ok(Self { tokens })
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.tokens.iter().map(|token| token.name.as_str())
+    }
+
     /// Finds the token with this text. Takes as long whether and wherever it is found.
     #[must_use]
     pub fn find(&self, secret: &Secret) -> Option<&Token> {

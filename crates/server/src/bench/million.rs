@@ -20,8 +20,9 @@ const FEW: usize = 1_000;
 const PAIRS: usize = 5;
 /// Windows until a snapshot has to be taken.
 const SNAPSHOT_WINDOWS: usize = 60;
-/// From the page of metrics: snapshots taken, and the longest turn, since the start.
+/// From the page of metrics: snapshots taken, how long they kept the loop, and its longest turn, since the start.
 const SNAPSHOTS: &str = "orchestrix_snapshots_total";
+const SNAPSHOT_PAUSE: &str = "orchestrix_snapshot_pause_max_microseconds";
 const LONGEST_TURN: &str = "orchestrix_turn_busy_max_microseconds";
 /// The same with the waits for a processor and for the disk.
 const LONGEST_TURN_WAITED: &str = "orchestrix_turn_max_microseconds";
@@ -38,7 +39,7 @@ pub(super) fn measure(setup: &Setup) -> Result<Vec<Figure>> {
     let (server, restart) = restart(setup, Who::Orchestrix, || spawn_orchestrix(&setup.program, &folder))?;
     let mut figures = vec![memory, restart];
     figures.extend(compare_cost(setup, &server)?);
-    figures.push(longest_turn(setup, &server)?);
+    figures.extend(pauses(setup, &server)?);
     drop(server);
     std::fs::remove_dir_all(&folder)?;
     if setup.peers {
@@ -148,9 +149,9 @@ fn try_lease(who: Who, server: &Server) -> Result<Option<Ticket>> {
     }
 }
 
-/// Loads the full server until it has taken a snapshot since its start, and tells how long its loop was busy
-/// at most.
-fn longest_turn(setup: &Setup, server: &Server) -> Result<Figure> {
+/// Loads the full server until it has taken a snapshot since its start, and tells how long that kept its loop
+/// from deciding, and how long a turn of decisions took.
+fn pauses(setup: &Setup, server: &Server) -> Result<Vec<Figure>> {
     let look = |name: &str| metric(&get(server.address, "/metrics")?, name);
     for _ in 0..SNAPSHOT_WINDOWS {
         if look(SNAPSHOTS)? > 0.0 {
@@ -162,10 +163,11 @@ fn longest_turn(setup: &Setup, server: &Server) -> Result<Figure> {
     let taken = look(SNAPSHOTS)?;
     ensure!(taken > 0.0, "no snapshot was taken under load");
     let waiting = thousands(setup.backlog as f64);
+    let pause = format!("{waiting} waiting, under batches; snapshots taken: {taken}");
     let waited = look(LONGEST_TURN_WAITED)? / 1e3;
-    let note = format!(
-        "processor time, since the start with {waiting} waiting, under batches; {waited:.1} ms with all waits for a \
-         processor and the disk; snapshots taken: {taken}"
-    );
-    Ok(Figure::new(Measure::LongestTurn, Who::Orchestrix, look(LONGEST_TURN)? / 1e3, note))
+    let turn = format!("processor time; {waited:.1} ms with all waits for a processor and the disk");
+    Ok(vec![
+        Figure::new(Measure::SnapshotPause, Who::Orchestrix, look(SNAPSHOT_PAUSE)? / 1e3, pause),
+        Figure::new(Measure::LongestTurn, Who::Orchestrix, look(LONGEST_TURN)? / 1e3, turn),
+    ])
 }

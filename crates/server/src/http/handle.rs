@@ -115,6 +115,10 @@ async fn answer(
         Found::Nothing => return Err(Fault::NoRoute),
     };
     let caller = authorize(app, peer, head, route.access)?;
+    let _in_flight = match caller {
+        Caller::Token(token) => Some(app.quotas.enter(&token.name)?),
+        Caller::Anyone(_) => None,
+    };
     let body = match route.verb {
         Verb::Get => Bytes::new(),
         Verb::Post => body::read(&head.headers, incoming, &app.limits).await?,

@@ -43,7 +43,8 @@ pub(crate) async fn heartbeat_worker(call: Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
     let worker = path_name(call.part)?;
     let body: WorkerHeartbeat = parse(&call.body)?;
-    Reply::ok(&call.app.node.heartbeat_worker(worker, body.leases).await?)
+    let within = call.caller.queues().map(<[_]>::to_vec);
+    Reply::ok(&call.app.node.heartbeat_worker(worker, body.leases, within).await?)
 }
 
 pub(crate) async fn complete(call: Call<'_>) -> Result<Reply, Fault> {

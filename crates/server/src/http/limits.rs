@@ -23,6 +23,10 @@ pub struct Limits {
     pub url_bytes: usize,
     /// Bytes of a request's body.
     pub body_bytes: usize,
+    /// Requests of one token at one time, waiting lease calls included. One careless client cannot take all.
+    pub in_flight_per_token: usize,
+    /// Requests of one token per second, with one second's worth at once after a silence. At least 1.
+    pub requests_per_second_per_token: u32,
     /// Streams (events and followed logs) at one time.
     pub streams: usize,
     /// Streams of one token, or of one address without tokens.
@@ -45,6 +49,8 @@ impl Default for Limits {
             header_bytes: 16 << 10,
             url_bytes: 8 << 10,
             body_bytes: 1 << 20,
+            in_flight_per_token: 10_000,
+            requests_per_second_per_token: 10_000,
             streams: 1_000,
             streams_per_client: 64,
             keep_alive: Duration::from_secs(15),

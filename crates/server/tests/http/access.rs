@@ -27,8 +27,12 @@ fn secret(name: &str) -> String {
 }
 
 async fn with_tokens() -> Server {
+    with_limits(Limits::default()).await
+}
+
+async fn with_limits(limits: Limits) -> Server {
     let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
-    start_with(Options { limits: Limits::default(), tokens }, NodeOptions::default()).await
+    start_with(Options { limits, tokens }, NodeOptions::default()).await
 }
 
 async fn ask(server: &Server, token: Option<&str>, method: &str, path: &str, body: &str) -> Answer {
@@ -155,7 +159,12 @@ async fn a_token_for_one_queue_is_for_that_queue_only() {
         let answer = ask(&server, Some("mail"), method, &path, &body).await;
         assert_eq!((answer.status, answer.code()), (403, "forbidden".to_owned()), "{method} {path}");
     }
+    let leases = json!({ "leases": [leased["lease_id"]] }).to_string();
+    let beat = ask(&server, Some("mail"), "POST", "/v1/workers/w/heartbeat", &leases).await.json();
+    assert_eq!((&beat["extended"], &beat["lost"]), (&json!([]), &json!([leased["lease_id"]])));
     assert_eq!(server.position(), position);
+    let beat = ask(&server, Some("work"), "POST", "/v1/workers/w/heartbeat", &leases).await.json();
+    assert_eq!(beat["extended"], json!([leased["lease_id"]]), "a token for all queues extends it");
     let queues = ask(&server, Some("mail"), "GET", "/v1/queues", "").await.json();
     assert_eq!(queues["queues"].as_array().unwrap().len(), 1);
     assert_eq!(
@@ -166,6 +175,49 @@ async fn a_token_for_one_queue_is_for_that_queue_only() {
         1
     );
     assert!(Name::new("mail").is_ok());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_has_so_many_requests_on_their_way_and_others_are_not_in_its_way() {
+    let server = with_limits(Limits { in_flight_per_token: 2, ..Limits::default() }).await;
+    let wait = json!({ "worker": "w", "wait_ms": 30_000 }).to_string();
+    let poll = || ask(&server, Some("work"), "POST", "/v1/queues/q/lease", &wait);
+    let submit = async || {
+        let task = json!({ "queue": "q", "payload": 1 }).to_string();
+        assert_eq!(ask(&server, Some("submit"), "POST", "/v1/tasks", &task).await.status, 201);
+    };
+    let refuse_the_third = async || {
+        while ask(&server, Some("read"), "GET", "/v1/queues", "").await.json()["queues"][0]["polls"] != 2 {
+            tokio::task::yield_now().await;
+        }
+        let refused = poll().await;
+        assert_eq!((refused.status, refused.code()), (429, "rate_limited".to_owned()));
+        assert!(refused.headers.contains_key("retry-after"));
+        submit().await;
+        submit().await;
+    };
+    submit().await;
+    assert_eq!(poll().await.status, 200);
+    let (first, second, ()) = tokio::join!(poll(), poll(), refuse_the_third());
+    assert_eq!((first.status, second.status), (200, 200));
+    submit().await;
+    assert_eq!(poll().await.status, 200, "answers make room");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_that_asks_too_often_is_told_so_and_others_are_not_in_its_way() {
+    let server = with_limits(Limits { requests_per_second_per_token: 1, ..Limits::default() }).await;
+    assert_eq!(ask(&server, Some("read"), "GET", "/v1/queues", "").await.status, 200);
+    let mut refused = ask(&server, Some("read"), "GET", "/v1/queues", "").await;
+    while refused.status == 200 {
+        refused = ask(&server, Some("read"), "GET", "/v1/queues", "").await;
+    }
+    assert_eq!((refused.status, refused.code()), (429, "rate_limited".to_owned()));
+    assert!(refused.headers.contains_key("retry-after") && refused.text().contains("token read"));
+    assert_eq!(ask(&server, Some("admin"), "GET", "/v1/queues", "").await.status, 200);
+    assert_eq!(ask(&server, None, "GET", "/health", "").await.status, 200);
     server.stop().await;
 }
 

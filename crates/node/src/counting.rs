@@ -1,0 +1,88 @@
+//! What the loop counts: every event, every refusal, every repeat.
+
+use orchestrix_core::{AttemptEnd, Command, Event, ExpiryReason, Next, Timestamp};
+
+use crate::decision_loop::DecisionLoop;
+use crate::rates::Rate;
+use crate::request::Recipient;
+
+impl<R: Recipient> DecisionLoop<R> {
+    pub(crate) fn count_repeat(&self, command: &Command) {
+        match command {
+            Command::Submit { .. } => self.stats.submit_repeats.add(1),
+            Command::Complete { .. } | Command::Fail { .. } | Command::Release { .. } => {
+                self.stats.repeated_reports.add(1);
+            }
+            Command::Lease(_)
+            | Command::Heartbeat { .. }
+            | Command::HeartbeatAll { .. }
+            | Command::Cancel { .. }
+            | Command::Retry { .. }
+            | Command::Expire { .. }
+            | Command::Purge(_)
+            | Command::StartTerm { .. } => {}
+        }
+    }
+
+    /// Counts an event before it is applied.
+    pub(crate) fn count(&mut self, event: &Event, at: Timestamp) {
+        let stats = &self.stats;
+        let mut dead = |next: Next| {
+            self.ended += usize::from(!matches!(next, Next::Waiting { .. }));
+            stats.dead_letters.add(u64::from(next == Next::Failed));
+        };
+        match event {
+            Event::TermStarted(event) => {
+                stats.term.set(self.state.position().0 + 1);
+                stats.epoch.set(event.epoch);
+            }
+            Event::FormatRaised(_) => {}
+            Event::TaskCreated(event) => {
+                stats.submitted.add(1);
+                self.rates.count(&event.queue, Rate::Submitted, at);
+            }
+            Event::LeaseGranted(event) => {
+                stats.leased.add(1);
+                let task = self.state.task(event.task).expect("a task that is leased is there");
+                let last = task.attempts().last().map(|attempt| attempt.end);
+                let again = matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout));
+                stats.duplicate_executions.add(u64::from(again));
+            }
+            Event::LeaseExtended(event) => stats.extended.add(event.extended.len() as u64),
+            Event::LeaseReleased(event) => {
+                stats.released.add(1);
+                dead(event.next);
+            }
+            Event::LeaseExpired(event) => {
+                match event.reason {
+                    ExpiryReason::Silent => stats.expired_silent.add(1),
+                    ExpiryReason::Timeout => stats.expired_timeout.add(1),
+                }
+                dead(event.next);
+            }
+            Event::TaskCompleted(event) => {
+                stats.completed.add(1);
+                self.ended += 1;
+                let task = self.state.task(event.task).expect("a task that is completed is there");
+                self.rates.count(&task.queue, Rate::Completed, at);
+            }
+            Event::TaskFailed(event) => {
+                stats.failed.add(1);
+                dead(event.next);
+                let task = self.state.task(event.task).expect("a task that failed is there");
+                self.rates.count(&task.queue, Rate::Failed, at);
+            }
+            Event::TaskCancelled(_) => {
+                stats.cancelled.add(1);
+                self.ended += 1;
+            }
+            Event::CancelRequested(_) => {}
+            Event::TaskExpired(_) => {
+                stats.ttl_expired.add(1);
+                self.ended += 1;
+            }
+            Event::TaskRetried(_) => stats.retried.add(1),
+            Event::TaskPurged(event) => stats.purged.add(event.tasks.len() as u64),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Leases in the loop: who gets a task, who waits for one, who may keep it.
+
+use std::mem;
+
+use orchestrix_core::limits::LEASE_PAYLOAD_BYTES_MAX;
+use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, WorkerExtended};
+use orchestrix_core::{Command, Decision, Event, Lease, LeaseId, Name, Refusal, Timestamp};
+
+use crate::decision_loop::{DecisionLoop, named};
+use crate::request::{Answer, Error, Recipient};
+
+impl<R: Recipient> DecisionLoop<R> {
+    pub(crate) fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
+        let Command::Heartbeat { task, .. } = command else {
+            return Err(Error::Refused(Refusal::Internal));
+        };
+        match self.state.decide(command, now) {
+            Ok(Decision::Event(event)) => self.commit(event, now),
+            Ok(Decision::Already(_) | Decision::Nothing) => return Err(Error::Refused(Refusal::Internal)),
+            Err(refusal) => return Err(self.refuse(refusal)),
+        };
+        let lease = self.state.task(*task).and_then(|task| task.lease.as_deref());
+        let lease = lease.expect("a lease that was just extended is there");
+        self.registry.saw(&lease.worker, None, now);
+        Ok(Answer::Extended(Extended {
+            lease_ms: lease.length_ms,
+            cancel_requested: lease.cancel_at.is_some(),
+        }))
+    }
+
+    /// Extends the leases of a worker. Those of tasks outside the queues that the caller is limited to are
+    /// lost for this caller.
+    pub(crate) fn heartbeat_all(
+        &mut self,
+        worker: Name,
+        leases: Vec<LeaseId>,
+        within: Option<&[Name]>,
+        now: Timestamp,
+    ) -> Answer {
+        self.registry.saw(&worker, None, now);
+        let may = |id: &LeaseId| {
+            within
+                .is_none_or(|queues| self.state.leased(*id).is_some_and(|task| queues.contains(&task.queue)))
+        };
+        let (leases, outside): (Vec<_>, Vec<_>) = leases.into_iter().partition(may);
+        let command = Command::HeartbeatAll { worker, leases };
+        let extended: Vec<LeaseId> = match self.state.decide(&command, now) {
+            Ok(Decision::Event(Event::LeaseExtended(event))) => {
+                let ids = event.extended.iter().map(|extension| extension.lease).collect();
+                self.commit(Event::LeaseExtended(event), now);
+                ids
+            }
+            Ok(Decision::Event(_) | Decision::Already(_) | Decision::Nothing) | Err(_) => Vec::new(),
+        };
+        let Command::HeartbeatAll { leases, .. } = command else { unreachable!("it was just made") };
+        let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
+        let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
+        let cancel = cancel.copied().collect();
+        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.length_ms).min().unwrap_or(0);
+        let mut lost: Vec<LeaseId> =
+            leases.into_iter().filter(|id| extended.binary_search(id).is_err()).chain(outside).collect();
+        lost.sort();
+        lost.dedup();
+        self.stats.stale_reports.add(lost.len() as u64);
+        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms })
+    }
+
+    pub(crate) fn lease(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
+        self.registry.saw(&request.worker, request.capacity, now);
+        for queue in &request.queues {
+            self.registry.asked(queue, now);
+        }
+        let mut leases = self.granted_before(&request, now);
+        if leases.is_empty() {
+            leases = self.grant(&request, now);
+        }
+        if !leases.is_empty() || request.wait_ms == 0 {
+            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: 0 })));
+        } else if self.polls.len() >= self.options.polls_max {
+            self.stats.overloaded.add(1);
+            self.reply(to, Err(Error::Overloaded));
+        } else if let Some(replaced) = self.polls.park(request, to, now) {
+            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
+            self.reply(replaced.to, Ok(Answer::Leases(leases)));
+        }
+    }
+
+    /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
+    fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+        let Some(request_id) = &request.request_id else { return Vec::new() };
+        let leases = self.state.granted_to(&request.worker, request_id).to_vec();
+        if leases.is_empty() {
+            return Vec::new();
+        }
+        let Answer::WorkerExtended(WorkerExtended { extended, .. }) =
+            self.heartbeat_all(request.worker.clone(), leases, None, now)
+        else {
+            return Vec::new();
+        };
+        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out()).collect()
+    }
+
+    fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+        let command = Command::Lease(Lease {
+            queues: request.queues.clone(),
+            worker: request.worker.clone(),
+            lease_ms: request.lease_ms,
+            request_id: request.request_id.clone(),
+            capacity: request.capacity,
+        });
+        let (mut leases, mut bytes) = (Vec::new(), 0);
+        while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
+            let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
+            let task = named(&event).expect("a grant names its task");
+            self.commit(event, now);
+            let leased = self.state.task(task).and_then(orchestrix_core::Task::handed_out);
+            let leased = leased.expect("a task that was just leased is there");
+            bytes += leased.payload.as_str().len();
+            leases.push(leased);
+        }
+        leases
+    }
+
+    /// Hands tasks that became ready to the calls that wait for them, in their order.
+    pub(crate) fn serve_polls(&mut self, now: Timestamp) {
+        for queue in mem::take(&mut self.woken) {
+            let mut last = None;
+            while self.state.has_ready(&queue)
+                && let Some(id) = self.polls.first(&queue, last)
+            {
+                last = Some(id);
+                let Some(poll) = self.polls.get(id) else { break };
+                if poll.to.is_gone() {
+                    self.polls.take(id);
+                    continue;
+                }
+                let request = poll.request.clone();
+                let leases = self.grant(&request, now);
+                if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
+                    let leases = Leases { leases, waited_ms: waited_ms(poll.since, now) };
+                    self.reply(poll.to, Ok(Answer::Leases(leases)));
+                }
+            }
+        }
+    }
+}
+
+/// How long a call waited, a little less rather than more: the worker counts its lease from there.
+pub(crate) fn waited_ms(since: Timestamp, now: Timestamp) -> u64 {
+    let waited = now.since(since);
+    waited.saturating_sub(waited / 50 + 1)
+}
