@@ -206,6 +206,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
 
     let snapshots = Some(journal.snapshots());
     let writer = Arc::new(Mutex::new(Writer {
+        end: journal.end(),
         journal,
         events: Arc::clone(&events),
         logs: Arc::clone(&logs),
@@ -261,4 +262,39 @@ fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(),
             .or_else(|| panic.downcast_ref::<&str>().copied());
         Err(Failure::new(format!("{what} stopped because of a bug: {}", text.unwrap_or("no further word"))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::wire::Submit;
+    use orchestrix_core::{Event, Json, Name, Term, TermStarted, Timestamp, encode_record};
+    use orchestrix_engine::Batch;
+
+    use super::*;
+    use crate::Error;
+
+    fn submit() -> Submit {
+        Submit::new(Name::new("q").unwrap(), Json::null())
+    }
+
+    #[tokio::test]
+    async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
+        let mut shared = MemoryJournal::new(JournalId([7; 16]));
+        let stored = Stored { journal: Box::new(shared.clone()), ..open_memory() };
+        let node = start_node(stored, Options::default(), Arc::new(SystemClock)).unwrap();
+        node.submit(submit()).await.unwrap();
+
+        let mut records = Vec::new();
+        let event = Event::TermStarted(TermStarted { epoch: 2, node: "other".to_owned() });
+        encode_record(Timestamp(1), &event, &mut records);
+        let batch = Batch { previous: shared.end(), term: Term(9), count: 1, records };
+        shared.append(&batch).unwrap();
+        let end = shared.end();
+
+        assert_eq!(node.submit(submit()).await, Err(Error::OutcomeUnknown));
+        let failure = node.stopped().await.unwrap_err().to_string();
+        assert!(failure.contains("somebody else has written to the journal"), "{failure}");
+        assert_eq!(shared.end(), end, "it added nothing");
+        assert_eq!(node.submit(submit()).await, Err(Error::Stopping));
+    }
 }

@@ -47,6 +47,9 @@ pub(crate) struct Ack {
 
 pub(crate) struct Writer {
     pub(crate) journal: Box<dyn Journal>,
+    /// The last batch that the state follows. Not asked of the journal: if that has another end, somebody else
+    /// has written, and nothing decided here may follow it.
+    pub(crate) end: Link,
     pub(crate) events: Arc<EventFeed>,
     pub(crate) logs: Arc<TaskLogs>,
     pub(crate) running: Arc<Running>,
@@ -92,14 +95,14 @@ impl Writer {
                 Vec::new()
             }
         };
-        Ok(Ack { end: self.journal.end(), space: self.journal.space(), abandoned })
+        Ok(Ack { end: self.end, space: self.journal.space(), abandoned })
     }
 
     /// Writes, then answers. Gives back the leases that nobody took.
     fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
         let Turn { records, count, replies, purged } = turn;
         if count > 0 {
-            let batch = Batch { previous: self.journal.end(), term, count, records };
+            let batch = Batch { previous: self.end, term, count, records };
             self.append(&batch)?;
             let first = batch.previous.position.next();
             self.events.publish(first, batch.last(), batch.records);
@@ -119,6 +122,7 @@ impl Writer {
                     self.stats.batches.add(1);
                     self.stats.batch_bytes.add(batch.records.len() as u64);
                     self.stats.durable.set(end.position.0);
+                    self.end = end;
                     return Ok(());
                 }
                 Ok(Appended::Conflict(end)) => {

@@ -115,6 +115,19 @@ fn tasks(leases: &[Leased]) -> Vec<u64> {
 }
 
 #[test]
+fn a_loop_that_is_asked_nothing_decides_nothing() {
+    let mut world = World::new();
+    world.submit("q");
+    world.poll("w", "q", 0);
+    world.submit("q");
+    world.turn();
+    for _ in 0..9 {
+        world.wait(1_000);
+        assert!(!world.desk.has_turn(), "nothing is due before the lease of 10 s ends");
+    }
+}
+
+#[test]
 fn long_polls_are_served_in_the_order_in_which_they_came() {
     let mut world = World::new();
     ["first", "second", "third"].into_iter().for_each(|name| world.poll(name, "mail", 5_000));

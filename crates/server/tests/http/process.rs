@@ -308,13 +308,17 @@ fn a_port_or_a_folder_in_use_is_told() {
 }
 
 #[test]
-fn a_data_folder_that_is_a_file_or_damaged_is_told() {
+fn a_data_folder_that_is_a_file_or_unwritable_or_damaged_is_told() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "not a folder").unwrap();
     let (code, stderr) = refused(command(&file));
     assert_eq!(code, 1);
     assert!(stderr.contains(file.to_str().unwrap()) && stderr.contains("--data"), "{stderr}");
+    // Nobody can make a folder there, whoever runs the tests.
+    let (code, stderr) = refused(command(Path::new("/proc/orchestrix")));
+    assert_eq!(code, 1);
+    assert!(stderr.contains("/proc/orchestrix") && stderr.contains("--data"), "{stderr}");
 
     let data = folder.path().join("data");
     let mut process = spawn(command(&data));
