@@ -24,7 +24,7 @@ use crate::stats::Stats;
 
 /// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
 /// time that the loop is at work without a look at the clock.
-const TURN_EVENTS_MAX: u32 = 2_048;
+const TURN_EVENTS_MAX: u32 = 512;
 /// Bytes of events of one turn, plus at most one question's worth.
 const TURN_BYTES_MAX: usize = 4 << 20;
 /// Rights that end by time in one turn. Bounds the pause after a long silence.

@@ -237,7 +237,7 @@ impl Runner {
         self.rested &= count == 0;
         if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
             self.snapshot.since_bytes = 0;
-            let (position, start) = (self.desk.state().position(), self.clock.boot());
+            let (position, start) = (self.desk.state().position(), self.clock.busy());
             self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
             self.paused_since(start);
         }
@@ -278,7 +278,7 @@ impl Runner {
 
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
-        let start = self.clock.boot();
+        let start = self.clock.busy();
         under_way.step(self.desk.state_mut());
         self.paused_since(start);
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
@@ -305,7 +305,7 @@ impl Runner {
 
     /// The snapshot kept the loop from deciding until now.
     fn paused_since(&self, start: Duration) {
-        self.desk.stats.snapshot_pause_max_us.raise(micros(self.clock.boot(), start));
+        self.desk.stats.snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
     }
 
     /// Refuses what is new, answers what was asked, and lets the writer finish.

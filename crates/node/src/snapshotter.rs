@@ -7,13 +7,13 @@ use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, Snapshots};
 
 use crate::runner::Input;
 
-/// Tasks of one step. Bounds the pause of the loop: some tenths of a millisecond.
-const STEP_TASKS: usize = 1_000;
+/// Tasks of one step. Bounds the pause of the loop: about a tenth of a millisecond.
+const STEP_TASKS: usize = 200;
 /// Bytes of one step, plus at most one task.
-const STEP_BYTES: usize = 1 << 20;
+const STEP_BYTES: usize = 256 << 10;
 const _: () = assert!(STEP_BYTES + (1 << 20) < SNAPSHOT_CHUNK_MAX, "a chunk may end with the largest task");
 /// Pieces that wait for the disk. Bounds memory.
-const PIECES_WAITING: usize = 4;
+const PIECES_WAITING: usize = 16;
 
 /// What the loop hands to the thread.
 #[derive(Debug)]

@@ -96,7 +96,7 @@ pub struct Stats {
     /// How long the loop was busy without looking at new questions.
     pub turn: Histogram,
     pub turn_max_us: Counter,
-    /// The longest that a snapshot kept the loop from deciding, at one go, since the start.
+    /// The longest that a snapshot kept the loop from deciding, at one go, in processor time of the loop.
     pub snapshot_pause_max_us: Counter,
     /// The same in processor time of the loop: waiting for a processor does not count.
     pub turn_busy_max_us: Counter,

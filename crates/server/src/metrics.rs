@@ -129,7 +129,7 @@ pub const ROWS: [Row; 38] = [
     ),
     gauge(
         "orchestrix_snapshot_pause_max_microseconds",
-        "The longest time that a snapshot kept the decision loop from deciding, at one go.",
+        "The longest time that a snapshot kept the decision loop from deciding, at one go, in processor time.",
         |s| &s.snapshot_pause_max_us,
     ),
 ];

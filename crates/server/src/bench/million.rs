@@ -163,7 +163,7 @@ fn pauses(setup: &Setup, server: &Server) -> Result<Vec<Figure>> {
     let taken = look(SNAPSHOTS)?;
     ensure!(taken > 0.0, "no snapshot was taken under load");
     let waiting = thousands(setup.backlog as f64);
-    let pause = format!("{waiting} waiting, under batches; snapshots taken: {taken}");
+    let pause = format!("processor time, {waiting} waiting, under batches; snapshots taken: {taken}");
     let waited = look(LONGEST_TURN_WAITED)? / 1e3;
     let turn = format!("processor time; {waited:.1} ms with all waits for a processor and the disk");
     Ok(vec![

@@ -197,9 +197,9 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
   syncing, because it syncs each job alone and would take minutes; it reads the same file afterwards.
 - **A long queue costs** what the server's own processor time per life cycle says, beside a second server
   with 1,000 waiting tasks under the same load, in turns.
-- **The pause for a snapshot** is the longest time, by the clock on the wall, that a snapshot of the long queue
-  kept the decision loop from deciding: beginning one, or handing out a piece.
-- **The longest turn** is how long the loop decided without a look at new questions; up to 2,048 events are one turn.
+- **The pause for a snapshot** is the longest time that a snapshot of the long queue kept the decision loop from
+  deciding, beginning one or handing out a piece, in processor time: on a loaded machine every thread waits too.
+- **The longest turn** is how long the loop decided without a look at new questions; up to 512 events are one turn, plus one request's worth.
 
 Redis and beanstalkd promise less than a coordinator does, which is what makes them a good measure: neither
 refuses every report of a worker that lost its task: a late `XACK` is taken from anyone, a late `delete` as long
