@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::{Header, encode_task};
-use crate::{State, TaskId};
+use crate::{State, Task, TaskId};
 
 /// A capture under way.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Capture {
     /// Tasks up to this one are written out.
     reached: Option<TaskId>,
     /// Tasks that changed before their turn, as they were.
-    saved: BTreeMap<TaskId, Vec<u8>>,
+    saved: BTreeMap<TaskId, Task>,
 }
 
 impl State {
@@ -52,7 +52,7 @@ impl State {
             };
             let task = if next == Some(id) { current.next() } else { None };
             match (capture.saved.remove(&id), task) {
-                (Some(as_it_was), _) => chunk.extend_from_slice(&as_it_was),
+                (Some(as_it_was), _) => encode_task(&as_it_was, chunk),
                 (None, Some(task)) => encode_task(task, chunk),
                 (None, None) => unreachable!("the id came from one of the two"),
             }
@@ -76,9 +76,8 @@ impl State {
         if written || id > capture.last || capture.saved.contains_key(&id) {
             return;
         }
-        let task = self.tasks.get(id).expect("a task that changes is there");
-        let mut bytes = Vec::new();
-        encode_task(task, &mut bytes);
-        capture.saved.insert(id, bytes);
+        // A payload is shared, not copied.
+        let task = self.tasks.get(id).expect("a task that changes is there").clone();
+        capture.saved.insert(id, task);
     }
 }

@@ -1,9 +1,9 @@
 //! What may be asked: commands, and what the rules answer.
 
 use crate::limits::{
-    ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, BATCH_ITEMS_MAX, DELAY_MS_MAX, ERROR_BYTES_MAX, LEASE_MS_MAX,
-    LEASE_MS_MIN, LEASE_QUEUES_MAX, NOTE_BYTES_MAX, PAYLOAD_BYTES_MAX, PRIORITY_MAX, TIMEOUT_MS_MAX,
-    WAIT_MS_MAX,
+    ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, BATCH_ITEMS_MAX, BATCH_PAYLOAD_BYTES_MAX, DELAY_MS_MAX,
+    ERROR_BYTES_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LEASE_QUEUES_MAX, NOTE_BYTES_MAX, PAYLOAD_BYTES_MAX,
+    PRIORITY_MAX, TIMEOUT_MS_MAX, WAIT_MS_MAX,
 };
 use crate::wire::{self, Submit};
 use crate::{Event, Json, LeaseId, Name, Refusal, TaskId, canonical_hash};
@@ -48,6 +48,11 @@ pub enum Command {
         task: TaskId,
         lease: LeaseId,
         worker: Option<Name>,
+    },
+    /// The answer that carried a lease reached nobody.
+    Abandon {
+        task: TaskId,
+        lease: LeaseId,
     },
     Cancel {
         task: TaskId,
@@ -131,6 +136,7 @@ impl Command {
             }
             Self::Fail { error, .. } => fits("error", error.len(), ERROR_BYTES_MAX),
             Self::Release { .. }
+            | Self::Abandon { .. }
             | Self::Cancel { .. }
             | Self::Retry { .. }
             | Self::Expire { .. }
@@ -154,27 +160,23 @@ impl wire::LeaseQueues {
     }
 }
 
-/// Checks that a batch has at least one item and not too many.
-///
-/// # Errors
-/// When it has not.
-pub(crate) fn validate_batch(field: &'static str, items: usize) -> Result<(), Refusal> {
-    at_most(field, items, BATCH_ITEMS_MAX)
-}
-
 impl wire::SubmitBatch {
     /// # Errors
-    /// When there are too many items.
+    /// When there are too many items, or they are too large together.
     pub fn validate(&self) -> Result<(), Refusal> {
-        validate_batch("tasks", self.tasks.len())
+        at_most("tasks", self.tasks.len(), BATCH_ITEMS_MAX)?;
+        let bytes = self.tasks.iter().map(|task| task.payload.as_str().len());
+        fits("tasks", bytes.sum(), BATCH_PAYLOAD_BYTES_MAX)
     }
 }
 
 impl wire::CompleteBatch {
     /// # Errors
-    /// When there are too many items.
+    /// When there are too many items, or they are too large together.
     pub fn validate(&self) -> Result<(), Refusal> {
-        validate_batch("items", self.items.len())
+        at_most("items", self.items.len(), BATCH_ITEMS_MAX)?;
+        let results = self.items.iter().filter_map(|item| item.result.as_ref());
+        fits("items", results.map(|result| result.as_str().len()).sum(), BATCH_PAYLOAD_BYTES_MAX)
     }
 }
 

@@ -45,6 +45,7 @@ impl State {
                 self.fail(*task, *lease, worker.as_ref(), error, retry, now)
             }
             Command::Release { task, lease, worker } => self.release(*task, *lease, worker.as_ref(), now),
+            Command::Abandon { task, lease } => self.abandon(*task, *lease, now),
             Command::Cancel { task } => self.cancel(*task, now),
             Command::Retry { task } => self.retry(*task),
             Command::Expire { task } => Ok(self.expire(*task, now)),
@@ -92,6 +93,7 @@ impl State {
         (!task.purged || remembered).then_some(task)
     }
 
+    /// Grants the first task in line; if that has outlived its ttl, it is expired instead.
     fn lease(&self, lease: &Lease, now: Timestamp) -> Decision {
         if lease.capacity.is_some_and(|capacity| self.held_by(&lease.worker) >= u64::from(capacity)) {
             return Decision::Nothing;
@@ -103,6 +105,9 @@ impl State {
             .min_by_key(crate::sorted::Keyed::key);
         let Some(best) = best else { return Decision::Nothing };
         let task = self.tasks.get(best.id()).expect("a ready task is there");
+        if task.ttl_at().is_some_and(|ttl_at| ttl_at <= now) {
+            return event(TaskExpired { task: task.id });
+        }
         event(LeaseGranted {
             task: task.id,
             worker: self.shared_worker(&lease.worker),
@@ -180,7 +185,13 @@ impl State {
         } else {
             Next::Waiting { not_before: now }
         };
-        Ok(event(LeaseReleased { task: id, lease, charged, next }))
+        Ok(event(LeaseReleased { task: id, lease, charged, next, undelivered: None }))
+    }
+
+    fn abandon(&self, id: TaskId, lease: LeaseId, now: Timestamp) -> Result<Decision, Refusal> {
+        let cancelled = self.held(id, lease, None, now)?.cancel_at.is_some();
+        let next = if cancelled { Next::Cancelled } else { Next::Waiting { not_before: now } };
+        Ok(event(LeaseReleased { task: id, lease, charged: false, next, undelivered: Some(true) }))
     }
 
     fn cancel(&self, id: TaskId, now: Timestamp) -> Result<Decision, Refusal> {
@@ -248,9 +259,12 @@ impl State {
                 .map(|(_, (_, id))| *id)
                 .collect::<Vec<_>>()
         };
-        let mut ids = over(&self.done, retention.done_ms);
-        ids.extend(over(&self.failed, retention.failed_ms));
-        ids.truncate(PURGE_TASKS_MAX);
+        let (mut ids, mut failed) =
+            (over(&self.done, retention.done_ms), over(&self.failed, retention.failed_ms));
+        // Neither kind waits until there is nothing left of the other.
+        failed.truncate(PURGE_TASKS_MAX.saturating_sub(ids.len()).max(PURGE_TASKS_MAX / 2));
+        ids.truncate(PURGE_TASKS_MAX - failed.len());
+        ids.extend(failed);
         if ids.is_empty() {
             return Decision::Nothing;
         }

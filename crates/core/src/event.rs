@@ -118,6 +118,8 @@ events! {
         /// Whether it counts as an attempt.
         #[n(2)] pub charged: bool,
         #[n(3)] pub next: Next,
+        /// No worker ever had it: the answer that carried the lease reached nobody. Counts as nothing.
+        #[n(4)] pub undelivered: Option<bool>,
     }
 
     /// A lease ended by time. It counts as an attempt.

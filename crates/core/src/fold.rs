@@ -146,7 +146,9 @@ impl State {
 
     fn lease_released(&mut self, event: &LeaseReleased) {
         self.change(event.task, |task, at| {
-            task.past.get_or_insert_default().releases += 1;
+            if event.undelivered != Some(true) {
+                task.past.get_or_insert_default().releases += 1;
+            }
             let charge = if event.charged { Charge::Counted } else { Charge::Free };
             task.end_attempt(event.lease, AttemptEnd::Released, None, event.next, charge, at);
         });

@@ -39,6 +39,7 @@ enum Step {
     Complete(Index),
     Fail(Index, bool),
     Release(Index),
+    Abandon(Index),
     Cancel(Index),
     Retry(Index),
     Purge,
@@ -87,6 +88,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<Index>().prop_map(Step::Complete),
         3 => (any::<Index>(), any::<bool>()).prop_map(|(index, retry)| Step::Fail(index, retry)),
         2 => any::<Index>().prop_map(Step::Release),
+        1 => any::<Index>().prop_map(Step::Abandon),
         1 => any::<Index>().prop_map(Step::Cancel),
         1 => any::<Index>().prop_map(Step::Retry),
         1 => Just(Step::Purge),
@@ -196,6 +198,10 @@ impl History {
             Step::Release(index) => {
                 let (task, lease) = lease(index)?;
                 Command::Release { task, lease, worker: None }
+            }
+            Step::Abandon(index) => {
+                let (task, lease) = lease(index)?;
+                Command::Abandon { task, lease }
             }
             Step::Cancel(index) => Command::Cancel { task: task(index)? },
             Step::Retry(index) => Command::Retry { task: task(index)? },

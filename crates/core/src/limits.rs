@@ -36,6 +36,8 @@ pub const BACKOFF_FACTOR_MAX: f64 = 100.0;
 /// Items of one batch call, leases of one lease call, leases of one heartbeat. Bounds the time that one
 /// caller holds the decision loop.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
+/// Bytes of payloads or results of one batch call. Bounds what is written to the journal in one go.
+pub const BATCH_PAYLOAD_BYTES_MAX: usize = 32 << 20;
 /// Queues named by one lease call.
 pub const LEASE_QUEUES_MAX: usize = 100;
 /// Queues that have tasks, at one time. Bounds the answer of `GET /v1/queues` and the labels of metrics.
@@ -44,6 +46,8 @@ pub const QUEUES_MAX: usize = 10_000;
 pub const PAGE_MAX: usize = 1_000;
 /// Tasks looked at for one page. Bounds the pause of the loop when a filter matches little.
 pub const PAGE_SCAN_MAX: usize = 20_000;
+/// Delayed tasks that come into line at one go. Bounds the pause of the loop after a long silence.
+pub const ADVANCE_TASKS_MAX: usize = 1_000;
 /// Tasks purged by one event. Bounds the pause of the loop.
 pub const PURGE_TASKS_MAX: usize = 500;
 /// Milliseconds that a key and its outcome are kept after the end of the task, also past a purge (24 h).

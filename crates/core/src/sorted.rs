@@ -174,7 +174,13 @@ impl<T: Keyed> Branch<T> {
         self.first = self.bounds[0];
         let in_order = leaf.last().is_none_or(|last| last.key() < key);
         if in_order && leaf.len() >= LEAF_MAX {
-            self.add_leaf(index + 1, leaf_with(item));
+            match self.leaves.get_mut(index + 1) {
+                Some(next) if next.len() < LEAF_MAX => {
+                    next.insert(0, item);
+                    self.bounds[index + 1] = key;
+                }
+                Some(_) | None => self.add_leaf(index + 1, leaf_with(item)),
+            }
             return;
         }
         match leaf.binary_search_by_key(&key, Keyed::key) {
@@ -261,6 +267,14 @@ mod tests {
         let mut sorted = Sorted::default();
         (0..6_400_u32).for_each(|n| sorted.insert(n));
         assert_eq!(leaves(&sorted), 100);
+    }
+
+    #[test]
+    fn items_against_the_order_behind_a_full_leaf_share_leaves() {
+        let mut sorted = Sorted::default();
+        (0..64_u32).for_each(|n| sorted.insert(n));
+        (1_000..7_400_u32).rev().for_each(|n| sorted.insert(n));
+        assert!(leaves(&sorted) <= 202, "{} leaves for 6,464 items", leaves(&sorted));
     }
 
     #[test]

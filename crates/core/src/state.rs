@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capture::Capture;
-use crate::limits::{PAGE_MAX, PAGE_SCAN_MAX};
+use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
 use crate::sorted::{Keyed, Sorted};
 use crate::{Key, LeaseId, LiveLease, Name, Position, Task, TaskId, TaskState, Term, Timestamp};
 
@@ -219,10 +219,12 @@ impl State {
         self.ends.first().filter(|(at, _)| *at <= now).map(|(_, task)| *task)
     }
 
-    /// Lets tasks whose time has come stand in line. Changes only indexes: whether a task may be leased is a
-    /// question of its `not_before` and the time of asking, whatever was called before. Answers their queues.
+    /// Lets tasks whose time has come stand in line, some at a time. Changes only indexes: whether a task may
+    /// be leased is a question of its `not_before` and the time of asking, whatever was called before. Answers
+    /// their queues.
     pub fn advance(&mut self, now: Timestamp, mut woken: impl FnMut(&Name)) {
-        while let Some(&(at, id)) = self.delayed.first().filter(|(at, _)| *at <= now) {
+        for _ in 0..ADVANCE_TASKS_MAX {
+            let Some(&(at, id)) = self.delayed.first().filter(|(at, _)| *at <= now) else { return };
             self.delayed.remove(&(at, id));
             let task = self.tasks.get(id).expect("a delayed task is there");
             let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");

@@ -261,6 +261,15 @@ impl LiveLease {
         self.expires_at.min(earliest(self.timeout_at)).min(earliest(self.cancel_at))
     }
 
+    /// Milliseconds that its worker may count on from now: the length of the lease, or less if a limit comes
+    /// first. A limit is told as much too early as a lease is kept too long: clocks differ in speed.
+    #[must_use]
+    pub fn told_ms(&self, now: Timestamp) -> u64 {
+        let limit = self.timeout_at.into_iter().chain(self.cancel_at).min();
+        let told = limit.map(|limit| limit.since(now).saturating_sub(1).saturating_mul(100) / 101);
+        self.length_ms.min(told.unwrap_or(u64::MAX))
+    }
+
     /// Whether its worker may still act under it.
     #[must_use]
     pub fn is_live(&self, now: Timestamp) -> bool {

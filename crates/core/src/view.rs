@@ -2,7 +2,7 @@
 
 use crate::decide::outcome;
 use crate::wire::{AttemptView, LeaseView, Leased, Outcome, TaskSummary, TaskView};
-use crate::{Attempt, LiveLease, Task, TaskState};
+use crate::{Attempt, LiveLease, Task, TaskState, Timestamp};
 
 impl Task {
     /// What a caller hears about it after a command.
@@ -11,9 +11,9 @@ impl Task {
         outcome(self)
     }
 
-    /// What a worker gets with its lease; `None` when the task is not leased.
+    /// What a worker gets with its lease, now; `None` when the task is not leased.
     #[must_use]
-    pub fn handed_out(&self) -> Option<Leased> {
+    pub fn handed_out(&self, now: Timestamp) -> Option<Leased> {
         let lease = self.lease.as_deref()?;
         Some(Leased {
             task_id: self.id,
@@ -21,7 +21,7 @@ impl Task {
             queue: self.queue.clone(),
             attempt: lease.attempt,
             payload: self.payload.clone(),
-            lease_ms: lease.length_ms,
+            lease_ms: lease.told_ms(now),
         })
     }
 
