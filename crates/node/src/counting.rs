@@ -16,6 +16,7 @@ impl<R: Recipient> DecisionLoop<R> {
             Command::Lease(_)
             | Command::Heartbeat { .. }
             | Command::HeartbeatAll { .. }
+            | Command::Abandon { .. }
             | Command::Cancel { .. }
             | Command::Retry { .. }
             | Command::Expire { .. }
@@ -30,6 +31,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let mut dead = |next: Next| {
             self.ended += usize::from(!matches!(next, Next::Waiting { .. }));
             stats.dead_letters.add(u64::from(next == Next::Failed));
+            stats.cancelled.add(u64::from(next == Next::Cancelled));
         };
         match event {
             Event::TermStarted(event) => {
@@ -50,7 +52,7 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             Event::LeaseExtended(event) => stats.extended.add(event.extended.len() as u64),
             Event::LeaseReleased(event) => {
-                stats.released.add(1);
+                stats.released.add(u64::from(event.undelivered != Some(true)));
                 dead(event.next);
             }
             Event::LeaseExpired(event) => {

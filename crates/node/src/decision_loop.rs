@@ -4,6 +4,7 @@
 //! answer waits in the same turn. Whoever runs the loop writes the events first and sends the answers after;
 //! answers without events travel in turns too, so nobody hears of anything that is not durable.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
@@ -27,6 +28,11 @@ use crate::stats::Stats;
 const TURN_EVENTS_MAX: u32 = 512;
 /// Bytes of events of one turn, plus at most one question's worth.
 const TURN_BYTES_MAX: usize = 4 << 20;
+/// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is
+/// slow, and how long looks keep the loop from decisions.
+const TURN_WEIGHT_MAX: usize = 8_192;
+/// Events of purges in one tick.
+const PURGES_MAX: usize = 8;
 /// Rights that end by time in one turn. Bounds the pause after a long silence.
 const EXPIRIES_MAX: usize = 1_000;
 /// Milliseconds between two looks for what was kept long enough.
@@ -35,6 +41,8 @@ const PURGE_MS: u64 = 1_000;
 /// What one round of decisions comes to.
 #[derive(Debug)]
 pub struct Turn<R> {
+    /// The position of its first event, if it has any: it is written right after all that came before it.
+    pub first: Position,
     /// Written and synced first: the records of `count` events.
     pub records: Vec<u8>,
     pub count: u32,
@@ -46,7 +54,7 @@ pub struct Turn<R> {
 
 impl<R> Default for Turn<R> {
     fn default() -> Self {
-        Self { records: Vec::new(), count: 0, replies: Vec::new(), purged: Vec::new() }
+        Self { first: Position(0), records: Vec::new(), count: 0, replies: Vec::new(), purged: Vec::new() }
     }
 }
 
@@ -73,6 +81,11 @@ pub struct DecisionLoop<R> {
     next_purge: Timestamp,
     /// Tasks that ended since the last look for what was kept long enough.
     pub(crate) ended: usize,
+    /// Leases that were handed out once more, to a repeat of the call that got them, and the position of that.
+    pub(crate) handed_again: BTreeMap<LeaseId, Position>,
+    pub(crate) next_sweep: Timestamp,
+    /// What the answers of the turn weigh, see [`weight`].
+    weight: usize,
 }
 
 impl<R: Recipient> DecisionLoop<R> {
@@ -90,6 +103,9 @@ impl<R: Recipient> DecisionLoop<R> {
             space: Space::Plenty,
             next_purge: Timestamp(0),
             ended: 0,
+            handed_again: BTreeMap::new(),
+            next_sweep: Timestamp(0),
+            weight: 0,
         }
     }
 
@@ -116,7 +132,9 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Takes a question. Its answer is in this turn, or in a later one if it waits.
     pub fn ask(&mut self, ask: Ask, to: R, now: Timestamp) {
-        self.state.advance(now, |queue| self.woken.push(queue.clone()));
+        self.advance(now);
+        // Those who wait come before whoever asks now.
+        self.serve_polls(now);
         if let Ask::Lease(request) = ask {
             self.lease(request, to, now);
         } else {
@@ -128,8 +146,11 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Does what time asks for.
     pub fn tick(&mut self, now: Timestamp) {
-        self.state.advance(now, |queue| self.woken.push(queue.clone()));
+        self.advance(now);
         for _ in 0..EXPIRIES_MAX {
+            if self.is_full() {
+                break;
+            }
             let Some(task) = self.state.next_end(now) else { break };
             match self.state.decide(&Command::Expire { task }, now) {
                 Ok(Decision::Event(event)) => self.commit(event, now),
@@ -156,7 +177,9 @@ impl<R: Recipient> DecisionLoop<R> {
     /// The turn is large enough: it should be written before more is decided.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.turn.count >= TURN_EVENTS_MAX || self.turn.records.len() >= TURN_BYTES_MAX
+        self.turn.count >= TURN_EVENTS_MAX
+            || self.turn.records.len() >= TURN_BYTES_MAX
+            || self.weight >= TURN_WEIGHT_MAX
     }
 
     #[must_use]
@@ -166,25 +189,17 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Hands out what was decided since the last call.
     pub fn take_turn(&mut self) -> Turn<R> {
-        self.stats.position.set(self.state.position().0);
-        mem::take(&mut self.turn)
+        let position = self.state.position();
+        self.stats.position.set(position.0);
+        self.weight = 0;
+        let mut turn = mem::take(&mut self.turn);
+        turn.first = Position(position.0 + 1 - u64::from(turn.count));
+        turn
     }
 
     pub fn set_space(&mut self, space: Space) {
         self.space = space;
         self.stats.space_low.set(u64::from(space == Space::Reserve));
-    }
-
-    /// Gives back leases whose answer nobody took.
-    pub fn abandon(&mut self, leases: &[(TaskId, LeaseId)], now: Timestamp) {
-        for &(task, lease) in leases {
-            let command = Command::Release { task, lease, worker: None };
-            if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
-                self.stats.abandoned.add(1);
-                self.commit(event, now);
-            }
-        }
-        self.serve_polls(now);
     }
 
     /// Sends everyone who waits home with empty hands, before the loop ends.
@@ -193,6 +208,15 @@ impl<R: Recipient> DecisionLoop<R> {
             let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(poll.since, now) };
             self.reply(poll.to, Ok(Answer::Leases(leases)));
         }
+    }
+
+    fn advance(&mut self, now: Timestamp) {
+        let woken = &mut self.woken;
+        self.state.advance(now, |queue| {
+            if woken.last() != Some(queue) {
+                woken.push(queue.clone());
+            }
+        });
     }
 
     fn answer(&mut self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
@@ -232,11 +256,12 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn command(&mut self, command: &Command, now: Timestamp) -> Result<(Outcome, Seen), Error> {
-        if is_new_work(command) {
-            self.check_space()?;
-        }
         match self.state.decide(command, now) {
             Ok(Decision::Event(event)) => {
+                // Only what would be stored needs room; a repeat of what was accepted does not.
+                if is_new_work(command) {
+                    self.check_space()?;
+                }
                 let task = named(&event);
                 let position = self.commit(event, now);
                 let task = self.state.task(task.unwrap_or(TaskId(position.0)));
@@ -257,10 +282,18 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         self.ended = 0;
         self.next_purge = Timestamp(0);
-        let decision = self.state.decide(&Command::Purge(self.options.retention), now);
-        if let Ok(Decision::Event(Event::TaskPurged(event))) = decision {
+        for _ in 0..PURGES_MAX {
+            let decision = self.state.decide(&Command::Purge(self.options.retention), now);
+            let Ok(Decision::Event(Event::TaskPurged(event))) = decision else { break };
+            let more = event.tasks.len() == PURGE_TASKS_MAX;
             self.turn.purged.extend(event.tasks.iter().map(|purge| purge.task));
             self.commit(Event::TaskPurged(event), now);
+            if !more {
+                self.ended = 0;
+                break;
+            }
+            // There is more to forget: the next tick goes on.
+            self.ended = PURGE_TASKS_MAX;
         }
         if self.state.has_ended() {
             self.next_purge = now.plus(PURGE_MS);
@@ -275,16 +308,28 @@ impl<R: Recipient> DecisionLoop<R> {
         encode_record(at, &event, &mut self.turn.records);
         self.turn.count += 1;
         self.count(&event, at);
-        let ready = self.polls.len() > 0 && may_make_ready(&event);
-        let task = named(&event);
+        let (ready, task) = (self.polls.len() > 0 && may_make_ready(&event), named(&event));
+        let holder = if self.polls.len() > 0 { self.holder_of(task) } else { None };
         let position = self.state.apply(at, event);
         if ready && let Some(task) = self.state.task(task.unwrap_or(TaskId(position.0))) {
             self.woken.push(task.queue.clone());
         }
+        if let Some((worker, held)) = holder
+            && self.state.held_by(&worker) < held
+        {
+            self.woken.extend(self.polls.unblock(&worker));
+        }
         position
     }
 
+    /// The worker that has a task, with the number of its leases.
+    fn holder_of(&self, task: Option<TaskId>) -> Option<(Name, u64)> {
+        let worker = &self.state.task(task?)?.lease.as_deref()?.worker;
+        Some((worker.clone(), self.state.held_by(worker)))
+    }
+
     pub(crate) fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
+        self.weight += weight(&answer);
         self.turn.replies.push((to, answer));
     }
 
@@ -304,6 +349,28 @@ impl<R: Recipient> DecisionLoop<R> {
                 Err(Error::StorageFull)
             }
         }
+    }
+}
+
+/// What an answer costs to find and to keep, in answers of one task.
+fn weight(answer: &Result<Answer, Error>) -> usize {
+    match answer {
+        // Many tasks are looked at for a page, whatever is found.
+        Ok(Answer::Tasks { tasks, .. }) => 1_000 + tasks.len(),
+        Ok(Answer::Queues(list)) => 1 + list.queues.len(),
+        Ok(Answer::Workers(list)) => 1 + list.workers.len(),
+        Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
+        Ok(
+            Answer::Outcome { .. }
+            | Answer::Batch(_)
+            | Answer::Extended(_)
+            | Answer::WorkerExtended(_)
+            | Answer::Attempt(_)
+            | Answer::Task(_)
+            | Answer::Explanation(_)
+            | Answer::Cluster(_),
+        )
+        | Err(_) => 1,
     }
 }
 

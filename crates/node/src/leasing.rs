@@ -4,10 +4,14 @@ use std::mem;
 
 use orchestrix_core::limits::LEASE_PAYLOAD_BYTES_MAX;
 use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, WorkerExtended};
-use orchestrix_core::{Command, Decision, Event, Lease, LeaseId, Name, Refusal, Timestamp};
+use orchestrix_core::{Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, TaskId, Timestamp};
 
 use crate::decision_loop::{DecisionLoop, named};
+use crate::polls::PollId;
 use crate::request::{Answer, Error, Recipient};
+
+/// Milliseconds between two looks for waiting calls whose callers left.
+const SWEEP_MS: u64 = 100;
 
 impl<R: Recipient> DecisionLoop<R> {
     pub(crate) fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
@@ -23,7 +27,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let lease = lease.expect("a lease that was just extended is there");
         self.registry.saw(&lease.worker, None, now);
         Ok(Answer::Extended(Extended {
-            lease_ms: lease.length_ms,
+            lease_ms: lease.told_ms(now),
             cancel_requested: lease.cancel_at.is_some(),
         }))
     }
@@ -56,7 +60,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
-        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.length_ms).min().unwrap_or(0);
+        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.told_ms(now)).min().unwrap_or(0);
         let mut lost: Vec<LeaseId> =
             leases.into_iter().filter(|id| extended.binary_search(id).is_err()).chain(outside).collect();
         lost.sort();
@@ -70,25 +74,61 @@ impl<R: Recipient> DecisionLoop<R> {
         for queue in &request.queues {
             self.registry.asked(queue, now);
         }
+        if to.is_gone() {
+            return;
+        }
         let mut leases = self.granted_before(&request, now);
         if leases.is_empty() {
             leases = self.grant(&request, now);
         }
         if !leases.is_empty() || request.wait_ms == 0 {
             self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: 0 })));
-        } else if self.polls.len() >= self.options.polls_max {
+        } else if self.is_crowded(now) {
             self.stats.overloaded.add(1);
             self.reply(to, Err(Error::Overloaded));
-        } else if let Some(replaced) = self.polls.park(request, to, now) {
-            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
-            self.reply(replaced.to, Ok(Answer::Leases(leases)));
+        } else {
+            let (id, replaced) = self.polls.park(request, to, now);
+            if self.is_at_capacity(id) {
+                self.polls.block(id);
+            }
+            if let Some(replaced) = replaced {
+                let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
+                self.reply(replaced.to, Ok(Answer::Leases(leases)));
+            }
         }
+    }
+
+    /// Whether as many calls wait as may, even when those of callers who left are taken out.
+    fn is_crowded(&mut self, now: Timestamp) -> bool {
+        if self.polls.len() < self.options.polls_max {
+            return false;
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now.plus(SWEEP_MS);
+            self.polls.sweep(Recipient::is_gone);
+        }
+        self.polls.len() >= self.options.polls_max
+    }
+
+    /// Whether the worker of a waiting call has as many tasks as it wants.
+    fn is_at_capacity(&self, id: PollId) -> bool {
+        let request = self.polls.get(id).map(|poll| &poll.request);
+        let full = |request: &LeaseQueues| {
+            request
+                .capacity
+                .is_some_and(|capacity| self.state.held_by(&request.worker) >= u64::from(capacity))
+        };
+        request.is_some_and(full)
     }
 
     /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
     fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
         let Some(request_id) = &request.request_id else { return Vec::new() };
-        let leases = self.state.granted_to(&request.worker, request_id).to_vec();
+        let mut leases = self.state.granted_to(&request.worker, request_id).to_vec();
+        // Whoever knows the name of a call gets no tasks of queues that it did not ask now.
+        let asked =
+            |id: &LeaseId| self.state.leased(*id).is_some_and(|task| request.queues.contains(&task.queue));
+        leases.retain(asked);
         if leases.is_empty() {
             return Vec::new();
         }
@@ -97,7 +137,9 @@ impl<R: Recipient> DecisionLoop<R> {
         else {
             return Vec::new();
         };
-        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out()).collect()
+        let position = self.state.position();
+        self.handed_again.extend(extended.iter().map(|id| (*id, position)));
+        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out(now)).collect()
     }
 
     fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
@@ -112,11 +154,17 @@ impl<R: Recipient> DecisionLoop<R> {
         while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
             let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
             let task = named(&event).expect("a grant names its task");
+            let granted = matches!(event, Event::LeaseGranted(_));
             self.commit(event, now);
-            let leased = self.state.task(task).and_then(orchestrix_core::Task::handed_out);
-            let leased = leased.expect("a task that was just leased is there");
-            bytes += leased.payload.as_str().len();
-            leases.push(leased);
+            if granted {
+                let leased = self.state.task(task).and_then(|task| task.handed_out(now));
+                let leased = leased.expect("a task that was just leased is there");
+                bytes += leased.payload.as_str().len();
+                leases.push(leased);
+            } else if self.is_full() {
+                // Many tasks in a row have outlived their ttl: the others are for the next turn.
+                break;
+            }
         }
         leases
     }
@@ -134,6 +182,10 @@ impl<R: Recipient> DecisionLoop<R> {
                     self.polls.take(id);
                     continue;
                 }
+                if self.is_at_capacity(id) {
+                    self.polls.block(id);
+                    continue;
+                }
                 let request = poll.request.clone();
                 let leases = self.grant(&request, now);
                 if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
@@ -142,6 +194,25 @@ impl<R: Recipient> DecisionLoop<R> {
                 }
             }
         }
+    }
+
+    /// Gives back leases in answers up to `durable` that nobody took, unless a repeat of the call was given
+    /// them in a later answer.
+    pub fn abandon(&mut self, leases: &[(TaskId, LeaseId)], durable: Position, now: Timestamp) {
+        for &(task, lease) in leases {
+            if self.handed_again.get(&lease).is_some_and(|position| *position > durable) {
+                continue;
+            }
+            let command = Command::Abandon { task, lease };
+            if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
+                self.stats.abandoned.add(1);
+                self.commit(event, now);
+            }
+        }
+        if !self.handed_again.is_empty() {
+            self.handed_again.retain(|_, position| *position > durable);
+        }
+        self.serve_polls(now);
     }
 }
 

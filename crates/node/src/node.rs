@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use orchestrix_core::wire::{
-    Cluster, Complete, CompleteItem, Explanation, Extended, Fail, Heartbeat, LeaseQueues, Leases, LogAppend,
-    LogAppended, LogPage, Outcome, QueueList, Release, Submit, TaskSummary, TaskView, WorkerExtended,
-    WorkerList,
+    Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat, LeaseQueues,
+    Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release, Submit, SubmitBatch, TaskSummary,
+    TaskView, WorkerExtended, WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
 use tokio::sync::{oneshot, watch};
@@ -64,7 +64,9 @@ impl Node {
     /// # Errors
     /// Only when the whole call could not be decided.
     pub async fn submit_batch(&self, tasks: Vec<Submit>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
-        self.batch(tasks.into_iter().map(Command::submit).collect()).await
+        let batch = SubmitBatch { tasks };
+        batch.validate()?;
+        self.batch(batch.tasks.into_iter().map(Command::submit).collect()).await
     }
 
     /// Hands out tasks, and waits for them if asked to. A caller who drops the future takes nothing.
@@ -114,13 +116,15 @@ impl Node {
         &self,
         items: Vec<CompleteItem>,
     ) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+        let batch = CompleteBatch { items };
+        batch.validate()?;
         let complete = |CompleteItem { task_id: task, lease_id: lease, result }| Command::Complete {
             task,
             lease,
             worker: None,
             result,
         };
-        self.batch(items.into_iter().map(complete).collect()).await
+        self.batch(batch.items.into_iter().map(complete).collect()).await
     }
 
     /// # Errors
@@ -248,6 +252,8 @@ impl Node {
     /// # Errors
     /// The failure that kept it from a clean stop.
     pub async fn stop(&self) -> Result<(), crate::Failure> {
+        // Before the loop hears of it: whoever waits for room on a full disk gives up.
+        self.running.begin_stop();
         let inputs = self.inputs.clone();
         // The queue may be full; waiting for room must not block the runtime.
         let sent = tokio::task::spawn_blocking(move || inputs.send(Input::Stop)).await;
@@ -276,6 +282,9 @@ impl Node {
     }
 
     async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
+        if self.running.is_stopping() {
+            return Err(Error::Stopping);
+        }
         let (sender, receiver) = oneshot::channel();
         match self.inputs.try_send(Input::Ask(ask, Caller(sender))) {
             Ok(()) => receiver.await.unwrap_or(Err(Error::OutcomeUnknown)),

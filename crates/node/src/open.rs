@@ -19,7 +19,7 @@ use crate::events::EventFeed;
 use crate::logs::TaskLogs;
 use crate::node::Node;
 use crate::options::Options;
-use crate::runner::{Runner, Running, SnapshotPlan};
+use crate::runner::{Runner, Running, SnapshotPlan, WRITER_IS_GONE};
 use crate::stats::Stats;
 use crate::writer::{self, Writer};
 
@@ -205,6 +205,8 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
     desk.start_term(epoch, term_clock.now());
 
     let snapshots = Some(journal.snapshots());
+    stats.durable.set(journal.end().position.0);
+    stats.position.set(journal.end().position.0);
     let writer = Arc::new(Mutex::new(Writer {
         end: journal.end(),
         journal,
@@ -214,7 +216,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
     }));
-    let runner = Runner {
+    let mut runner = Runner {
         desk,
         term_clock,
         clock,
@@ -226,8 +228,8 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         running: Arc::clone(&running),
         snapshots,
         snapshot,
-        writer_free: true,
-        rested: true,
+        at_writer: 0,
+        unmarked: None,
     };
     let wake = inputs.clone();
     let (ended, open_logs) = (Arc::clone(&running), Arc::clone(&logs));
@@ -241,9 +243,12 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
     })?;
     let ended = Arc::clone(&running);
     spawn("orchestrix-loop", move || {
-        if let Err(failure) = guarded("the decision loop", || runner.run()) {
-            ended.end(Err(failure));
+        // The reason is told before the runner goes, and with it the writer's thread: the first reason counts.
+        match guarded("the decision loop", || runner.run()) {
+            Err(failure) if failure.message != WRITER_IS_GONE => ended.end(Err(failure)),
+            Ok(()) | Err(_) => {}
         }
+        drop(runner);
     })?;
     Ok(Node { inputs, events, logs, stats, running })
 }
@@ -266,12 +271,92 @@ fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::wire::Submit;
+    use orchestrix_core::wire::{LeaseQueues, Submit};
     use orchestrix_core::{Event, Json, Name, Term, TermStarted, Timestamp, encode_record};
-    use orchestrix_engine::Batch;
+    use orchestrix_engine::{Appended, Batch, Read, Space};
 
     use super::*;
     use crate::Error;
+
+    /// A journal whose truncation takes until it is let go.
+    #[derive(Debug)]
+    struct SlowTruncation {
+        inner: MemoryJournal,
+        begun: std::sync::mpsc::Sender<()>,
+        go_on: std::sync::mpsc::Receiver<()>,
+    }
+
+    impl Journal for SlowTruncation {
+        fn id(&self) -> JournalId {
+            self.inner.id()
+        }
+        fn end(&self) -> Link {
+            self.inner.end()
+        }
+        fn append(&mut self, batch: &Batch) -> Result<Appended, orchestrix_engine::Error> {
+            self.inner.append(batch)
+        }
+        fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, orchestrix_engine::Error> {
+            self.inner.read(after, limit_bytes)
+        }
+        fn rest(&mut self) -> Result<(), orchestrix_engine::Error> {
+            self.inner.rest()
+        }
+        fn space(&self) -> Space {
+            self.inner.space()
+        }
+        fn snapshots(&self) -> Box<dyn Snapshots> {
+            self.inner.snapshots()
+        }
+        fn truncate(&mut self) -> Result<Position, orchestrix_engine::Error> {
+            self.begun.send(()).unwrap();
+            self.go_on.recv().unwrap();
+            self.inner.truncate()
+        }
+    }
+
+    async fn until(check: impl Fn() -> bool) {
+        let waiting = async {
+            while !check() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it does not come");
+    }
+
+    #[tokio::test]
+    async fn the_loop_goes_on_deciding_while_old_segments_are_dropped() {
+        let (begun, has_begun) = channel();
+        let (let_go, go_on) = channel();
+        let inner = MemoryJournal::new(JournalId([7; 16]));
+        let journal = Box::new(SlowTruncation { inner, begun, go_on });
+        let options = Options { snapshot_bytes: 1, ..Options::default() };
+        let stored = Stored { journal, ..open_memory() };
+        let node = start_node(stored, options, Arc::new(SystemClock)).unwrap();
+        tokio::task::spawn_blocking(move || has_begun.recv()).await.unwrap().unwrap();
+
+        let asked = node.clone();
+        let submitted = tokio::spawn(async move { asked.submit(submit()).await });
+        until(|| node.stats().submitted.get() == 1).await;
+        let asked = node.clone();
+        let request = LeaseQueues {
+            queues: vec![Name::new("other").unwrap()],
+            worker: Name::new("w").unwrap(),
+            max: 1,
+            lease_ms: 1_000,
+            wait_ms: 60_000,
+            request_id: None,
+            capacity: None,
+        };
+        let waiting = tokio::spawn(async move { asked.lease(request).await });
+        until(|| node.stats().polls.get() == 1).await;
+        assert!(!submitted.is_finished(), "nothing is answered before it is written");
+        let_go.send(()).unwrap();
+        submitted.await.unwrap().unwrap();
+        // A later truncation finds nobody who would let it go.
+        drop(let_go);
+        waiting.abort();
+    }
 
     fn submit() -> Submit {
         Submit::new(Name::new("q").unwrap(), Json::null())

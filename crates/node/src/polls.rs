@@ -1,4 +1,6 @@
 //! Lease calls that wait for a task. They are served in the order in which they came.
+//!
+//! A call of a worker that has as many tasks as it wants stands outside the lines until one of them ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +28,8 @@ pub(crate) struct Polls<R> {
     by_queue: BTreeMap<Name, BTreeSet<PollId>>,
     by_end: BTreeSet<(Timestamp, PollId)>,
     by_request: BTreeMap<(Name, Name), PollId>,
+    /// Calls outside the lines, by their worker.
+    blocked: BTreeMap<Name, BTreeSet<PollId>>,
 }
 
 impl<R> Default for Polls<R> {
@@ -36,6 +40,7 @@ impl<R> Default for Polls<R> {
             by_queue: BTreeMap::new(),
             by_end: BTreeSet::new(),
             by_request: BTreeMap::new(),
+            blocked: BTreeMap::new(),
         }
     }
 }
@@ -50,22 +55,67 @@ impl<R> Polls<R> {
         self.by_queue.get(queue).map_or(0, BTreeSet::len)
     }
 
-    /// Lets a call wait. Answers the call that it repeats, if that still waits: nobody listens to it any more.
-    pub(crate) fn park(&mut self, request: LeaseQueues, to: R, now: Timestamp) -> Option<Poll<R>> {
+    /// Lets a call wait. Answers its name, and the call that it repeats, if that still waits: nobody listens to
+    /// it any more.
+    pub(crate) fn park(&mut self, request: LeaseQueues, to: R, now: Timestamp) -> (PollId, Option<Poll<R>>) {
         let repeated = request_name(&request).and_then(|name| self.by_request.get(&name).copied());
         let replaced = repeated.and_then(|id| self.take(id));
         let id = PollId(self.next);
         self.next += 1;
         let until = now.plus(request.wait_ms);
-        for queue in &request.queues {
-            self.by_queue.entry(queue.clone()).or_default().insert(id);
-        }
+        self.line_up(id, &request.queues);
         if let Some(name) = request_name(&request) {
             self.by_request.insert(name, id);
         }
         self.by_end.insert((until, id));
         self.waiting.insert(id, Poll { request, to, since: now, until });
-        replaced
+        (id, replaced)
+    }
+
+    /// Takes a call out of the lines until its worker has room again.
+    pub(crate) fn block(&mut self, id: PollId) {
+        let Some(poll) = self.waiting.get(&id) else { return };
+        let (worker, queues) = (poll.request.worker.clone(), poll.request.queues.clone());
+        self.leave_lines(id, &queues);
+        self.blocked.entry(worker).or_default().insert(id);
+    }
+
+    /// Puts the calls of a worker back into their lines. Answers the queues that they wait for.
+    pub(crate) fn unblock(&mut self, worker: &Name) -> Vec<Name> {
+        let mut queues = Vec::new();
+        for id in self.blocked.remove(worker).unwrap_or_default() {
+            let Some(poll) = self.waiting.get(&id) else { continue };
+            let asked = poll.request.queues.clone();
+            self.line_up(id, &asked);
+            queues.extend(asked);
+        }
+        queues
+    }
+
+    /// Takes out the calls that nobody waits for any more.
+    pub(crate) fn sweep(&mut self, is_gone: impl Fn(&R) -> bool) {
+        let gone = self.waiting.iter().filter(|(_, poll)| is_gone(&poll.to));
+        let gone: Vec<PollId> = gone.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.take(id);
+        }
+    }
+
+    fn line_up(&mut self, id: PollId, queues: &[Name]) {
+        for queue in queues {
+            self.by_queue.entry(queue.clone()).or_default().insert(id);
+        }
+    }
+
+    fn leave_lines(&mut self, id: PollId, queues: &[Name]) {
+        for queue in queues {
+            if let Some(ids) = self.by_queue.get_mut(queue) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.by_queue.remove(queue);
+                }
+            }
+        }
     }
 
     /// The first call that waits for a queue, after another one.
@@ -85,12 +135,11 @@ impl<R> Polls<R> {
     pub(crate) fn take(&mut self, id: PollId) -> Option<Poll<R>> {
         let poll = self.waiting.remove(&id)?;
         self.by_end.remove(&(poll.until, id));
-        for queue in &poll.request.queues {
-            if let Some(ids) = self.by_queue.get_mut(queue) {
-                ids.remove(&id);
-                if ids.is_empty() {
-                    self.by_queue.remove(queue);
-                }
+        self.leave_lines(id, &poll.request.queues);
+        if let Some(ids) = self.blocked.get_mut(&poll.request.worker) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.blocked.remove(&poll.request.worker);
             }
         }
         if let Some(name) = request_name(&poll.request) {

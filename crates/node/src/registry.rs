@@ -12,12 +12,17 @@ const WORKERS_MAX: usize = 20_000;
 /// Milliseconds after which a silent worker without leases is forgotten.
 const SILENT_MS: u64 = 15 * 60_000;
 
+/// Milliseconds between two looks for what is long past.
+const SWEEP_MS: u64 = 1_000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     workers: BTreeMap<Name, Seen>,
     by_time: BTreeSet<(Timestamp, Name)>,
     /// When a queue was last asked for a task.
     asked: BTreeMap<Name, Timestamp>,
+    /// When that was last looked through for what is long past.
+    swept: Timestamp,
 }
 
 #[derive(Debug)]
@@ -45,8 +50,14 @@ impl Registry {
     pub(crate) fn asked(&mut self, queue: &Name, now: Timestamp) {
         if let Some(at) = self.asked.get_mut(queue) {
             *at = now;
-        } else if self.asked.len() < WORKERS_MAX {
-            self.asked.insert(queue.clone(), now);
+        } else {
+            if self.asked.len() >= WORKERS_MAX && now.since(self.swept) >= SWEEP_MS {
+                self.swept = now;
+                self.asked.retain(|_, at| now.since(*at) < SILENT_MS);
+            }
+            if self.asked.len() < WORKERS_MAX {
+                self.asked.insert(queue.clone(), now);
+            }
         }
     }
 

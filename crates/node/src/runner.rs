@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const INPUTS_PER_TURN: usize = 1_024;
 /// The longest wait for a question; bounds how late a step of the clock is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// After this long without a question the journal notes down how far it is durable.
+/// After this long without an event the journal notes down how far it is durable.
 const REST: Duration = Duration::from_millis(50);
 
 /// What reaches the loop.
@@ -94,10 +94,10 @@ pub(crate) struct Runner {
     /// Not here while a snapshot is written.
     pub(crate) snapshots: Option<Box<dyn Snapshots>>,
     pub(crate) snapshot: SnapshotPlan,
-    /// Whether the writer's thread has nothing to do.
-    pub(crate) writer_free: bool,
-    /// Whether the journal has noted down how far it is durable.
-    pub(crate) rested: bool,
+    /// Works that the writer's thread has not acknowledged yet.
+    pub(crate) at_writer: u32,
+    /// When events were last written, unless the journal has noted down since that they are durable.
+    pub(crate) unmarked: Option<Duration>,
 }
 
 /// When the next snapshot is due, and the one under way.
@@ -126,29 +126,40 @@ impl SnapshotPlan {
 
 impl Runner {
     /// Decides until told to stop, then sends home who waits.
-    pub(crate) fn run(mut self) -> Result<(), Failure> {
+    pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let ended = self.decide_until_stopped();
+        self.running.begin_stop();
         // Whoever holds snapshots holds the folder; the next node may start as soon as this one has stopped.
         self.snapshots = None;
         if let Some(under_way) = self.snapshot.under_way.take() {
             under_way.give_up();
         }
+        for input in self.inputs.try_iter() {
+            if let Input::Ask(_, to) = input {
+                // A caller who left does not need to hear it.
+                let _ = to.send(Err(Error::Stopping));
+            }
+        }
         ended
+    }
+
+    /// Whether the writer's thread has nothing to do.
+    fn is_writer_free(&self) -> bool {
+        self.at_writer == 0
     }
 
     fn decide_until_stopped(&mut self) -> Result<(), Failure> {
         loop {
-            let input = self.wait();
+            let input = self.wait()?;
             let (start, busy) = (self.clock.boot(), self.clock.busy());
             let now = self.term_clock.now();
-            let idle = matches!(input, Err(RecvTimeoutError::Timeout));
             if self.take(input, now)?.is_break() {
                 return self.stop();
             }
             self.desk.tick(now);
-            self.hear(now);
+            self.hear(now)?;
             self.hand_over(now)?;
-            self.rest_if_idle(idle)?;
+            self.rest_if_idle()?;
             self.continue_snapshot()?;
             let took = micros(self.clock.boot(), start);
             self.desk.stats.turn.observe_us(took);
@@ -158,26 +169,26 @@ impl Runner {
     }
 
     /// Waits for a question, or until something is due.
-    fn wait(&mut self) -> Result<Input, RecvTimeoutError> {
-        if self.desk.has_turn() && self.writer_free {
-            return Ok(Input::Wake);
+    fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
+        if self.desk.has_turn() && self.is_writer_free() {
+            return Ok(Ok(Input::Wake));
         }
         if self.desk.has_turn() {
             self.running.wants_ack.store(true, Ordering::SeqCst);
             // The writer may have finished before it could see the wish.
             let now = self.term_clock.now();
-            self.hear(now);
-            if self.writer_free {
-                return Ok(Input::Wake);
+            self.hear(now)?;
+            if self.is_writer_free() {
+                return Ok(Ok(Input::Wake));
             }
         }
         if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
-            return self.inputs.recv_timeout(Duration::from_micros(100));
+            return Ok(self.inputs.recv_timeout(Duration::from_micros(100)));
         }
         let now = self.term_clock.now();
-        let longest = if self.rested { WAIT_MAX } else { REST };
+        let longest = if self.unmarked.is_some() { REST } else { WAIT_MAX };
         let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
-        self.inputs.recv_timeout(due.min(longest))
+        Ok(self.inputs.recv_timeout(due.min(longest)))
     }
 
     fn take(
@@ -207,16 +218,32 @@ impl Runner {
     }
 
     /// Hears from the writer what has become durable.
-    fn hear(&mut self, now: Timestamp) {
-        while let Ok(ack) = self.acks.try_recv() {
-            self.acknowledged(ack, now);
+    fn hear(&mut self, now: Timestamp) -> Result<(), Failure> {
+        loop {
+            match self.acks.try_recv() {
+                Ok(ack) => {
+                    self.at_writer -= 1;
+                    self.acknowledged(ack, now);
+                }
+                Err(TryRecvError::Empty) => return Ok(()),
+                Err(TryRecvError::Disconnected) => return Err(writer_is_gone()),
+            }
         }
     }
 
+    /// Waits until the writer has nothing to do.
+    fn wait_for_writer(&mut self, now: Timestamp) -> Result<(), Failure> {
+        while !self.is_writer_free() {
+            let ack = self.acks.recv().map_err(|_| writer_is_gone())?;
+            self.at_writer -= 1;
+            self.acknowledged(ack, now);
+        }
+        Ok(())
+    }
+
     fn acknowledged(&mut self, ack: Ack, now: Timestamp) {
-        self.writer_free = true;
         self.desk.set_space(ack.space);
-        self.desk.abandon(&ack.abandoned, now);
+        self.desk.abandon(&ack.abandoned, ack.end.position, now);
         let begun = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position);
         if let Some((_, header)) = begun
             && let Some(snapshots) = self.snapshots.take()
@@ -228,13 +255,15 @@ impl Runner {
 
     /// Gives the turn to the writer, if both are ready.
     fn hand_over(&mut self, now: Timestamp) -> Result<(), Failure> {
-        if !self.writer_free || !self.desk.has_turn() {
+        if !self.is_writer_free() || !self.desk.has_turn() {
             return Ok(());
         }
         let turn = self.desk.take_turn();
         self.snapshot.since_bytes += turn.records.len() as u64;
         let (count, term) = (turn.count, self.desk.state().term());
-        self.rested &= count == 0;
+        if count > 0 {
+            self.unmarked = Some(self.clock.boot());
+        }
         if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
             self.snapshot.since_bytes = 0;
             let (position, start) = (self.desk.state().position(), self.clock.busy());
@@ -246,34 +275,33 @@ impl Runner {
         if alone {
             let ack = writer::lock(&self.writer).work(work)?;
             self.acknowledged(ack, now);
+            Ok(())
         } else {
-            self.writer_free = false;
-            self.send(work)?;
+            self.send(work)
         }
-        Ok(())
     }
 
     /// Waits for the writer, because the turn must not grow any more.
     fn hand_over_full(&mut self, now: Timestamp) -> Result<(), Failure> {
-        if !self.writer_free {
-            let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
-            self.acknowledged(ack, now);
-        }
+        self.wait_for_writer(now)?;
         self.hand_over(now)
     }
 
-    /// After a pause the journal notes down how far it is durable.
-    fn rest_if_idle(&mut self, idle: bool) -> Result<(), Failure> {
-        if !idle || self.rested || !self.writer_free {
+    /// After a pause, with or without questions that change nothing, the journal notes down how far it is
+    /// durable.
+    fn rest_if_idle(&mut self) -> Result<(), Failure> {
+        let now = self.clock.boot();
+        let long_ago = self.unmarked.is_some_and(|wrote| now.saturating_sub(wrote) >= REST);
+        if !long_ago || !self.is_writer_free() {
             return Ok(());
         }
-        self.rested = true;
-        self.writer_free = false;
+        self.unmarked = None;
         self.send(Work::Rest)
     }
 
-    fn send(&self, work: Work) -> Result<(), Failure> {
-        self.works.send(work).map_err(|_| Failure::new("the journal has stopped".to_owned()))
+    fn send(&mut self, work: Work) -> Result<(), Failure> {
+        self.at_writer += 1;
+        self.works.send(work).map_err(|_| writer_is_gone())
     }
 
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
@@ -313,19 +341,21 @@ impl Runner {
         self.running.begin_stop();
         let now = self.term_clock.now();
         self.desk.dismiss(now);
-        while !self.writer_free {
-            let ack = self.acks.recv().map_err(|_| Failure::new("the journal has stopped".to_owned()))?;
-            self.acknowledged(ack, now);
-        }
-        self.hand_over(now)?;
-        for input in self.inputs.try_iter() {
-            if let Input::Ask(_, to) = input {
-                // A caller who left does not need to hear it.
-                let _ = to.send(Err(Error::Stopping));
-            }
+        self.wait_for_writer(now)?;
+        // What nobody took of the last answers is given back in a turn of its own.
+        while self.desk.has_turn() {
+            self.hand_over(now)?;
+            self.wait_for_writer(now)?;
         }
         Ok(())
     }
+}
+
+/// The writer's thread has ended, and tells why itself.
+pub(crate) const WRITER_IS_GONE: &str = "the journal has stopped";
+
+fn writer_is_gone() -> Failure {
+    Failure::new(WRITER_IS_GONE.to_owned())
 }
 
 fn micros(end: Duration, start: Duration) -> u64 {

@@ -50,13 +50,18 @@ impl Snapshotting {
     ) -> Self {
         let (pieces, received) = sync_channel(PIECES_WAITING);
         let (finished, done) = sync_channel(1);
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().name("orchestrix-snapshot".to_owned());
+        let spawned = thread.spawn(move || {
             let result = write(&*snapshots, link, &received);
             drop(received);
             // Nobody listens any more only when the node stops.
             let _ = finished.send((snapshots, result));
             let _ = wake.try_send(Input::Wake);
         });
+        if let Err(error) = spawned {
+            // The handle went with the thread that did not start: there are no snapshots until the next start.
+            tracing::error!(%error, "no thread to write a snapshot");
+        }
         Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }
     }
 

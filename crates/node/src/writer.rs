@@ -23,6 +23,8 @@ use crate::stats::Stats;
 
 /// How often a turn is tried again while the disk is full.
 const FULL_RETRY: Duration = Duration::from_millis(100);
+/// Every so many tries it is looked whether there are segments to drop.
+const TRUNCATE_EVERY: u64 = 10;
 
 /// What the loop gives to the writer.
 pub(crate) enum Work {
@@ -100,11 +102,11 @@ impl Writer {
 
     /// Writes, then answers. Gives back the leases that nobody took.
     fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
-        let Turn { records, count, replies, purged } = turn;
+        let Turn { first, records, count, replies, purged } = turn;
         if count > 0 {
+            assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
             let batch = Batch { previous: self.end, term, count, records };
             self.append(&batch)?;
-            let first = batch.previous.position.next();
             self.events.publish(first, batch.last(), batch.records);
         }
         let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
@@ -114,7 +116,7 @@ impl Writer {
 
     fn append(&mut self, batch: &Batch) -> Result<(), Failure> {
         let start = self.clock.boot();
-        loop {
+        for tried in 1_u64.. {
             match self.journal.append(batch) {
                 Ok(Appended::Done(end)) => {
                     let took = self.clock.boot().saturating_sub(start);
@@ -134,12 +136,19 @@ impl Writer {
                 // Only the identical batch may follow an unknown outcome.
                 Ok(Appended::Unknown) => self.wait_or_give_up()?,
                 Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
-                    tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
+                    if tried == 1 {
+                        tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
+                    }
+                    if tried.is_multiple_of(TRUNCATE_EVERY) {
+                        // A snapshot that was finished meanwhile may let something go.
+                        self.truncate();
+                    }
                     self.wait_or_give_up()?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
+        unreachable!("it is tried until it is written or given up")
     }
 
     fn wait_or_give_up(&self) -> Result<(), Failure> {

@@ -186,7 +186,7 @@ fn a_lease_that_nobody_took_is_given_back_uncharged_and_served_to_the_next() {
     let (answers, _) = world.turn();
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
     world.poll("next", "mail", 5_000);
-    world.desk.abandon(&[(task, lease)], world.now);
+    world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
     let (answers, events) = world.turn();
     assert_eq!(events, ["LeaseReleased", "LeaseGranted"]);
     let [(name, answer)] = answers.try_into().unwrap();
@@ -307,13 +307,223 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
     world.turn();
     world.wait(10_000);
     let (_, events) = world.turn();
-    assert_eq!(events, ["TaskPurged"]);
-    assert_eq!(world.stats.purged.get(), 500);
-    world.wait(1_000);
+    assert_eq!(events, ["TaskPurged", "TaskPurged"], "500 by one event");
     assert_eq!(world.stats.purged.get(), 1_000);
     world.turn();
     world.wait(1_000);
     assert_eq!(world.desk.next_due(), None, "a node without tasks sleeps");
+}
+
+#[test]
+fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
+    let retention = orchestrix_core::Retention { done_ms: 1 << 40, failed_ms: 1 << 40, count: 10 };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    for round in 0..5_u64 {
+        world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
+        let first = world.desk.state().position().0 - 999;
+        let cancels = (first..first + 1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+        world.ask("s", Ask::Batch(cancels));
+        world.wait(1);
+        world.turn();
+        assert_eq!(world.stats.purged.get(), round * 1_000 + 990);
+    }
+}
+
+#[test]
+fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
+    let retention = orchestrix_core::Retention { done_ms: 0, failed_ms: 0, count: 1 << 30 };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
+    let mut ask = request("w", "mail", 0);
+    ask.max = 300;
+    world.ask("w", Ask::Lease(ask));
+    let (answers, _) = world.turn();
+    let fails = leases(answers.into_iter().last().unwrap().1).into_iter().map(|leased| Command::Fail {
+        task: leased.task_id,
+        lease: leased.lease_id,
+        worker: None,
+        error: String::new(),
+        retry: false,
+    });
+    world.ask("w", Ask::Batch(fails.collect()));
+    let cancels = (301..=1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+    world.ask("s", Ask::Batch(cancels));
+    let retention = Command::Purge(retention);
+    let decision = world.desk.state().decide(&retention, world.now.plus(1)).unwrap();
+    let orchestrix_core::Decision::Event(orchestrix_core::Event::TaskPurged(event)) = decision else {
+        panic!("{decision:?}")
+    };
+    let failed = event.tasks.iter().filter(|purge| purge.task.0 <= 300).count();
+    assert_eq!((event.tasks.len(), failed), (500, 250));
+}
+
+/// The first lease of the answer to a name.
+fn first_lease(answers: Vec<Answered>, name: &str) -> Leased {
+    let answer = answers.into_iter().find(|(answered, _)| *answered == name).unwrap().1;
+    leases(answer).remove(0)
+}
+
+#[test]
+fn a_lease_that_a_repeat_was_given_is_not_taken_back_for_the_lost_answer() {
+    let mut world = World::new();
+    let task = world.submit("mail");
+    let mut ask = request("w", "mail", 0);
+    ask.request_id = Some(Name::new("r-1").unwrap());
+    world.ask("lost connection", Ask::Lease(ask.clone()));
+    let lease = first_lease(world.turn().0, "lost connection").lease_id;
+    let durable = world.desk.state().position();
+    world.ask("new connection", Ask::Lease(ask));
+    world.desk.abandon(&[(task, lease)], durable, world.now);
+    let (answers, events) = world.turn();
+    assert_eq!(events, ["LeaseExtended"], "the repeat has it");
+    assert_eq!(first_lease(answers, "new connection").lease_id, lease);
+    world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
+    assert_eq!(world.turn().1, ["LeaseReleased"], "nobody has it");
+}
+
+#[test]
+fn a_repeat_gets_only_tasks_of_the_queues_that_it_asks() {
+    let mut world = World::new();
+    world.submit("pay");
+    let mut ask = request("w", "pay", 0);
+    ask.request_id = Some(Name::new("r-1").unwrap());
+    world.ask("w", Ask::Lease(ask.clone()));
+    assert_eq!(world.leased(), [("w", vec![1])]);
+    ask.queues = vec![Name::new("mail").unwrap()];
+    world.ask("other", Ask::Lease(ask));
+    let (answers, events) = world.turn();
+    assert!(events.is_empty(), "{events:?}");
+    assert_eq!(leases(answers.into_iter().next().unwrap().1), []);
+}
+
+#[test]
+fn a_task_whose_answers_are_lost_is_never_charged() {
+    let mut world = World::new();
+    let task = world.submit("mail");
+    for _ in 0..50 {
+        world.poll("w", "mail", 0);
+        let lease = first_lease(world.turn().0, "w").lease_id;
+        world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
+        assert_eq!(world.turn().1, ["LeaseReleased"]);
+    }
+    let task = world.desk.state().task(task).unwrap();
+    assert_eq!((task.charged, task.releases()), (0, 0));
+}
+
+#[test]
+fn a_caller_who_left_before_it_was_looked_at_gets_nothing() {
+    let mut world = World::new();
+    world.submit("mail");
+    world.gone.lock().unwrap().insert("gone");
+    world.poll("gone", "mail", 0);
+    assert!(!world.desk.has_turn());
+}
+
+#[test]
+fn a_worker_is_told_the_limit_that_comes_first() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.timeout_ms = Some(5_051);
+    world.ask("s", Ask::Command(Command::submit(task)));
+    world.poll("w", "mail", 0);
+    let leased = first_lease(world.turn().0.split_off(1), "w");
+    assert_eq!(leased.lease_ms, 5_000, "1 % and a millisecond less than the time limit");
+    world.wait(3_031);
+    let heartbeat = Command::Heartbeat {
+        task: leased.task_id,
+        lease: leased.lease_id,
+        worker: None,
+        progress: None,
+        note: None,
+    };
+    world.ask("w", Ask::Heartbeat(heartbeat));
+    let (answers, _) = world.turn();
+    let Ok(Answer::Extended(extended)) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!(extended.lease_ms, 1_999);
+}
+
+#[test]
+fn a_worker_that_has_room_again_is_served_at_once() {
+    let mut world = World::new();
+    let first = world.submit("mail");
+    let mut ask = request("w", "mail", 5_000);
+    ask.capacity = Some(1);
+    world.ask("w", Ask::Lease(ask.clone()));
+    let lease = first_lease(world.turn().0, "w").lease_id;
+    ask.queues.push(Name::new("pay").unwrap());
+    world.ask("w", Ask::Lease(ask));
+    world.submit("pay");
+    assert!(!world.desk.has_turn(), "it has as many as it wants");
+    world.poll("late", "pay", 5_000);
+    assert_eq!(world.leased(), [("late", vec![3])], "and stands in nobody's way");
+    world.submit("pay");
+    world.ask("w2", Ask::Command(Command::Complete { task: first, lease, worker: None, result: None }));
+    assert_eq!(world.leased(), [("w2", vec![]), ("w", vec![5])]);
+}
+
+#[test]
+fn calls_of_callers_who_left_make_room_for_others() {
+    let mut world = World::with(Options { polls_max: 2, ..Options::default() });
+    ["a", "b"].into_iter().for_each(|name| world.poll(name, "mail", 5_000));
+    world.gone.lock().unwrap().insert("a");
+    world.poll("c", "mail", 5_000);
+    world.poll("d", "mail", 5_000);
+    let (answers, _) = world.turn();
+    assert!(matches!(&answers[..], [("d", Err(Error::Overloaded))]), "{answers:?}");
+}
+
+#[test]
+fn those_who_wait_come_before_those_who_ask_when_a_delay_is_over() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.delay_ms = 1_000;
+    world.ask("s", Ask::Command(Command::submit(task)));
+    world.poll("patient", "mail", 5_000);
+    world.turn();
+    world.now = world.now.plus(1_000);
+    world.poll("newcomer", "mail", 0);
+    assert_eq!(world.leased(), [("patient", vec![1]), ("newcomer", vec![])]);
+}
+
+#[test]
+fn a_task_that_has_outlived_its_ttl_is_not_handed_out() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.ttl_ms = Some(1_000);
+    world.ask("s", Ask::Command(Command::submit(task)));
+    world.submit("mail");
+    world.now = world.now.plus(1_000);
+    world.poll("w", "mail", 0);
+    let (answers, events) = world.turn();
+    assert_eq!(events, ["TaskExpired", "LeaseGranted"]);
+    assert_eq!(first_lease(answers, "w").task_id, TaskId(2));
+}
+
+#[test]
+fn a_repeat_needs_no_room_on_the_disk() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.key = Some(orchestrix_core::Key::new("k").unwrap());
+    world.ask("s", Ask::Command(Command::submit(task.clone())));
+    world.turn();
+    world.desk.set_space(Space::Reserve);
+    world.ask("s", Ask::Command(Command::submit(task)));
+    let (answers, _) = world.turn();
+    assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");
+}
+
+#[test]
+fn a_turn_holds_so_many_answers_and_then_it_is_full() {
+    let mut world = World::new();
+    let id = world.submit("mail");
+    for _ in 0..8_191 {
+        world.ask("c", Ask::Task(id));
+    }
+    assert!(!world.desk.is_full());
+    world.ask("c", Ask::Task(id));
+    assert!(world.desk.is_full());
+    world.turn();
+    assert!(!world.desk.is_full());
 }
 
 #[test]

@@ -196,6 +196,21 @@ async fn every_question_of_a_long_line_is_answered() {
 }
 
 #[tokio::test]
+async fn a_batch_at_its_limits_is_taken_and_one_above_is_refused_whole() {
+    let folder = TempDir::new().unwrap();
+    let (node, _) = start(folder.path());
+    let batch = |count: usize, bytes: usize| vec![task(&format!("\"{}\"", "x".repeat(bytes - 2))); count];
+    assert_eq!(node.submit_batch(batch(1_000, 3)).await.unwrap().len(), 1_000);
+    assert!(matches!(node.submit_batch(batch(1_001, 3)).await, Err(Error::Refused(Refusal::Invalid { .. }))));
+    let mut tasks = batch(128, 256 << 10);
+    assert_eq!(node.submit_batch(tasks.clone()).await.unwrap().len(), 128);
+    tasks.push(task("1"));
+    assert!(matches!(node.submit_batch(tasks).await, Err(Error::Refused(Refusal::TooLarge { .. }))));
+    assert_eq!(node.stats().submitted.get(), 1_128);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn watchers_see_durable_events_and_resume() {
     let (node, _) = open(&Storage::Memory, Options::default()).unwrap();
     let (first, _) = node.submit(task("1")).await.unwrap();
