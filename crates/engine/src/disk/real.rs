@@ -194,8 +194,13 @@ struct HeldLock {
 
 impl DiskLock for HeldLock {}
 
+/// Makes a folder, with those above it, and all their names durable: a journal is only as durable as its
+/// path. The name of a folder that is there is made durable too, if that is allowed here: whoever made it may
+/// have died before.
 fn create_folder(path: &Path) -> io::Result<()> {
-    if path.exists() {
+    let missing: Vec<&Path> = path.ancestors().take_while(|level| !is_there(level)).collect();
+    if missing.is_empty() {
+        let _ = sync_parent(path);
         return Ok(());
     }
     DirBuilder::new()
@@ -203,10 +208,16 @@ fn create_folder(path: &Path) -> io::Result<()> {
         .mode(0o700)
         .create(path)
         .map_err(|error| explain(error, "the folder cannot be created", path))?;
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => File::open(".")?.sync_all(),
-    }
+    missing.into_iter().try_for_each(sync_parent)
+}
+
+fn is_there(path: &Path) -> bool {
+    path.as_os_str().is_empty() || path.exists()
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn explain(error: io::Error, what: &str, path: &Path) -> io::Error {

@@ -26,6 +26,8 @@ pub struct Faults {
     pub power_off_after: Option<u64>,
     /// The sync of bytes with this number fails.
     pub fail_sync: Option<(u64, SyncFailure)>,
+    /// The sync of names with this number fails; what it should have made durable stays pending.
+    pub fail_sync_dir: Option<u64>,
     /// The write with this number stops after so many bytes and fails.
     pub short_write: Option<(u64, usize)>,
     /// All files together may not be longer than this, in bytes.
@@ -49,6 +51,8 @@ pub struct Counts {
     pub writes: u64,
     /// Syncs of bytes, not of names.
     pub syncs: u64,
+    /// Syncs of names.
+    pub dir_syncs: u64,
 }
 
 /// The disk. Clones are the same disk.
@@ -195,6 +199,10 @@ impl Disk for SimDisk {
     fn sync_dir(&self) -> io::Result<()> {
         let mut world = self.world();
         world.operation()?;
+        world.counts.dir_syncs += 1;
+        if world.faults.fail_sync_dir == Some(world.counts.dir_syncs) {
+            return Err(io::Error::other("the sync of the folder failed"));
+        }
         world.changes.clear();
         world.durable_names = world.names.clone();
         Ok(())

@@ -50,7 +50,9 @@ pub(crate) fn write(disk: &dyn Disk, journal: JournalId, floor: Position) -> Res
 /// so it must not need any.
 pub(crate) fn prepare(disk: &dyn Disk) {
     let made = match disk.open(names::FLOOR_NEXT) {
-        Ok(_) => return,
+        Ok(file) if file.len().is_ok_and(|len| len >= BYTES as u64) => return,
+        // An earlier try found no room for its bytes.
+        Ok(file) => Ok(file),
         Err(_) => disk.create(names::FLOOR_NEXT),
     };
     if let Err(error) = made.and_then(|file| file.write_at(&[0; BYTES], 0).and_then(|()| file.sync_data())) {

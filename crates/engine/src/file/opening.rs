@@ -13,7 +13,7 @@ use super::segment::{Segment, Step, Tail, Walk};
 use super::snapshot::SnapshotStore;
 use super::stock::{Stock, write_zeros};
 use super::{Options, floor, names};
-use crate::disk::{Disk, DiskLock, Lock};
+use crate::disk::{Disk, DiskFile, DiskLock, Lock};
 use crate::fault::{damaged, io_error};
 use crate::{BatchRef, Cause, Error, JournalId, Link, Snapshots};
 
@@ -157,10 +157,11 @@ impl Opening {
             let Tail { bytes, frames, .. } = tail;
             recovery.cut = Some(Cut { path, offset: walk.offset, bytes, frames, what: why });
         }
-        if tail.bytes > 0 || walk.durable < walk.end.position {
-            // The last frame may be known only to the cache of the operating system.
-            file.sync_data().map_err(failed)?;
-        }
+        // The last frame may be known only to the cache of the operating system. If its sync has failed, that
+        // takes it for written, and a sync would do nothing: it is written once more first.
+        rewrite(&*file, walk.last, walk.offset).map_err(failed)?;
+        file.sync_data().map_err(failed)?;
+        self.disk.sync_dir().map_err(|error| io_error(&*self.disk, "sync", "the data folder", error))?;
         let writing = Writing::new(file, self.segments[last].header, &walk);
         let mut journal = FileJournal::new(
             self.disk,
@@ -227,6 +228,13 @@ fn replay_segment<E: From<Error>>(
             return Err(strange(segment, offset, link).into());
         }
     }
+}
+
+/// Writes a part of a file as it is.
+fn rewrite(file: &dyn DiskFile, from: u64, to: u64) -> std::io::Result<()> {
+    let mut bytes = vec![0; usize::try_from(to - from).expect("a frame fits into memory")];
+    let read = file.read_at(&mut bytes, from)?;
+    file.write_at(&bytes[..read], from)
 }
 
 /// The files of a data folder, by what they are.

@@ -78,6 +78,7 @@ impl Segment {
             header: self.header,
             seed: self.header.seed(),
             window: Window { file, size: self.header.size, bytes: Vec::new(), start: 0 },
+            last: layout::SEGMENT_HEADER_BYTES as u64,
             offset: layout::SEGMENT_HEADER_BYTES as u64,
             end: self.header.follows,
             durable: self.header.follows.position,
@@ -103,6 +104,8 @@ pub(crate) struct Walk {
     header: SegmentHeader,
     seed: u32,
     window: Window,
+    /// Where the last frame begins.
+    pub(crate) last: u64,
     /// Where the next frame begins.
     pub(crate) offset: u64,
     /// The last batch that was handed out.
@@ -153,6 +156,7 @@ impl Walk {
                 if link != self.end {
                     return Err(wrong(format!("the mark is of {link:?}, expected {:?}", self.end)));
                 }
+                self.last = offset;
                 self.offset += MARK_BYTES as u64;
                 self.durable = link.position;
                 return Ok(Step::Mark);
@@ -179,6 +183,7 @@ impl Walk {
             return Err(wrong(what));
         }
         let link = batch.link(self.header.journal);
+        self.last = offset;
         self.offset += frame_bytes as u64;
         self.end = link;
         self.durable = self.durable.max(header.durable);
@@ -214,7 +219,8 @@ impl Walk {
         let start = self.window.at(offset, BATCH_HEADER_BYTES).map_err(failed)?;
         match layout::decode_frame(start, self.seed) {
             Ok(FrameHeader::Batch(header)) => {
-                (self.offset, self.end, self.durable) = (offset, header.previous, header.durable);
+                (self.last, self.offset) = (offset, offset);
+                (self.end, self.durable) = (header.previous, header.durable);
                 Ok(())
             }
             Ok(FrameHeader::Mark(_)) => {

@@ -58,6 +58,66 @@ fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
     assert!(failures > 60, "{failures}");
 }
 
+/// Appends until the fault, starts again on the same disk, as a process does that was not alone with the power,
+/// appends more, and loses the power.
+fn restart_after(faults: impl Fn(&SimDisk) -> Faults, seed: u64) -> Restarted {
+    let disk = SimDisk::new(seed);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    disk.set_faults(faults(&disk));
+    let Err((acknowledged, _)) = append_until_error(&mut node, &mut history, 40) else {
+        return Restarted::NoFault;
+    };
+    drop(node);
+    disk.set_faults(Faults::default());
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    let reached = history.reached(&node.state);
+    assert!((acknowledged..=acknowledged + 1).contains(&reached));
+    history.batches.truncate(reached);
+    history.states.truncate(reached + 1);
+    fill(&mut node, &mut history, 8);
+    drop(node);
+    for keep in [false, true] {
+        let node = Node::start(Arc::new(disk.crash(&mut || keep)), SMALL).unwrap();
+        assert_eq!(history.reached(&node.state), reached + 8, "all that was acknowledged after the restart");
+    }
+    Restarted::Recovered
+}
+
+#[derive(PartialEq, Eq)]
+enum Restarted {
+    NoFault,
+    Recovered,
+}
+
+#[test]
+fn a_restart_after_a_failed_sync_trusts_nothing_that_only_programs_see() {
+    let mut failures = 0;
+    for failure in [SyncFailure::Keep, SyncFailure::Forget] {
+        for nth in 1..60 {
+            let faults = |disk: &SimDisk| Faults {
+                fail_sync: Some((disk.counts().syncs + nth, failure)),
+                ..Faults::default()
+            };
+            failures += usize::from(restart_after(faults, 21) == Restarted::Recovered);
+        }
+    }
+    assert!(failures > 60, "{failures}");
+}
+
+#[test]
+fn a_restart_after_a_failed_sync_of_the_folder_makes_its_names_durable() {
+    let mut failures = 0;
+    for nth in 1..20 {
+        let faults = |disk: &SimDisk| Faults {
+            fail_sync_dir: Some(disk.counts().dir_syncs + nth),
+            ..Faults::default()
+        };
+        failures += usize::from(restart_after(faults, 22) == Restarted::Recovered);
+    }
+    assert!(failures > 3, "{failures}");
+}
+
 #[test]
 fn a_write_that_stops_at_any_byte_stops_the_journal_and_loses_nothing() {
     for written in 0..140 {
