@@ -63,7 +63,7 @@ settings! {
     /// How long failed tasks are kept [default: 7d]
     #[arg(long, value_name = "TIME")]
     retention_failed: Span,
-    /// How many ended tasks of each of the two kinds are kept [default: 1000000]
+    /// How many ended tasks of each of the two kinds are kept [default: 250000]
     #[arg(long, value_name = "N")]
     retention_count: usize,
     /// File with these settings, in TOML

@@ -66,7 +66,7 @@ pub const ROWS: [Row; 38] = [
         |s| &s.submit_repeats,
     ),
     counter("orchestrix_leases_granted_total", "Leases granted.", |s| &s.leased),
-    counter("orchestrix_leases_extended_total", "Events that extended leases.", |s| &s.extended),
+    counter("orchestrix_leases_extended_total", "Extensions of leases.", |s| &s.extended),
     counter("orchestrix_leases_released_total", "Leases given back by their worker.", |s| &s.released),
     counter("orchestrix_leases_abandoned_total", "Leases given back because nobody took the answer.", |s| {
         &s.abandoned

@@ -85,7 +85,11 @@ fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
 async fn serve(settings: Settings, tokens: Option<Tokens>) -> Result<(), Ended> {
     let mut signals = Signals::take()?;
     let listening = http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error))?;
-    let (node, recovered) = open(&settings).await?;
+    let (node, recovered) = tokio::select! {
+        opened = open(&settings) => opened?,
+        // Nothing has been promised yet: a start that is broken off is as good as one that never was.
+        name = signals.next() => leave(name),
+    };
     let port = listening.address().port();
     announce(&settings, &listening, tokens.is_some(), &recovered);
     let serving = listening.serve(node.clone(), http::Options { limits: settings.limits, tokens });
@@ -124,9 +128,13 @@ async fn run_until_stopped(signals: &mut Signals, node: &Node, serving: Serving)
         }
         name = signals.next() => {
             tracing::warn!(signal = name, "a second signal: leaving at once");
-            std::process::exit(if name == SIGTERM { 143 } else { 130 });
+            leave(name)
         }
     }
+}
+
+fn leave(signal: &str) -> ! {
+    std::process::exit(if signal == SIGTERM { 143 } else { 130 })
 }
 
 const SIGTERM: &str = "SIGTERM";

@@ -5,6 +5,8 @@ use orchestrix_core::wire::{
     Complete, CompleteBatch, CompletedBatch, Fail, Heartbeat, Item, LeaseQueue, LeaseQueues, Release,
     WorkerHeartbeat,
 };
+use orchestrix_core::{Refusal, TaskId};
+use orchestrix_node::Error;
 
 use crate::http::answer::Reply;
 use crate::http::body::parse;
@@ -59,7 +61,7 @@ pub(crate) async fn complete_batch(call: Call<'_>) -> Result<Reply, Fault> {
     let batch: CompleteBatch = parse(&call.body)?;
     batch.validate()?;
     if call.caller.queues().is_some() {
-        try_join_all(batch.items.iter().map(|item| call.check_task(item.task_id))).await?;
+        try_join_all(batch.items.iter().map(|item| check_known(&call, item.task_id))).await?;
     }
     let outcomes = call.app.node.complete_batch(batch.items).await?;
     let items = outcomes.iter().map(|outcome| match outcome {
@@ -67,6 +69,14 @@ pub(crate) async fn complete_batch(call: Call<'_>) -> Result<Reply, Fault> {
         Err(refusal) => Item::Refused(item_problem(refusal)),
     });
     Reply::ok(&CompletedBatch { items: items.collect() })
+}
+
+/// Refuses a task of a queue that is not the caller's. One that is not there is refused by itself, later.
+async fn check_known(call: &Call<'_>, id: TaskId) -> Result<(), Fault> {
+    match call.check_task(id).await {
+        Err(Fault::Node(Error::Refused(Refusal::NotFound(_)))) => Ok(()),
+        checked => checked,
+    }
 }
 
 pub(crate) async fn fail(call: Call<'_>) -> Result<Reply, Fault> {

@@ -107,6 +107,9 @@ impl Reader {
             let mut piece = Piece::default();
             for line in &page.lines {
                 piece.frame(Some("line"), Some(line.n + 1), line);
+                if piece.is_full() {
+                    sink.send(std::mem::take(&mut piece)).await?;
+                }
             }
             self.offset = page.next_offset;
             sink.send(piece).await?;

@@ -50,7 +50,8 @@ pub(crate) fn ready(call: &Call<'_>) -> Result<Reply, Fault> {
 
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
     // A node that has stopped still has its counters.
-    let queues = call.app.node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
+    let mut queues = call.app.node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
+    queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
     let text = metrics::render(&call.app.node, &call.app.metrics, &queues, call.app.streams.count());
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

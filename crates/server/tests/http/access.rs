@@ -159,6 +159,9 @@ async fn a_token_for_one_queue_is_for_that_queue_only() {
         let answer = ask(&server, Some("mail"), method, &path, &body).await;
         assert_eq!((answer.status, answer.code()), (403, "forbidden".to_owned()), "{method} {path}");
     }
+    let unknown = json!({ "items": [{ "task_id": 999_999, "lease_id": 1 }] }).to_string();
+    let answer = ask(&server, Some("mail"), "POST", "/v1/tasks/complete/batch", &unknown).await;
+    assert_eq!((answer.status, &answer.json()["items"][0]["code"]), (200, &json!("not_found")));
     let leases = json!({ "leases": [leased["lease_id"]] }).to_string();
     let beat = ask(&server, Some("mail"), "POST", "/v1/workers/w/heartbeat", &leases).await.json();
     assert_eq!((&beat["extended"], &beat["lost"]), (&json!([]), &json!([leased["lease_id"]])));
