@@ -16,6 +16,9 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
 
     /// Time since the Unix epoch, as far as this machine knows. May jump either way.
     fn wall(&self) -> Duration;
+
+    /// Does nothing for a while.
+    fn pause(&self, time: Duration);
 }
 
 /// The clocks of this machine.
@@ -33,6 +36,10 @@ impl Clock for SystemClock {
 
     fn wall(&self) -> Duration {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 }
 
@@ -101,6 +108,7 @@ mod tests {
         fn wall(&self) -> Duration {
             self.0.lock().unwrap().1
         }
+        fn pause(&self, _: Duration) {}
     }
 
     fn started(boot_s: u64, wall_s: u64, last_event: u64) -> (Arc<SetClock>, TermClock) {

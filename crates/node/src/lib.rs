@@ -24,6 +24,7 @@ mod request;
 mod runner;
 mod snapshotter;
 mod stats;
+mod stepped;
 mod writer;
 
 pub use clock::{Clock, SystemClock, TermClock};
@@ -34,3 +35,4 @@ pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use request::{Answer, Ask, Error, Recipient, Seen};
 pub use stats::{Counter, Histogram, Stats};
+pub use stepped::Stepped;

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -20,8 +20,12 @@ use crate::logs::TaskLogs;
 use crate::node::Node;
 use crate::options::Options;
 use crate::runner::{Runner, Running, SnapshotPlan, WRITER_IS_GONE};
+use crate::snapshotter::SnapshotJob;
 use crate::stats::Stats;
-use crate::writer::{self, Writer};
+use crate::writer::{self, Ack, Work, Writer};
+
+/// Works that may wait for the writer: a turn, and a truncation beside it.
+const WORKS_MAX: usize = 2;
 
 /// What the journal and the logs stand on.
 #[derive(Clone, Debug)]
@@ -81,14 +85,14 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
 }
 
 /// What a node is started from.
-struct Stored {
+pub(crate) struct Stored {
     state: State,
     journal: Box<dyn Journal>,
     logs: Arc<dyn Logs>,
-    recovered: Recovered,
+    pub(crate) recovered: Recovered,
 }
 
-fn open_memory() -> Stored {
+pub(crate) fn open_memory() -> Stored {
     let recovered = Recovered {
         position: Position(0),
         snapshot: None,
@@ -106,7 +110,15 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
         Failure::new(format!("cannot use {folder} as the data folder: {error}; choose another with --data"))
     })?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let opening = FileJournal::start(Arc::clone(&disk), file::Options::default())?;
+    let mut stored = open_journal(Arc::clone(&disk), file::Options::default())?;
+    stored.logs = Arc::new(FileLogs::open(disk)?);
+    forget_orphans(&*stored.logs, &stored.state);
+    Ok(stored)
+}
+
+/// Recovers the state from the journal of a disk; output of tasks goes to memory.
+pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Result<Stored, Failure> {
+    let opening = FileJournal::start(disk, options)?;
     let mut damaged_snapshots = Vec::new();
     let loaded = newest_snapshot(&*opening.snapshots(), opening.floor(), &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|(_, link)| link.position);
@@ -119,9 +131,7 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
         journal: journal.recovery().clone(),
         took: Duration::ZERO,
     };
-    let logs = Arc::new(FileLogs::open(disk)?);
-    forget_orphans(&*logs, &state);
-    Ok(Stored { state, journal: Box::new(journal), logs, recovered })
+    Ok(Stored { state, journal: Box::new(journal), logs: Arc::new(MemoryLogs::default()), recovered })
 }
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
@@ -187,14 +197,24 @@ fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Failure> {
     )))
 }
 
-fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result<Node, Failure> {
+/// A node whose threads have not started.
+pub(crate) struct Parts {
+    pub(crate) node: Node,
+    pub(crate) runner: Runner,
+    pub(crate) writer: Arc<Mutex<Writer>>,
+    /// What the loop gives to the writer, and what it hears from it.
+    pub(crate) handed: Receiver<Work>,
+    pub(crate) acks: Sender<Ack>,
+}
+
+pub(crate) fn assemble(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Parts {
     let Stored { state, journal, logs, recovered } = stored;
     let stats = Arc::new(Stats::default());
     let running = Arc::new(Running::new());
     let events = Arc::new(EventFeed::new(journal.end().position, options.event_ring_bytes));
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
     let (inputs, asked) = sync_channel(options.queue_max);
-    let (works, handed) = sync_channel(1);
+    let (works, handed) = sync_channel(WORKS_MAX);
     let (acks, heard) = channel();
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
@@ -204,9 +224,9 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
     desk.set_space(journal.space());
     desk.start_term(epoch, term_clock.now());
 
-    let snapshots = Some(journal.snapshots());
     stats.durable.set(journal.end().position.0);
     stats.position.set(journal.end().position.0);
+    let snapshots = Some(journal.snapshots());
     let writer = Arc::new(Mutex::new(Writer {
         end: journal.end(),
         journal,
@@ -216,7 +236,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
     }));
-    let mut runner = Runner {
+    let runner = Runner {
         desk,
         term_clock,
         clock,
@@ -228,11 +248,17 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         running: Arc::clone(&running),
         snapshots,
         snapshot,
+        start_snapshot: Box::new(SnapshotJob::spawn),
         at_writer: 0,
         unmarked: None,
     };
-    let wake = inputs.clone();
-    let (ended, open_logs) = (Arc::clone(&running), Arc::clone(&logs));
+    Parts { node: Node { inputs, events, logs, stats, running }, runner, writer, handed, acks }
+}
+
+fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result<Node, Failure> {
+    let Parts { node, mut runner, writer, handed, acks } = assemble(stored, options, clock);
+    let wake = node.inputs.clone();
+    let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));
     spawn("orchestrix-journal", move || {
         let result = guarded("the journal's thread", || writer::run(&writer, &handed, &acks, &wake));
         // Callers whose answers are still in the channel hear that the outcome is unknown.
@@ -241,7 +267,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         open_logs.close();
         ended.end(result);
     })?;
-    let ended = Arc::clone(&running);
+    let ended = Arc::clone(&node.running);
     spawn("orchestrix-loop", move || {
         // The reason is told before the runner goes, and with it the writer's thread: the first reason counts.
         match guarded("the decision loop", || runner.run()) {
@@ -250,7 +276,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
         }
         drop(runner);
     })?;
-    Ok(Node { inputs, events, logs, stats, running })
+    Ok(node)
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {

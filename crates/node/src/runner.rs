@@ -1,6 +1,8 @@
-//! The thread around the decision loop: waits, asks the loop, hands its turns to the writer.
+//! Runs the decision loop: takes questions, asks the loop, hands its turns to the writer, takes snapshots.
 //!
 //! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come.
+//! [`Runner::run`] is the thread of a node and waits; [`Runner::turn`] is one round of it and never waits for
+//! anybody, so that a simulation can do the same round by round.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +19,7 @@ use crate::decision_loop::DecisionLoop;
 use crate::node::Caller;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
-use crate::snapshotter::Snapshotting;
+use crate::snapshotter::{SnapshotJob, Snapshotting};
 use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
@@ -94,6 +96,8 @@ pub(crate) struct Runner {
     /// Not here while a snapshot is written.
     pub(crate) snapshots: Option<Box<dyn Snapshots>>,
     pub(crate) snapshot: SnapshotPlan,
+    /// Gets the writing of a snapshot done, beside the loop.
+    pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
     /// Works that the writer's thread has not acknowledged yet.
     pub(crate) at_writer: u32,
     /// When events were last written, unless the journal has noted down since that they are durable.
@@ -128,6 +132,29 @@ impl Runner {
     /// Decides until told to stop, then sends home who waits.
     pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let ended = self.decide_until_stopped();
+        self.let_go();
+        ended
+    }
+
+    fn decide_until_stopped(&mut self) -> Result<(), Failure> {
+        loop {
+            let input = match self.wait()? {
+                Ok(input) => Some(input),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(Input::Stop),
+            };
+            if self.turn(input)?.is_break() {
+                break;
+            }
+        }
+        while self.finish()?.is_continue() {
+            self.wait_for_ack()?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what was lent, and refuses what came too late.
+    pub(crate) fn let_go(&mut self) {
         self.running.begin_stop();
         // Whoever holds snapshots holds the folder; the next node may start as soon as this one has stopped.
         self.snapshots = None;
@@ -140,7 +167,6 @@ impl Runner {
                 let _ = to.send(Err(Error::Stopping));
             }
         }
-        ended
     }
 
     /// Whether the writer's thread has nothing to do.
@@ -148,28 +174,54 @@ impl Runner {
         self.at_writer == 0
     }
 
-    fn decide_until_stopped(&mut self) -> Result<(), Failure> {
-        loop {
-            let input = self.wait()?;
-            let (start, busy) = (self.clock.boot(), self.clock.busy());
-            let now = self.term_clock.now();
-            if self.take(input, now)?.is_break() {
-                return self.stop();
-            }
-            self.desk.tick(now);
-            self.hear(now)?;
-            self.hand_over(now)?;
-            self.rest_if_idle()?;
-            self.continue_snapshot()?;
-            let took = micros(self.clock.boot(), start);
-            self.desk.stats.turn.observe_us(took);
-            self.desk.stats.turn_max_us.raise(took);
-            self.desk.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
+    /// One round: what was asked, what time asks for, what the writer has done. Breaks when told to stop.
+    pub(crate) fn turn(&mut self, first: Option<Input>) -> Result<ControlFlow<()>, Failure> {
+        let (start, busy) = (self.clock.boot(), self.clock.busy());
+        let now = self.term_clock.now();
+        if self.take(first, now).is_break() {
+            // Everyone who waits is sent home; what is left to write is for `finish`.
+            self.running.begin_stop();
+            self.desk.dismiss(now);
+            return Ok(ControlFlow::Break(()));
         }
+        self.desk.tick(now);
+        self.hear(now)?;
+        self.hand_over(now)?;
+        self.rest_if_idle()?;
+        self.continue_snapshot()?;
+        let took = micros(self.clock.boot(), start);
+        self.desk.stats.turn.observe_us(took);
+        self.desk.stats.turn_max_us.raise(took);
+        self.desk.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Lets the writer finish after a stop. Breaks when all is written; before that it is called again when the
+    /// writer has done something. What nobody took of the last answers is given back in a turn of its own.
+    pub(crate) fn finish(&mut self) -> Result<ControlFlow<()>, Failure> {
+        let now = self.term_clock.now();
+        self.hear(now)?;
+        while self.is_writer_free() && self.desk.has_turn() {
+            self.hand_over(now)?;
+        }
+        let done = self.is_writer_free() && !self.desk.has_turn();
+        Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
+    /// How long nothing will happen if nobody asks anything and the writer does nothing.
+    pub(crate) fn idle_for(&mut self) -> Duration {
+        let now = self.term_clock.now();
+        let longest = if self.unmarked.is_some() { REST } else { WAIT_MAX };
+        let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
+        due.min(longest)
     }
 
     /// Waits for a question, or until something is due.
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
+        if self.desk.is_full() && !self.is_writer_free() {
+            // The turn must not grow any more: new questions stay in line.
+            self.wait_for_ack()?;
+        }
         if self.desk.has_turn() && self.is_writer_free() {
             return Ok(Ok(Input::Wake));
         }
@@ -185,36 +237,24 @@ impl Runner {
         if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
             return Ok(self.inputs.recv_timeout(Duration::from_micros(100)));
         }
-        let now = self.term_clock.now();
-        let longest = if self.unmarked.is_some() { REST } else { WAIT_MAX };
-        let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
-        Ok(self.inputs.recv_timeout(due.min(longest)))
+        let longest = self.idle_for();
+        Ok(self.inputs.recv_timeout(longest))
     }
 
-    fn take(
-        &mut self,
-        first: Result<Input, RecvTimeoutError>,
-        now: Timestamp,
-    ) -> Result<ControlFlow<()>, Failure> {
-        let mut first = match first {
-            Ok(input) => Some(input),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return Ok(ControlFlow::Break(())),
-        };
+    fn take(&mut self, mut first: Option<Input>, now: Timestamp) -> ControlFlow<()> {
         for _ in 0..INPUTS_PER_TURN {
-            // What is taken out of the line here is answered: nothing is received that is not looked at.
+            // What is taken out of the line is answered: nothing is received that is not looked at.
+            if first.is_none() && self.desk.is_full() {
+                break;
+            }
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(ask, to)) => self.desk.ask(ask, to, now),
                 Some(Input::Wake) => {}
-                Some(Input::Stop) => return Ok(ControlFlow::Break(())),
+                Some(Input::Stop) => return ControlFlow::Break(()),
                 None => break,
             }
-            if self.desk.is_full() {
-                self.hand_over_full(now)?;
-                break;
-            }
         }
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     }
 
     /// Hears from the writer what has become durable.
@@ -231,13 +271,12 @@ impl Runner {
         }
     }
 
-    /// Waits until the writer has nothing to do.
-    fn wait_for_writer(&mut self, now: Timestamp) -> Result<(), Failure> {
-        while !self.is_writer_free() {
-            let ack = self.acks.recv().map_err(|_| writer_is_gone())?;
-            self.at_writer -= 1;
-            self.acknowledged(ack, now);
-        }
+    /// Waits until the writer has done something.
+    fn wait_for_ack(&mut self) -> Result<(), Failure> {
+        let ack = self.acks.recv().map_err(|_| writer_is_gone())?;
+        self.at_writer -= 1;
+        let now = self.term_clock.now();
+        self.acknowledged(ack, now);
         Ok(())
     }
 
@@ -248,8 +287,9 @@ impl Runner {
         if let Some((_, header)) = begun
             && let Some(snapshots) = self.snapshots.take()
         {
-            self.snapshot.under_way =
-                Some(Snapshotting::start(snapshots, ack.end, header, self.wake.clone()));
+            let (under_way, job) = Snapshotting::begin(snapshots, ack.end, header, self.wake.clone());
+            self.snapshot.under_way = Some(under_way);
+            (self.start_snapshot)(job);
         }
     }
 
@@ -279,12 +319,6 @@ impl Runner {
         } else {
             self.send(work)
         }
-    }
-
-    /// Waits for the writer, because the turn must not grow any more.
-    fn hand_over_full(&mut self, now: Timestamp) -> Result<(), Failure> {
-        self.wait_for_writer(now)?;
-        self.hand_over(now)
     }
 
     /// After a pause, with or without questions that change nothing, the journal notes down how far it is
@@ -334,20 +368,6 @@ impl Runner {
     /// The snapshot kept the loop from deciding until now.
     fn paused_since(&self, start: Duration) {
         self.desk.stats.snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
-    }
-
-    /// Refuses what is new, answers what was asked, and lets the writer finish.
-    fn stop(&mut self) -> Result<(), Failure> {
-        self.running.begin_stop();
-        let now = self.term_clock.now();
-        self.desk.dismiss(now);
-        self.wait_for_writer(now)?;
-        // What nobody took of the last answers is given back in a turn of its own.
-        while self.desk.has_turn() {
-            self.hand_over(now)?;
-            self.wait_for_writer(now)?;
-        }
-        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use orchestrix_core::State;
-use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, Snapshots};
+use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, SnapshotWriter, Snapshots};
 
 use crate::runner::Input;
 
@@ -40,29 +40,94 @@ pub(crate) struct Snapshotting {
     pub(crate) bytes: u64,
 }
 
-impl Snapshotting {
-    /// Starts the thread that writes the snapshot of the state at `link`; `header` is its first chunk.
-    pub(crate) fn start(
-        snapshots: Box<dyn Snapshots>,
-        link: Link,
-        header: Vec<u8>,
-        wake: SyncSender<Input>,
-    ) -> Self {
-        let (pieces, received) = sync_channel(PIECES_WAITING);
-        let (finished, done) = sync_channel(1);
+/// The writing of a snapshot, for a thread of its own.
+pub(crate) struct SnapshotJob {
+    snapshots: Box<dyn Snapshots>,
+    link: Link,
+    pieces: Receiver<Piece>,
+    finished: SyncSender<Done>,
+    wake: SyncSender<Input>,
+    writer: Option<Box<dyn SnapshotWriter>>,
+}
+
+impl SnapshotJob {
+    /// Starts a thread that does it.
+    pub(crate) fn spawn(mut self) {
         let thread = std::thread::Builder::new().name("orchestrix-snapshot".to_owned());
         let spawned = thread.spawn(move || {
-            let result = write(&*snapshots, link, &received);
-            drop(received);
-            // Nobody listens any more only when the node stops.
-            let _ = finished.send((snapshots, result));
-            let _ = wake.try_send(Input::Wake);
+            let result = loop {
+                let piece = self.pieces.recv().map_err(|_| given_up());
+                if let Some(result) = self.write(piece) {
+                    break result;
+                }
+            };
+            self.end(result);
         });
         if let Err(error) = spawned {
             // The handle went with the thread that did not start: there are no snapshots until the next start.
             tracing::error!(%error, "no thread to write a snapshot");
         }
-        Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }
+    }
+
+    /// Writes what was handed out so far. Gives itself back unless it has ended.
+    pub(crate) fn step(mut self) -> Option<Self> {
+        loop {
+            let piece = match self.pieces.try_recv() {
+                Ok(piece) => Ok(piece),
+                Err(TryRecvError::Empty) => return Some(self),
+                Err(TryRecvError::Disconnected) => Err(given_up()),
+            };
+            if let Some(result) = self.write(piece) {
+                self.end(result);
+                return None;
+            }
+        }
+    }
+
+    /// Writes a piece; answers how it went if that was the last one.
+    fn write(&mut self, piece: Result<Piece, Error>) -> Option<Result<(), Error>> {
+        let write = || -> Result<bool, Error> {
+            let writer = match &mut self.writer {
+                Some(writer) => writer,
+                none => none.insert(self.snapshots.create(self.link)?),
+            };
+            match piece? {
+                Piece::Chunk(chunk) => writer.chunk(&chunk).map(|()| false),
+                Piece::End => {
+                    let writer = self.writer.take().expect("it was just made sure");
+                    writer.finish()?;
+                    self.snapshots.prune().map(|()| true)
+                }
+            }
+        };
+        match write() {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn end(self, result: Result<(), Error>) {
+        let Self { snapshots, finished, wake, writer, pieces, .. } = self;
+        drop((writer, pieces));
+        // Nobody listens any more only when the node stops.
+        let _ = finished.send((snapshots, result));
+        let _ = wake.try_send(Input::Wake);
+    }
+}
+
+impl Snapshotting {
+    /// Begins a snapshot of the state at `link`; `header` is its first chunk.
+    pub(crate) fn begin(
+        snapshots: Box<dyn Snapshots>,
+        link: Link,
+        header: Vec<u8>,
+        wake: SyncSender<Input>,
+    ) -> (Self, SnapshotJob) {
+        let (pieces, received) = sync_channel(PIECES_WAITING);
+        let (finished, done) = sync_channel(1);
+        let job = SnapshotJob { snapshots, link, pieces: received, finished, wake, writer: None };
+        (Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }, job)
     }
 
     /// Hands some more of the state to the thread, if it has room. Answers whether it took it.
@@ -118,19 +183,6 @@ fn next_piece(state: &mut State) -> Piece {
     let mut chunk = Vec::with_capacity(STEP_BYTES / 2);
     state.step_capture(STEP_TASKS, STEP_BYTES, &mut chunk);
     if chunk.is_empty() { Piece::End } else { Piece::Chunk(chunk) }
-}
-
-fn write(snapshots: &dyn Snapshots, link: Link, pieces: &Receiver<Piece>) -> Result<(), Error> {
-    let mut writer = snapshots.create(link)?;
-    loop {
-        match pieces.recv() {
-            Ok(Piece::Chunk(chunk)) => writer.chunk(&chunk)?,
-            Ok(Piece::End) => break,
-            Err(_) => return Err(given_up()),
-        }
-    }
-    writer.finish()?;
-    snapshots.prune()
 }
 
 fn given_up() -> Error {

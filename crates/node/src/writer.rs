@@ -157,7 +157,7 @@ impl Writer {
                 "stopped while the disk was full; what was not answered was not accepted".to_owned(),
             ));
         }
-        std::thread::sleep(FULL_RETRY);
+        self.clock.pause(FULL_RETRY);
         Ok(())
     }
 

@@ -1,0 +1,123 @@
+//! A node without threads: whoever owns it says when a round is decided and when the disk has done its work.
+//!
+//! For simulations: everything that decides, writes and answers is what a node with threads runs, in an order
+//! that one seed can repeat.
+
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use orchestrix_core::State;
+use orchestrix_engine::disk::Disk;
+use orchestrix_engine::file;
+
+use crate::clock::Clock;
+use crate::node::Node;
+use crate::open::{Failure, Parts, Recovered, assemble, open_journal};
+use crate::options::Options;
+use crate::runner::{Input, Runner};
+use crate::snapshotter::SnapshotJob;
+use crate::writer::{self, Ack, Work, Writer};
+
+/// A node that does one thing at a time, when told to. Its callers use the [`Node`] beside it.
+pub struct Stepped {
+    runner: Runner,
+    writer: Arc<Mutex<Writer>>,
+    handed: Receiver<Work>,
+    acks: Sender<Ack>,
+    jobs: Receiver<SnapshotJob>,
+    job: Option<SnapshotJob>,
+    given: Option<Work>,
+}
+
+impl std::fmt::Debug for Stepped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stepped").finish_non_exhaustive()
+    }
+}
+
+impl Stepped {
+    /// Recovers what is on a disk and makes a node of it. Output of tasks is kept in memory.
+    ///
+    /// # Errors
+    /// As for [`open`](crate::open).
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        files: file::Options,
+        options: Options,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Node, Self, Recovered), Failure> {
+        let stored = open_journal(disk, files)?;
+        let recovered = stored.recovered.clone();
+        let Parts { node, mut runner, writer, handed, acks } = assemble(stored, options, clock);
+        let (started, jobs) = channel();
+        runner.start_snapshot = Box::new(move |job| {
+            // Nobody is there to write it only when the node is gone.
+            let _ = started.send(job);
+        });
+        Ok((node, Self { runner, writer, handed, acks, jobs, job: None, given: None }, recovered))
+    }
+
+    /// Decides one round: all that was asked, and what time asks for. Breaks when the node was told to stop.
+    ///
+    /// # Errors
+    /// Why the node cannot go on.
+    pub fn decide(&mut self) -> Result<ControlFlow<()>, Failure> {
+        let input = self.runner.inputs.try_recv().ok();
+        self.runner.turn(input)
+    }
+
+    /// Whether the loop has handed something to the writer that is not done.
+    pub fn is_writing(&mut self) -> bool {
+        self.given = self.given.take().or_else(|| self.handed.try_recv().ok());
+        self.given.is_some()
+    }
+
+    /// Does what the loop has handed to the writer, and answers.
+    ///
+    /// # Errors
+    /// Why the node cannot go on.
+    pub fn write(&mut self) -> Result<(), Failure> {
+        if !self.is_writing() {
+            return Ok(());
+        }
+        if let Some(work) = self.given.take() {
+            let ack = writer::lock(&self.writer).work(work)?;
+            // The loop is as alive as this is.
+            let _ = self.acks.send(ack);
+        }
+        Ok(())
+    }
+
+    /// Writes the pieces of a snapshot that were handed out.
+    pub fn write_snapshot(&mut self) {
+        let job = self.job.take().or_else(|| self.jobs.try_recv().ok());
+        self.job = job.and_then(SnapshotJob::step);
+    }
+
+    /// How long nothing will happen if nobody asks anything and the disk does nothing.
+    pub fn idle_for(&mut self) -> Duration {
+        self.runner.idle_for()
+    }
+
+    /// Stops as a node does that is told to: everyone is answered, everything is written.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        self.runner.turn(Some(Input::Stop)).map(|_| ())?;
+        while self.runner.finish()?.is_continue() {
+            self.write()?;
+        }
+        self.job = None;
+        self.runner.let_go();
+        Ok(writer::lock(&self.writer).journal.rest()?)
+    }
+
+    /// What the decisions so far amount to, durable or not.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        self.runner.desk.state()
+    }
+}
