@@ -41,7 +41,7 @@ impl std::fmt::Debug for TaskLogs {
 #[derive(Debug)]
 struct TaskLog {
     /// `None` until somebody needed it. Held while lines are added, so that they stay in order.
-    counted: AsyncMutex<Option<Counted>>,
+    counted: Arc<AsyncMutex<Option<Counted>>>,
     lines: watch::Sender<u64>,
 }
 
@@ -82,6 +82,16 @@ struct Line {
     text: String,
 }
 
+/// A chunk on its way, with what it changes.
+#[derive(Debug)]
+struct Addition {
+    lease: LeaseId,
+    offset: u64,
+    chunk: Chunk,
+    /// Lines that are dropped with this one.
+    dropped: u64,
+}
+
 impl TaskLogs {
     pub(crate) fn new(
         engine: Arc<dyn Logs>,
@@ -112,11 +122,10 @@ impl TaskLogs {
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
         let log = self.task(task);
-        let mut guard = log.counted.lock().await;
+        let mut guard = Arc::clone(&log.counted).lock_owned().await;
         let counted = self.counted(task, &mut guard).await?;
         let LogAppend { lease_id: lease, lines, offset } = body;
-        let sent = counted.sent.get(&lease).copied().unwrap_or(0);
-        let given = lines.len() as u64;
+        let sent = counted.sent(lease);
         let offset = offset.unwrap_or(sent);
         if offset < sent {
             return Ok(LogAppended { next: sent, dropped: 0 });
@@ -125,24 +134,17 @@ impl TaskLogs {
             let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
             return Err(Refusal::Invalid { field: "offset", problem }.into());
         }
-        let (chunk, added_bytes, dropped) = self.chunk(counted, attempt, lines);
-        if !chunk.lines.is_empty() {
-            let bytes = minicbor::to_vec(&chunk).expect("writing to memory cannot fail");
-            let engine = self.engine()?;
-            let stored = blocking(move || engine.append(task, lease, offset, &bytes)).await?;
-            if stored == Logged::Stored {
-                let before = counted.lines.last().copied().unwrap_or(0);
-                counted.lines.push(before + chunk.lines.len() as u64);
-                counted.bytes += added_bytes;
-                counted.told = chunk.dropped;
-            }
+        let chunk = self.chunk(counted, attempt, lines);
+        let addition = Addition { lease, offset, dropped: chunk.dropped - counted.dropped, chunk };
+        let stats = Arc::clone(&self.stats);
+        if addition.chunk.lines.is_empty() {
+            counted.arrived(lease, offset, &addition.chunk);
+            return Ok(addition.tell(counted, &log, &stats));
         }
-        counted.dropped += dropped;
-        counted.sent.insert(lease, sent + given);
-        self.stats.log_lines.add(given - dropped);
-        self.stats.log_lines_dropped.add(dropped);
-        log.lines.send_replace(counted.lines.last().copied().unwrap_or(0));
-        Ok(LogAppended { next: sent + given, dropped })
+        let engine = self.engine()?;
+        // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
+        // nobody counted would shift the numbers of all lines after it.
+        blocking(move || addition.store(&*engine, task, &mut guard, &log, &stats)).await
     }
 
     /// Lines from the `offset`-th on, of one attempt or of all.
@@ -159,7 +161,7 @@ impl TaskLogs {
             self.counted(task, &mut guard).await?.clone()
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
-        let total = counted.lines.last().copied().unwrap_or(0);
+        let total = counted.total();
         let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
         while page.lines.len() < limit && page.next_offset < total {
             let engine = self.engine()?;
@@ -210,7 +212,7 @@ impl TaskLogs {
         if tasks.len() >= TASKS_KEPT && !tasks.contains_key(&task) {
             tasks.retain(|_, log| Arc::strong_count(log) > 1 || log.lines.receiver_count() > 0);
         }
-        let fresh = || Arc::new(TaskLog { counted: AsyncMutex::new(None), lines: watch::Sender::new(0) });
+        let fresh = || Arc::new(TaskLog { counted: Arc::default(), lines: watch::Sender::new(0) });
         Arc::clone(tasks.entry(task).or_insert_with(fresh))
     }
 
@@ -228,7 +230,7 @@ impl TaskLogs {
     }
 
     /// Turns lines into a chunk: cuts long ones, drops what is beyond the cap, and adds a line about that.
-    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> (Chunk, u64, u64) {
+    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> Chunk {
         let sent = lines.len() as u64;
         let (mut kept, mut bytes, mut dropped) = (Vec::new(), 0, 0);
         for LogText { text, stream } in lines {
@@ -250,11 +252,70 @@ impl TaskLogs {
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
         let at = Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX));
-        (Chunk { attempt, at, lines: kept, dropped: all, sent }, bytes, dropped)
+        Chunk { attempt, at, lines: kept, dropped: all, sent }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskId, Arc<TaskLog>>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Addition {
+    /// Stores the chunk and counts it; or counts all anew, if what was counted did not know of it.
+    fn store(
+        self,
+        engine: &dyn Logs,
+        task: TaskId,
+        counted: &mut Option<Counted>,
+        log: &TaskLog,
+        stats: &Stats,
+    ) -> Result<LogAppended, orchestrix_engine::Error> {
+        let bytes = minicbor::to_vec(&self.chunk).expect("writing to memory cannot fail");
+        match engine.append(task, self.lease, self.offset, &bytes)? {
+            Logged::Stored => {
+                let counted = counted.as_mut().expect("what follows was counted");
+                counted.stored(self.lease, self.offset, &self.chunk);
+                Ok(self.tell(counted, log, stats))
+            }
+            Logged::Existed => {
+                *counted = None;
+                let counted = counted.insert(count(engine, task)?);
+                log.lines.send_replace(counted.total());
+                Ok(LogAppended { next: counted.sent(self.lease), dropped: 0 })
+            }
+        }
+    }
+
+    /// Tells everybody what has become of the lines.
+    fn tell(&self, counted: &Counted, log: &TaskLog, stats: &Stats) -> LogAppended {
+        stats.log_lines.add(self.chunk.sent - self.dropped);
+        stats.log_lines_dropped.add(self.dropped);
+        log.lines.send_replace(counted.total());
+        LogAppended { next: counted.sent(self.lease), dropped: self.dropped }
+    }
+}
+
+impl Counted {
+    fn total(&self) -> u64 {
+        self.lines.last().copied().unwrap_or(0)
+    }
+
+    fn sent(&self, lease: LeaseId) -> u64 {
+        self.sent.get(&lease).copied().unwrap_or(0)
+    }
+
+    /// Counts lines that arrived, whatever is kept of them.
+    fn arrived(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
+        self.dropped = self.dropped.max(chunk.dropped);
+        self.sent.insert(lease, offset + chunk.sent);
+    }
+
+    /// Counts a chunk that is stored behind the others.
+    fn stored(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
+        self.lines.push(self.total() + chunk.lines.len() as u64);
+        self.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
+        self.arrived(lease, offset, chunk);
+        self.told = self.dropped;
     }
 }
 
@@ -267,12 +328,7 @@ fn count(engine: &dyn Logs, task: TaskId) -> Result<Counted, orchestrix_engine::
         }
         for LogChunk { lease, offset, bytes } in chunks {
             let chunk: Chunk = minicbor::decode(&bytes).map_err(|error| unreadable(task, &error))?;
-            let before = counted.lines.last().copied().unwrap_or(0);
-            counted.lines.push(before + chunk.lines.len() as u64);
-            counted.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
-            counted.dropped = counted.dropped.max(chunk.dropped);
-            counted.told = counted.dropped;
-            counted.sent.insert(lease, offset + chunk.sent);
+            counted.stored(lease, offset, &chunk);
         }
     }
 }
@@ -345,5 +401,36 @@ async fn blocking<T: Send + 'static>(
             Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
         }
         Err(_) => Err(Error::Refused(Refusal::Internal)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::memory::MemoryLogs;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn logs(engine: &MemoryLogs) -> TaskLogs {
+        let engine = Arc::new(engine.clone());
+        TaskLogs::new(engine, &Options::default(), Arc::new(SystemClock), Arc::default())
+    }
+
+    fn lines(offset: u64, texts: &[&str]) -> LogAppend {
+        let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
+        LogAppend { lease_id: LeaseId(2), lines: texts.iter().map(line).collect(), offset: Some(offset) }
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat() {
+        let engine = MemoryLogs::default();
+        let (task, logs, before) = (TaskId(1), logs(&engine), logs(&engine));
+        assert_eq!(logs.read(task, 0, 10, None).await.unwrap().next_offset, 0);
+        before.append(task, 1, lines(0, &["one", "two"])).await.unwrap();
+        assert_eq!(logs.append(task, 1, lines(0, &["one", "two"])).await.unwrap().next, 2);
+        logs.append(task, 1, lines(2, &["three"])).await.unwrap();
+        let page = logs.read(task, 0, 10, None).await.unwrap();
+        assert_eq!(page.lines.iter().map(|line| line.n).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(page.lines[2].text, "three");
     }
 }

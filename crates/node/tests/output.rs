@@ -1,0 +1,83 @@
+//! The output of tasks: every line once, under its number, whoever leaves and whatever comes in between.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::pin::pin;
+use std::task::Poll;
+
+use orchestrix_core::wire::{
+    LeaseQueues, Leased, LogAppend, LogAppended, LogPage, LogStream, LogText, Submit,
+};
+use orchestrix_core::{Json, Name};
+use orchestrix_node::{Error, Node, Options, Storage, open};
+
+fn start(options: Options) -> Node {
+    open(&Storage::Memory, options).unwrap().0
+}
+
+/// A task that somebody works on.
+async fn leased(node: &Node) -> Leased {
+    let name = |text| Name::new(text).unwrap();
+    node.submit(Submit::new(name("mail"), Json::null())).await.unwrap();
+    let request = LeaseQueues {
+        queues: vec![name("mail")],
+        worker: name("w"),
+        max: 1,
+        lease_ms: 60_000,
+        wait_ms: 0,
+        request_id: None,
+        capacity: None,
+    };
+    node.lease(request).await.unwrap().leases.remove(0)
+}
+
+async fn append(node: &Node, job: &Leased, offset: u64, texts: &[&str]) -> Result<LogAppended, Error> {
+    let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
+    let lines = texts.iter().map(line).collect();
+    node.append_logs(job.task_id, LogAppend { lease_id: job.lease_id, lines, offset: Some(offset) }).await
+}
+
+async fn read(node: &Node, job: &Leased, offset: u64) -> LogPage {
+    node.logs(job.task_id, offset, 1_000, None).await.unwrap()
+}
+
+/// Checks that lines are numbered one by one from `first` on, and gives their texts.
+fn texts(page: &LogPage, first: u64) -> Vec<&str> {
+    let in_order = (first..).zip(&page.lines).all(|(n, line)| n == line.n);
+    assert!(in_order, "{page:?}");
+    assert_eq!(page.next_offset, first + page.lines.len() as u64);
+    page.lines.iter().map(|line| line.text.as_str()).collect()
+}
+
+/// Lets a call go on until it waits for the `steps`-th time, and then leaves, as a caller who hangs up does.
+async fn leave_after<F: Future>(steps: usize, call: F) {
+    let mut call = pin!(call);
+    let mut waited = 0;
+    std::future::poll_fn(|context| {
+        let waiting = call.as_mut().poll(context).is_pending();
+        waited += usize::from(waiting);
+        if waiting && waited < steps { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number() {
+    for before in [&[][..], &["zero"]] {
+        for steps in 1..6 {
+            let node = start(Options::default());
+            let job = leased(&node).await;
+            let sent = before.len() as u64;
+            if !before.is_empty() {
+                append(&node, &job, 0, before).await.unwrap();
+            }
+            leave_after(steps, append(&node, &job, sent, &["one", "two"])).await;
+            assert_eq!(append(&node, &job, sent, &["one", "two"]).await.unwrap().next, sent + 2);
+            assert_eq!(append(&node, &job, sent + 2, &["three"]).await.unwrap().next, sent + 3);
+            let expected = [before, &["one", "two", "three"]].concat();
+            assert_eq!(texts(&read(&node, &job, 0).await, 0), expected, "left after {steps} steps");
+            assert_eq!(texts(&read(&node, &job, sent + 2).await, sent + 2), ["three"]);
+            node.stop().await.unwrap();
+        }
+    }
+}
