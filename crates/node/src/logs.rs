@@ -161,17 +161,16 @@ impl TaskLogs {
             self.counted(task, &mut guard).await?.clone()
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
-        let total = counted.total();
         let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
-        while page.lines.len() < limit && page.next_offset < total {
+        while page.lines.len() < limit && chunk < counted.lines.len() {
             let engine = self.engine()?;
             let chunks = blocking(move || engine.read(task, chunk, PAGE_BYTES)).await?;
             if chunks.is_empty() {
                 break;
             }
-            for stored in &chunks {
-                let first =
-                    if chunk == 0 { 0 } else { counted.lines.get(chunk - 1).copied().unwrap_or(total) };
+            // What came after the count belongs to the next page: its lines have no numbers here.
+            for stored in chunks.iter().take(counted.lines.len() - chunk) {
+                let first = if chunk == 0 { 0 } else { counted.lines[chunk - 1] };
                 add_lines(&mut page, stored, first, limit, attempt)?;
                 chunk += 1;
             }

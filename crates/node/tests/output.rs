@@ -81,3 +81,26 @@ async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number
         }
     }
 }
+
+#[tokio::test]
+async fn a_page_skips_and_repeats_no_line_while_more_of_them_come() {
+    let node = start(Options::default());
+    let job = leased(&node).await;
+    // Two chunks that are not read at one go: what comes in between is seen by the second look.
+    let long = "x".repeat(16 << 10);
+    for chunk in 0..2 {
+        append(&node, &job, chunk * 40, &[long.as_str(); 40]).await.unwrap();
+    }
+    let mut reading = pin!(read(&node, &job, 0));
+    leave_after(1, reading.as_mut()).await;
+    append(&node, &job, 80, &["eighty"]).await.unwrap();
+    append(&node, &job, 81, &["eighty-one", "eighty-two", "eighty-three"]).await.unwrap();
+    append(&node, &job, 84, &["eighty-four"]).await.unwrap();
+
+    let page = reading.await;
+    let next = page.next_offset;
+    let rest = read(&node, &job, next).await;
+    let seen = [texts(&page, 0), texts(&rest, next)].concat();
+    assert_eq!(seen[80..], ["eighty", "eighty-one", "eighty-two", "eighty-three", "eighty-four"]);
+    node.stop().await.unwrap();
+}
