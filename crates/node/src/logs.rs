@@ -7,6 +7,7 @@ use minicbor::{Decode, Encode};
 use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
+use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{LogChunk, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
@@ -17,6 +18,9 @@ use crate::stats::Stats;
 
 /// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
 const TASKS_KEPT: usize = 10_000;
+/// Chunks with lines of a task. An engine takes more: the rest is for the marks about dropped lines, one for
+/// each doubling of a number.
+const LINE_CHUNKS_MAX: usize = TASK_CHUNKS_MAX - u64::BITS as usize;
 /// Bytes of chunks read for one page, plus at most one chunk.
 const PAGE_BYTES: usize = 1 << 20;
 
@@ -235,7 +239,7 @@ impl TaskLogs {
         for LogText { text, stream } in lines {
             let text = cut(text, self.line_bytes);
             let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
-            if dropped > 0 || counted.dropped > 0 || text.len() as u64 > room {
+            if dropped > 0 || counted.is_full() || text.len() as u64 > room {
                 dropped += 1;
                 continue;
             }
@@ -245,13 +249,24 @@ impl TaskLogs {
         let all = counted.dropped + dropped;
         // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
         // marks of a flood stay few.
-        if dropped > 0 && all >= counted.told.max(1) * 2 || counted.told == 0 && all > 0 {
-            let cap = self.task_bytes;
-            let text = format!("{all} lines were dropped: the output of this task has reached {cap} bytes");
+        let due = dropped > 0 && (counted.told == 0 || all >= counted.told * 2);
+        // Lines may stand where marks should, in output that was not stored under this cap.
+        if due && counted.lines.len() < TASK_CHUNKS_MAX {
+            let (cap, unit) = self.cap(counted);
+            let text = format!("{all} lines were dropped: the output of this task has reached {cap} {unit}");
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
         let at = Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX));
         Chunk { attempt, at, lines: kept, dropped: all, sent }
+    }
+
+    /// What keeps lines out, in words for people.
+    fn cap(&self, counted: &Counted) -> (u64, &'static str) {
+        if counted.lines.len() >= LINE_CHUNKS_MAX {
+            (LINE_CHUNKS_MAX as u64, "parts")
+        } else {
+            (self.task_bytes, "bytes")
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskId, Arc<TaskLog>>> {
@@ -301,6 +316,11 @@ impl Counted {
 
     fn sent(&self, lease: LeaseId) -> u64 {
         self.sent.get(&lease).copied().unwrap_or(0)
+    }
+
+    /// Nothing but marks is stored any more.
+    fn is_full(&self) -> bool {
+        self.dropped > 0 || self.lines.len() >= LINE_CHUNKS_MAX
     }
 
     /// Counts lines that arrived, whatever is kept of them.

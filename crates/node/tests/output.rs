@@ -9,6 +9,7 @@ use orchestrix_core::wire::{
     LeaseQueues, Leased, LogAppend, LogAppended, LogPage, LogStream, LogText, Submit,
 };
 use orchestrix_core::{Json, Name};
+use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_node::{Error, Node, Options, Storage, open};
 
 fn start(options: Options) -> Node {
@@ -102,5 +103,30 @@ async fn a_page_skips_and_repeats_no_line_while_more_of_them_come() {
     let rest = read(&node, &job, next).await;
     let seen = [texts(&page, 0), texts(&rest, next)].concat();
     assert_eq!(seen[80..], ["eighty", "eighty-one", "eighty-two", "eighty-three", "eighty-four"]);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn output_in_more_parts_than_are_kept_is_dropped_and_counted() {
+    const PARTS: u64 = TASK_CHUNKS_MAX as u64 - 64;
+    let node = start(Options::default());
+    let job = leased(&node).await;
+    for offset in 0..PARTS {
+        let added = append(&node, &job, offset, &["."]).await.unwrap();
+        assert_eq!((added.next, added.dropped), (offset + 1, 0));
+    }
+    for offset in PARTS..PARTS + 100 {
+        let added = append(&node, &job, offset, &["."]).await.unwrap();
+        assert_eq!((added.next, added.dropped), (offset + 1, 1));
+    }
+    let page = read(&node, &job, PARTS - 1).await;
+    let mark =
+        |lines: u64| format!("{lines} lines were dropped: the output of this task has reached {PARTS} parts");
+    let marks = [1, 2, 4, 8, 16, 32, 64].map(mark);
+    let seen = texts(&page, PARTS - 1);
+    assert_eq!(seen[0], ".");
+    assert_eq!(seen[1..], marks);
+    assert_eq!(page.dropped, 100);
+    assert_eq!(node.stats().log_lines_dropped.get(), 100);
     node.stop().await.unwrap();
 }
