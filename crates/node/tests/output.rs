@@ -8,9 +8,10 @@ use std::task::Poll;
 use orchestrix_core::wire::{
     LeaseQueues, Leased, LogAppend, LogAppended, LogPage, LogStream, LogText, Submit,
 };
-use orchestrix_core::{Json, Name};
+use orchestrix_core::{Json, Name, Refusal};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_node::{Error, Node, Options, Storage, open};
+use tempfile::TempDir;
 
 fn start(options: Options) -> Node {
     open(&Storage::Memory, options).unwrap().0
@@ -128,5 +129,38 @@ async fn output_in_more_parts_than_are_kept_is_dropped_and_counted() {
     assert_eq!(seen[1..], marks);
     assert_eq!(page.dropped, 100);
     assert_eq!(node.stats().log_lines_dropped.get(), 100);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_goes_on_past_the_cap_over_a_restart() {
+    let folder = TempDir::new().unwrap();
+    let start = || {
+        let options = Options { log_task_bytes: 10, ..Options::default() };
+        open(&Storage::File(folder.path().join("data")), options).unwrap().0
+    };
+    let node = start();
+    let job = leased(&node).await;
+    append(&node, &job, 0, &["0123456789"]).await.unwrap();
+    let ahead = append(&node, &job, 2, &["x"]).await.unwrap_err();
+    assert!(matches!(ahead, Error::Refused(Refusal::Invalid { field: "offset", .. })), "{ahead}");
+    for offset in 1..8 {
+        assert_eq!(append(&node, &job, offset, &["more"]).await.unwrap().dropped, 1);
+    }
+    node.stop().await.unwrap();
+
+    // Four of the seven lines that were dropped are in the last mark; nobody knows of the others any more.
+    let node = start();
+    let added = append(&node, &job, 8, &["and", "more"]).await.unwrap();
+    assert_eq!((added.next, added.dropped), (10, 2));
+    let again = append(&node, &job, 8, &["and", "more"]).await.unwrap();
+    assert_eq!((again.next, again.dropped), (10, 0), "a repeat is known as before");
+    assert_eq!(read(&node, &job, 0).await.dropped, 6);
+    let far = append(&node, &job, u64::MAX, &["far", "away", "!"]).await.unwrap();
+    assert_eq!(far.dropped, 3);
+    node.stop().await.unwrap();
+
+    let node = start();
+    assert_eq!(read(&node, &job, 0).await.dropped, 9);
     node.stop().await.unwrap();
 }
