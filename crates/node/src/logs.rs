@@ -1,5 +1,7 @@
 //! The output of tasks: numbered lines over an engine's chunks, with caps per line and per task.
 
+mod store;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +13,7 @@ use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{LogChunk, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use self::store::Store;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::request::Error;
@@ -26,8 +29,7 @@ const PAGE_BYTES: usize = 1 << 20;
 
 /// All output of all tasks.
 pub(crate) struct TaskLogs {
-    /// `None` once the node has stopped: the folder is free for the next one.
-    engine: Mutex<Option<Arc<dyn Logs>>>,
+    store: Arc<Store>,
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
@@ -92,7 +94,7 @@ struct Addition {
     lease: LeaseId,
     offset: u64,
     chunk: Chunk,
-    /// Lines that are dropped with this one.
+    /// Lines that are dropped with it.
     dropped: u64,
 }
 
@@ -104,7 +106,7 @@ impl TaskLogs {
         stats: Arc<Stats>,
     ) -> Self {
         Self {
-            engine: Mutex::new(Some(engine)),
+            store: Store::new(engine),
             tasks: Mutex::default(),
             clock,
             stats,
@@ -147,10 +149,9 @@ impl TaskLogs {
             counted.arrived(lease, offset, &addition.chunk);
             return Ok(addition.tell(counted, &log, &stats));
         }
-        let engine = self.engine()?;
         // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
         // nobody counted would shift the numbers of all lines after it.
-        blocking(move || addition.store(&*engine, task, &mut guard, &log, &stats)).await
+        self.store.call(move |engine| addition.store(engine, task, &mut guard, &log, &stats)).await
     }
 
     /// Lines from the `offset`-th on, of one attempt or of all.
@@ -169,8 +170,7 @@ impl TaskLogs {
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
         let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
         while page.lines.len() < limit && chunk < counted.lines.len() {
-            let engine = self.engine()?;
-            let chunks = blocking(move || engine.read(task, chunk, PAGE_BYTES)).await?;
+            let chunks = self.store.call(move |engine| engine.read(task, chunk, PAGE_BYTES)).await?;
             if chunks.is_empty() {
                 break;
             }
@@ -189,7 +189,8 @@ impl TaskLogs {
         self.task(task).lines.subscribe()
     }
 
-    /// Deletes the output of tasks that are purged.
+    /// Deletes the output of tasks that are purged, soon. Does not wait: who calls this has decisions to make
+    /// durable.
     pub(crate) fn forget(&self, tasks: Vec<TaskId>) {
         if tasks.is_empty() {
             return;
@@ -197,19 +198,12 @@ impl TaskLogs {
         let mut known = self.lock();
         tasks.iter().for_each(|task| drop(known.remove(task)));
         drop(known);
-        let Ok(engine) = self.engine() else { return };
-        if let Err(error) = engine.delete(&tasks) {
-            tracing::warn!(%error, "cannot delete the output of purged tasks");
-        }
+        self.store.delete(&tasks);
     }
 
-    /// Lets go of the engine.
+    /// Lets go of the engine, after what was begun.
     pub(crate) fn close(&self) {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    fn engine(&self) -> Result<Arc<dyn Logs>, Error> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Stopping)
+        self.store.close();
     }
 
     fn task(&self, task: TaskId) -> Arc<TaskLog> {
@@ -228,8 +222,7 @@ impl TaskLogs {
         counted: &'a mut Option<Counted>,
     ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
-            let engine = self.engine()?;
-            *counted = Some(blocking(move || count(&*engine, task)).await?);
+            *counted = Some(self.store.call(move |engine| count(engine, task)).await?);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }
@@ -408,21 +401,6 @@ fn unreadable(task: TaskId, error: &minicbor::decode::Error) -> orchestrix_engin
         operation: format!("read the output of task {task}"),
         retryable: false,
         source: orchestrix_engine::Cause::Io(std::io::Error::other(text)),
-    }
-}
-
-/// Runs an engine call where blocking is allowed.
-async fn blocking<T: Send + 'static>(
-    call: impl FnOnce() -> Result<T, orchestrix_engine::Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "task output is not available");
-            let full = matches!(error.source, orchestrix_engine::Cause::Full { .. });
-            Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
-        }
-        Err(_) => Err(Error::Refused(Refusal::Internal)),
     }
 }
 

@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use orchestrix_core::wire::{
-    LeaseQueues, Leased, LogAppend, LogAppended, LogPage, LogStream, LogText, Submit,
+    Complete, LeaseQueues, Leased, LogAppend, LogAppended, LogPage, LogStream, LogText, Submit,
 };
-use orchestrix_core::{Json, Name, Refusal};
-use orchestrix_engine::file::TASK_CHUNKS_MAX;
-use orchestrix_node::{Error, Node, Options, Storage, open};
+use orchestrix_core::{Json, Name, Refusal, Retention};
+use orchestrix_engine::Logs;
+use orchestrix_engine::disk::RealDisk;
+use orchestrix_engine::file::{FileLogs, TASK_CHUNKS_MAX};
+use orchestrix_node::{Error, Happening, Node, Options, Storage, open};
 use tempfile::TempDir;
 
 fn start(options: Options) -> Node {
@@ -163,4 +166,32 @@ async fn a_worker_goes_on_past_the_cap_over_a_restart() {
     let node = start();
     assert_eq!(read(&node, &job, 0).await.dropped, 9);
     node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_folder_is_free_and_output_of_purged_tasks_gone_when_the_node_has_stopped() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    for _ in 0..5 {
+        let options = Options { retention, ..Options::default() };
+        let node = open(&Storage::File(data.clone()), options).unwrap().0;
+        let ended = leased(&node).await;
+        append(&node, &ended, 0, &["soon gone"]).await.unwrap();
+        let mut events = node.events(None);
+        let done = Complete { lease_id: ended.lease_id, worker: None, result: None };
+        node.complete(ended.task_id, done).await.unwrap();
+        loop {
+            let Happening::Event { event, .. } = events.next().await else { panic!("a gap") };
+            if event.name() == "TaskPurged" {
+                break;
+            }
+        }
+        let job = leased(&node).await;
+        leave_after(2, append(&node, &job, 0, &["last words"])).await;
+        node.stop().await.unwrap();
+
+        let logs = FileLogs::open(Arc::new(RealDisk::open(&data).unwrap())).unwrap();
+        assert!(!logs.tasks().contains(&ended.task_id));
+    }
 }
