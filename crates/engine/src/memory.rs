@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use orchestrix_core::{LeaseId, Position, TaskId};
 
 use crate::fault::invalid;
+use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, LogChunk, Logged, Logs, Read,
@@ -210,9 +211,14 @@ impl Logs for MemoryLogs {
     fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
         let mut tasks = self.lock();
         let log = tasks.entry(task).or_default();
-        if !log.places.insert((lease, offset)) {
+        if log.places.contains(&(lease, offset)) {
             return Ok(Logged::Existed);
         }
+        if log.chunks.len() >= TASK_CHUNKS_MAX {
+            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            return Err(invalid("write task log", why));
+        }
+        log.places.insert((lease, offset));
         log.chunks.push(LogChunk { lease, offset, bytes: bytes.to_vec() });
         Ok(Logged::Stored)
     }

@@ -1,5 +1,7 @@
 //! The output of tasks: numbered lines over an engine's chunks, with caps per line and per task.
 
+mod store;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,9 +9,11 @@ use minicbor::{Decode, Encode};
 use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
+use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{LogChunk, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use self::store::Store;
 use crate::clock::Clock;
 use crate::options::Options;
 use crate::request::Error;
@@ -17,13 +21,15 @@ use crate::stats::Stats;
 
 /// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
 const TASKS_KEPT: usize = 10_000;
+/// Chunks with lines of a task. An engine takes more: the rest is for the marks about dropped lines, one for
+/// each doubling of a number.
+const LINE_CHUNKS_MAX: usize = TASK_CHUNKS_MAX - u64::BITS as usize;
 /// Bytes of chunks read for one page, plus at most one chunk.
 const PAGE_BYTES: usize = 1 << 20;
 
 /// All output of all tasks.
 pub(crate) struct TaskLogs {
-    /// `None` once the node has stopped: the folder is free for the next one.
-    engine: Mutex<Option<Arc<dyn Logs>>>,
+    store: Arc<Store>,
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
@@ -41,7 +47,7 @@ impl std::fmt::Debug for TaskLogs {
 #[derive(Debug)]
 struct TaskLog {
     /// `None` until somebody needed it. Held while lines are added, so that they stay in order.
-    counted: AsyncMutex<Option<Counted>>,
+    counted: Arc<AsyncMutex<Option<Counted>>>,
     lines: watch::Sender<u64>,
 }
 
@@ -82,6 +88,16 @@ struct Line {
     text: String,
 }
 
+/// A chunk on its way, with what it changes.
+#[derive(Debug)]
+struct Addition {
+    lease: LeaseId,
+    offset: u64,
+    chunk: Chunk,
+    /// Lines that are dropped with it.
+    dropped: u64,
+}
+
 impl TaskLogs {
     pub(crate) fn new(
         engine: Arc<dyn Logs>,
@@ -90,7 +106,7 @@ impl TaskLogs {
         stats: Arc<Stats>,
     ) -> Self {
         Self {
-            engine: Mutex::new(Some(engine)),
+            store: Store::new(engine),
             tasks: Mutex::default(),
             clock,
             stats,
@@ -112,37 +128,30 @@ impl TaskLogs {
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
         let log = self.task(task);
-        let mut guard = log.counted.lock().await;
+        let mut guard = Arc::clone(&log.counted).lock_owned().await;
         let counted = self.counted(task, &mut guard).await?;
         let LogAppend { lease_id: lease, lines, offset } = body;
-        let sent = counted.sent.get(&lease).copied().unwrap_or(0);
-        let given = lines.len() as u64;
+        let sent = counted.sent(lease);
         let offset = offset.unwrap_or(sent);
         if offset < sent {
             return Ok(LogAppended { next: sent, dropped: 0 });
         }
-        if offset > sent {
+        // Past the cap most of what was sent left no trace, so a later count does not know of it. A hole there
+        // does no harm: the lines are dropped anyway.
+        if offset > sent && !counted.is_full() {
             let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
             return Err(Refusal::Invalid { field: "offset", problem }.into());
         }
-        let (chunk, added_bytes, dropped) = self.chunk(counted, attempt, lines);
-        if !chunk.lines.is_empty() {
-            let bytes = minicbor::to_vec(&chunk).expect("writing to memory cannot fail");
-            let engine = self.engine()?;
-            let stored = blocking(move || engine.append(task, lease, offset, &bytes)).await?;
-            if stored == Logged::Stored {
-                let before = counted.lines.last().copied().unwrap_or(0);
-                counted.lines.push(before + chunk.lines.len() as u64);
-                counted.bytes += added_bytes;
-                counted.told = chunk.dropped;
-            }
+        let chunk = self.chunk(counted, attempt, lines);
+        let addition = Addition { lease, offset, dropped: chunk.dropped - counted.dropped, chunk };
+        let stats = Arc::clone(&self.stats);
+        if addition.chunk.lines.is_empty() {
+            counted.arrived(lease, offset, &addition.chunk);
+            return Ok(addition.tell(counted, &log, &stats));
         }
-        counted.dropped += dropped;
-        counted.sent.insert(lease, sent + given);
-        self.stats.log_lines.add(given - dropped);
-        self.stats.log_lines_dropped.add(dropped);
-        log.lines.send_replace(counted.lines.last().copied().unwrap_or(0));
-        Ok(LogAppended { next: sent + given, dropped })
+        // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
+        // nobody counted would shift the numbers of all lines after it.
+        self.store.call(move |engine| addition.store(engine, task, &mut guard, &log, &stats)).await
     }
 
     /// Lines from the `offset`-th on, of one attempt or of all.
@@ -159,17 +168,15 @@ impl TaskLogs {
             self.counted(task, &mut guard).await?.clone()
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
-        let total = counted.lines.last().copied().unwrap_or(0);
         let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
-        while page.lines.len() < limit && page.next_offset < total {
-            let engine = self.engine()?;
-            let chunks = blocking(move || engine.read(task, chunk, PAGE_BYTES)).await?;
+        while page.lines.len() < limit && chunk < counted.lines.len() {
+            let chunks = self.store.call(move |engine| engine.read(task, chunk, PAGE_BYTES)).await?;
             if chunks.is_empty() {
                 break;
             }
-            for stored in &chunks {
-                let first =
-                    if chunk == 0 { 0 } else { counted.lines.get(chunk - 1).copied().unwrap_or(total) };
+            // What came after the count belongs to the next page: its lines have no numbers here.
+            for stored in chunks.iter().take(counted.lines.len() - chunk) {
+                let first = if chunk == 0 { 0 } else { counted.lines[chunk - 1] };
                 add_lines(&mut page, stored, first, limit, attempt)?;
                 chunk += 1;
             }
@@ -182,7 +189,8 @@ impl TaskLogs {
         self.task(task).lines.subscribe()
     }
 
-    /// Deletes the output of tasks that are purged.
+    /// Deletes the output of tasks that are purged, soon. Does not wait: who calls this has decisions to make
+    /// durable.
     pub(crate) fn forget(&self, tasks: Vec<TaskId>) {
         if tasks.is_empty() {
             return;
@@ -190,19 +198,12 @@ impl TaskLogs {
         let mut known = self.lock();
         tasks.iter().for_each(|task| drop(known.remove(task)));
         drop(known);
-        let Ok(engine) = self.engine() else { return };
-        if let Err(error) = engine.delete(&tasks) {
-            tracing::warn!(%error, "cannot delete the output of purged tasks");
-        }
+        self.store.delete(&tasks);
     }
 
-    /// Lets go of the engine.
+    /// Lets go of the engine, after what was begun.
     pub(crate) fn close(&self) {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
-
-    fn engine(&self) -> Result<Arc<dyn Logs>, Error> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Error::Stopping)
+        self.store.close();
     }
 
     fn task(&self, task: TaskId) -> Arc<TaskLog> {
@@ -210,7 +211,7 @@ impl TaskLogs {
         if tasks.len() >= TASKS_KEPT && !tasks.contains_key(&task) {
             tasks.retain(|_, log| Arc::strong_count(log) > 1 || log.lines.receiver_count() > 0);
         }
-        let fresh = || Arc::new(TaskLog { counted: AsyncMutex::new(None), lines: watch::Sender::new(0) });
+        let fresh = || Arc::new(TaskLog { counted: Arc::default(), lines: watch::Sender::new(0) });
         Arc::clone(tasks.entry(task).or_insert_with(fresh))
     }
 
@@ -221,20 +222,19 @@ impl TaskLogs {
         counted: &'a mut Option<Counted>,
     ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
-            let engine = self.engine()?;
-            *counted = Some(blocking(move || count(&*engine, task)).await?);
+            *counted = Some(self.store.call(move |engine| count(engine, task)).await?);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }
 
     /// Turns lines into a chunk: cuts long ones, drops what is beyond the cap, and adds a line about that.
-    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> (Chunk, u64, u64) {
+    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> Chunk {
         let sent = lines.len() as u64;
         let (mut kept, mut bytes, mut dropped) = (Vec::new(), 0, 0);
         for LogText { text, stream } in lines {
             let text = cut(text, self.line_bytes);
             let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
-            if dropped > 0 || counted.dropped > 0 || text.len() as u64 > room {
+            if dropped > 0 || counted.is_full() || text.len() as u64 > room {
                 dropped += 1;
                 continue;
             }
@@ -244,17 +244,93 @@ impl TaskLogs {
         let all = counted.dropped + dropped;
         // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
         // marks of a flood stay few.
-        if dropped > 0 && all >= counted.told.max(1) * 2 || counted.told == 0 && all > 0 {
-            let cap = self.task_bytes;
-            let text = format!("{all} lines were dropped: the output of this task has reached {cap} bytes");
+        let due = dropped > 0 && (counted.told == 0 || all >= counted.told * 2);
+        // Lines may stand where marks should, in output that was not stored under this cap.
+        if due && counted.lines.len() < TASK_CHUNKS_MAX {
+            let (cap, unit) = self.cap(counted);
+            let text = format!("{all} lines were dropped: the output of this task has reached {cap} {unit}");
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
         let at = Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX));
-        (Chunk { attempt, at, lines: kept, dropped: all, sent }, bytes, dropped)
+        Chunk { attempt, at, lines: kept, dropped: all, sent }
+    }
+
+    /// What keeps lines out, in words for people.
+    fn cap(&self, counted: &Counted) -> (u64, &'static str) {
+        if counted.lines.len() >= LINE_CHUNKS_MAX {
+            (LINE_CHUNKS_MAX as u64, "parts")
+        } else {
+            (self.task_bytes, "bytes")
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<TaskId, Arc<TaskLog>>> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Addition {
+    /// Stores the chunk and counts it; or counts all anew, if what was counted did not know of it.
+    fn store(
+        self,
+        engine: &dyn Logs,
+        task: TaskId,
+        counted: &mut Option<Counted>,
+        log: &TaskLog,
+        stats: &Stats,
+    ) -> Result<LogAppended, orchestrix_engine::Error> {
+        let bytes = minicbor::to_vec(&self.chunk).expect("writing to memory cannot fail");
+        match engine.append(task, self.lease, self.offset, &bytes)? {
+            Logged::Stored => {
+                let counted = counted.as_mut().expect("what follows was counted");
+                counted.stored(self.lease, self.offset, &self.chunk);
+                Ok(self.tell(counted, log, stats))
+            }
+            Logged::Existed => {
+                *counted = None;
+                let counted = counted.insert(count(engine, task)?);
+                log.lines.send_replace(counted.total());
+                Ok(LogAppended { next: counted.sent(self.lease), dropped: 0 })
+            }
+        }
+    }
+
+    /// Tells everybody what has become of the lines.
+    fn tell(&self, counted: &Counted, log: &TaskLog, stats: &Stats) -> LogAppended {
+        stats.log_lines.add(self.chunk.sent - self.dropped);
+        stats.log_lines_dropped.add(self.dropped);
+        log.lines.send_replace(counted.total());
+        LogAppended { next: counted.sent(self.lease), dropped: self.dropped }
+    }
+}
+
+impl Counted {
+    fn total(&self) -> u64 {
+        self.lines.last().copied().unwrap_or(0)
+    }
+
+    fn sent(&self, lease: LeaseId) -> u64 {
+        self.sent.get(&lease).copied().unwrap_or(0)
+    }
+
+    /// Nothing but marks is stored any more.
+    fn is_full(&self) -> bool {
+        self.dropped > 0 || self.lines.len() >= LINE_CHUNKS_MAX
+    }
+
+    /// Counts lines that arrived, whatever is kept of them.
+    fn arrived(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
+        self.dropped = self.dropped.max(chunk.dropped);
+        // The offset is whatever the worker said.
+        self.sent.insert(lease, offset.saturating_add(chunk.sent));
+    }
+
+    /// Counts a chunk that is stored behind the others.
+    fn stored(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
+        self.lines.push(self.total() + chunk.lines.len() as u64);
+        self.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
+        self.arrived(lease, offset, chunk);
+        self.told = self.dropped;
     }
 }
 
@@ -267,12 +343,7 @@ fn count(engine: &dyn Logs, task: TaskId) -> Result<Counted, orchestrix_engine::
         }
         for LogChunk { lease, offset, bytes } in chunks {
             let chunk: Chunk = minicbor::decode(&bytes).map_err(|error| unreadable(task, &error))?;
-            let before = counted.lines.last().copied().unwrap_or(0);
-            counted.lines.push(before + chunk.lines.len() as u64);
-            counted.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
-            counted.dropped = counted.dropped.max(chunk.dropped);
-            counted.told = counted.dropped;
-            counted.sent.insert(lease, offset + chunk.sent);
+            counted.stored(lease, offset, &chunk);
         }
     }
 }
@@ -333,17 +404,33 @@ fn unreadable(task: TaskId, error: &minicbor::decode::Error) -> orchestrix_engin
     }
 }
 
-/// Runs an engine call where blocking is allowed.
-async fn blocking<T: Send + 'static>(
-    call: impl FnOnce() -> Result<T, orchestrix_engine::Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(call).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "task output is not available");
-            let full = matches!(error.source, orchestrix_engine::Cause::Full { .. });
-            Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
-        }
-        Err(_) => Err(Error::Refused(Refusal::Internal)),
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::memory::MemoryLogs;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn logs(engine: &MemoryLogs) -> TaskLogs {
+        let engine = Arc::new(engine.clone());
+        TaskLogs::new(engine, &Options::default(), Arc::new(SystemClock), Arc::default())
+    }
+
+    fn lines(offset: u64, texts: &[&str]) -> LogAppend {
+        let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
+        LogAppend { lease_id: LeaseId(2), lines: texts.iter().map(line).collect(), offset: Some(offset) }
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat() {
+        let engine = MemoryLogs::default();
+        let (task, logs, before) = (TaskId(1), logs(&engine), logs(&engine));
+        assert_eq!(logs.read(task, 0, 10, None).await.unwrap().next_offset, 0);
+        before.append(task, 1, lines(0, &["one", "two"])).await.unwrap();
+        assert_eq!(logs.append(task, 1, lines(0, &["one", "two"])).await.unwrap().next, 2);
+        logs.append(task, 1, lines(2, &["three"])).await.unwrap();
+        let page = logs.read(task, 0, 10, None).await.unwrap();
+        assert_eq!(page.lines.iter().map(|line| line.n).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(page.lines[2].text, "three");
     }
 }

@@ -1,0 +1,252 @@
+//! The engine under the output of tasks: calls to it, deletions behind everybody's back, and its end.
+//!
+//! **Invariant:** when [`Store::close`] returns, nothing uses the engine any more: the folder is free for the
+//! next node.
+
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
+
+use orchestrix_core::{Refusal, TaskId};
+use orchestrix_engine::{Cause, Logs};
+
+use crate::request::Error;
+
+/// Purged tasks whose output waits to be deleted. Bounds memory (8 bytes for each) while a disk is slow.
+const WAITING_TASKS_MAX: usize = 1 << 20;
+
+pub(super) struct Store {
+    /// `None` once the node has stopped. Whoever calls the engine holds this, so closing waits for them.
+    engine: RwLock<Option<Arc<dyn Logs>>>,
+    deletions: Mutex<Deletions>,
+    /// There is something to delete, or this is the end.
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct Deletions {
+    waiting: Vec<TaskId>,
+    /// Begins with the first deletion.
+    thread: Option<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl Store {
+    pub(super) fn new(engine: Arc<dyn Logs>) -> Arc<Self> {
+        let engine = RwLock::new(Some(engine));
+        Arc::new(Self { engine, deletions: Mutex::default(), news: Condvar::new() })
+    }
+
+    /// Calls the engine where blocking is allowed. A call that has begun ends, even if nobody waits for it.
+    pub(super) async fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&dyn Logs) -> Result<T, orchestrix_engine::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let store = Arc::clone(self);
+        match tokio::task::spawn_blocking(move || store.with_engine(call)).await {
+            Ok(Some(Ok(value))) => Ok(value),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, "task output is not available");
+                let full = matches!(error.source, Cause::Full { .. });
+                Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
+            }
+            Ok(None) => Err(Error::Stopping),
+            Err(_) => Err(Error::Refused(Refusal::Internal)),
+        }
+    }
+
+    /// Lets a thread delete the output of tasks: that may sync and write whole files anew, and nobody waits for
+    /// it. What it does not get to is deleted at the next start.
+    pub(super) fn delete(self: &Arc<Self>, tasks: &[TaskId]) {
+        let mut deletions = self.deletions();
+        if deletions.closed {
+            return;
+        }
+        if deletions.waiting.len() + tasks.len() > WAITING_TASKS_MAX {
+            let tasks = tasks.len();
+            tracing::warn!(
+                tasks,
+                "the output of purged tasks is deleted only at the next start: too much waits"
+            );
+            return;
+        }
+        deletions.waiting.extend(tasks);
+        self.news.notify_one();
+        if deletions.thread.is_none() {
+            let store = Arc::clone(self);
+            let name = "orchestrix-output".to_owned();
+            match thread::Builder::new().name(name).spawn(move || store.work()) {
+                Ok(thread) => deletions.thread = Some(thread),
+                Err(error) => tracing::warn!(%error, "the output of purged tasks waits to be deleted"),
+            }
+        }
+    }
+
+    /// Ends all use of the engine: deletes what waits, lets calls that have begun end, and refuses others.
+    pub(super) fn close(&self) {
+        let mut deletions = self.deletions();
+        deletions.closed = true;
+        self.news.notify_one();
+        let thread = deletions.thread.take();
+        drop(deletions);
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("deleting the output of purged tasks stopped because of a bug");
+        }
+        drop(self.engine.write().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn work(&self) {
+        while let Some(tasks) = self.next() {
+            if let Some(Err(error)) = self.with_engine(|engine| engine.delete(&tasks)) {
+                tracing::warn!(
+                    %error,
+                    "cannot delete the output of purged tasks; it is tried again at the next start"
+                );
+            }
+        }
+    }
+
+    /// All that waits to be deleted; `None` when there is nothing more to come.
+    fn next(&self) -> Option<Vec<TaskId>> {
+        let idle = |deletions: &mut Deletions| deletions.waiting.is_empty() && !deletions.closed;
+        let mut deletions =
+            self.news.wait_while(self.deletions(), idle).unwrap_or_else(PoisonError::into_inner);
+        Some(mem::take(&mut deletions.waiting)).filter(|tasks| !tasks.is_empty())
+    }
+
+    /// `None` if the engine is gone.
+    fn with_engine<T>(&self, call: impl FnOnce(&dyn Logs) -> T) -> Option<T> {
+        let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
+        engine.as_deref().map(call)
+    }
+
+    fn deletions(&self) -> MutexGuard<'_, Deletions> {
+        self.deletions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use orchestrix_core::LeaseId;
+    use orchestrix_engine::memory::MemoryLogs;
+    use orchestrix_engine::{LogChunk, Logged};
+
+    use super::*;
+
+    /// Output in memory that is deleted when the other end of its gate is let go of.
+    struct SlowLogs {
+        logs: MemoryLogs,
+        gate: Mutex<Receiver<()>>,
+    }
+
+    impl Logs for SlowLogs {
+        fn append(
+            &self,
+            task: TaskId,
+            lease: LeaseId,
+            offset: u64,
+            bytes: &[u8],
+        ) -> Result<Logged, orchestrix_engine::Error> {
+            self.logs.append(task, lease, offset, bytes)
+        }
+
+        fn read(
+            &self,
+            task: TaskId,
+            skip: usize,
+            limit_bytes: usize,
+        ) -> Result<Vec<LogChunk>, orchestrix_engine::Error> {
+            self.logs.read(task, skip, limit_bytes)
+        }
+
+        fn tasks(&self) -> Vec<TaskId> {
+            self.logs.tasks()
+        }
+
+        fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
+            self.gate.lock().unwrap().recv().unwrap_err();
+            self.logs.delete(tasks)
+        }
+    }
+
+    #[test]
+    fn deleting_keeps_nobody_waiting_and_is_done_when_the_store_is_closed() {
+        let (shut, gate) = channel();
+        let engine = Arc::new(SlowLogs { logs: MemoryLogs::default(), gate: Mutex::new(gate) });
+        for task in 1..=3 {
+            engine.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
+        }
+        let store = Store::new(engine.clone());
+        let (done, deleted) = channel();
+        let deleting = Arc::clone(&store);
+        thread::spawn(move || {
+            (1..=3).for_each(|task| deleting.delete(&[TaskId(task)]));
+            drop(deleting);
+            done.send(()).unwrap();
+        });
+        deleted.recv_timeout(Duration::from_secs(10)).expect("nobody waits for a deletion");
+        assert_eq!(engine.tasks().len(), 3);
+        drop(shut);
+        store.close();
+        assert!(engine.tasks().is_empty());
+        assert_eq!((Arc::strong_count(&engine), Arc::strong_count(&store)), (1, 1), "the thread is gone");
+        store.delete(&[TaskId(4)]);
+        store.close();
+    }
+
+    #[test]
+    fn what_finds_no_room_to_wait_is_left_for_the_next_start() {
+        let (shut, gate) = channel();
+        let engine = Arc::new(SlowLogs { logs: MemoryLogs::default(), gate: Mutex::new(gate) });
+        for task in [1, 2] {
+            engine.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
+        }
+        let store = Store::new(engine.clone());
+        store.delete(&[TaskId(1)]);
+        store.delete(&vec![TaskId(2); WAITING_TASKS_MAX + 1]);
+        drop(shut);
+        store.close();
+        assert_eq!(engine.tasks(), [TaskId(2)]);
+    }
+
+    #[tokio::test]
+    async fn closing_waits_for_calls_that_have_begun_and_refuses_others() {
+        for _ in 0..20 {
+            let engine = Arc::new(MemoryLogs::default());
+            let store = Store::new(engine.clone());
+            let ((begins, begun), (shut, gate)) = (channel(), channel::<()>());
+            let call = tokio::spawn({
+                let store = Arc::clone(&store);
+                async move {
+                    let hold = move |engine: &dyn Logs| {
+                        begins.send(()).unwrap();
+                        gate.recv().unwrap_err();
+                        Ok(engine.tasks())
+                    };
+                    store.call(hold).await
+                }
+            });
+            while begun.try_recv().is_err() {
+                tokio::task::yield_now().await;
+            }
+            let (starts, started) = channel();
+            let closing = thread::spawn({
+                let (store, engine) = (Arc::clone(&store), Arc::clone(&engine));
+                move || {
+                    starts.send(()).unwrap();
+                    store.close();
+                    Arc::strong_count(&engine)
+                }
+            });
+            started.recv().unwrap();
+            thread::yield_now();
+            drop(shut);
+            assert_eq!(closing.join().unwrap(), 2, "only this test has the engine");
+            assert_eq!(call.await.unwrap(), Ok(Vec::new()));
+            assert_eq!(store.call(|engine| Ok(engine.tasks())).await, Err(Error::Stopping));
+        }
+    }
+}
