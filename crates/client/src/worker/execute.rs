@@ -144,7 +144,8 @@ async fn complete(shared: &Shared, leased: &Leased, result: Option<Json>) -> Not
     }
     match answered.await {
         Ok(Ok(outcome)) => Noticed::Completed { state: outcome.state },
-        Ok(Err(error)) if is_about_the_result(&error) => {
+        // Who gave up does not know what the coordinator thinks of the result.
+        Ok(Err(error)) if is_about_the_result(&error) && !shared.give_up.is_cancelled() => {
             fail(shared, leased, format!("the result was refused: {error}"), false).await
         }
         Ok(Err(error)) => Noticed::Untold { error },
