@@ -269,6 +269,17 @@ fn a_worker_that_was_started_to_outlive_its_terminal_does() {
 }
 
 #[test]
+fn a_worker_goes_on_when_nobody_reads_its_warnings() {
+    let mut coordinator = Coordinator::start();
+    let mut worker = coordinator.work(&["q", "--", "true"]);
+    drop(worker.0.stderr.take());
+    coordinator.wait_for_state(&coordinator.submit(&["q", "1"]), "COMPLETED");
+    coordinator.kill();
+    coordinator.launch();
+    coordinator.wait_for_state(&coordinator.submit(&["q", "2"]), "COMPLETED");
+}
+
+#[test]
 fn what_a_command_left_behind_in_its_group_is_killed_when_it_ends() {
     let coordinator = Coordinator::start();
     let file = file(&coordinator, "pids");

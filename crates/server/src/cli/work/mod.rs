@@ -241,6 +241,8 @@ fn show_warnings() {
         .with_writer(std::io::stderr)
         .without_time()
         .with_target(false)
+        // A terminal that was closed takes no warnings; complaining about that to it would be a panic.
+        .log_internal_errors(false)
         .finish();
     // Somebody else may have set one in the same process; then it is theirs.
     drop(tracing::subscriber::set_global_default(subscriber));
