@@ -27,6 +27,8 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Say(u16, Value),
+    /// The beginning of a stream with this header, these frames, and the end of the connection.
+    Stream(&'static str, &'static str),
     /// Nothing is heard, but the connection stays.
     Silence,
 }
@@ -56,6 +58,9 @@ impl Answer {
                     body.len()
                 ))
             }
+            Self::Stream(header, frames) => Some(format!(
+                "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n{header}\r\nconnection: close\r\n\r\n{frames}"
+            )),
             Self::Silence => None,
         }
     }
