@@ -29,6 +29,7 @@ pub(crate) enum Answer {
     Say(u16, Value),
     /// The beginning of a stream with this header, these frames, and the end of the connection.
     Stream(&'static str, &'static str),
+    HangUp,
     /// Nothing is heard, but the connection stays.
     Silence,
 }
@@ -61,7 +62,7 @@ impl Answer {
             Self::Stream(header, frames) => Some(format!(
                 "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n{header}\r\nconnection: close\r\n\r\n{frames}"
             )),
-            Self::Silence => None,
+            Self::HangUp | Self::Silence => None,
         }
     }
 }

@@ -167,6 +167,16 @@ async fn fail(shared: &Shared, leased: &Leased, text: String, retry: bool) -> No
     }
 }
 
+/// Gives back a task that was never begun.
+pub(crate) async fn give_back(shared: Arc<Shared>, leased: Leased) {
+    let Leased { task_id, lease_id, .. } = leased;
+    shared.held.ended(lease_id);
+    if let Noticed::Untold { error } = release(&shared, &leased).await {
+        tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "a task was not given back");
+    }
+    shared.held.remove(lease_id);
+}
+
 async fn release(shared: &Shared, leased: &Leased) -> Noticed {
     let release = Release { lease_id: leased.lease_id, worker: None };
     match persist(&shared.give_up, || shared.client.release(leased.task_id, &release)).await {
