@@ -234,8 +234,16 @@ impl Client {
     /// # Errors
     /// `stale_lease` when somebody else may have the task.
     pub async fn append_logs(&self, task: TaskId, lines: &LogAppend) -> Result<LogAppended, Error> {
-        let repeat = if lines.offset.is_some() { Repeat::Harmless } else { Repeat::Doubles };
-        self.transport.ask(Call::post(format!("/v1/tasks/{task}/logs"), lines, repeat)?).await
+        self.transport.ask(append_call(task, lines)?).await
+    }
+
+    /// The same, but the caller decides about a repeat.
+    pub(crate) async fn append_logs_once(
+        &self,
+        task: TaskId,
+        lines: &LogAppend,
+    ) -> Result<LogAppended, Error> {
+        self.transport.ask_once(&append_call(task, lines)?).await
     }
 
     /// The lines of a task from the `offset`-th on and those to come, until it ends.
@@ -339,6 +347,12 @@ fn lease_call(request: &LeaseQueues) -> Result<Call, Error> {
     request.request_id.get_or_insert_with(request_id);
     let held = Duration::from_millis(request.wait_ms);
     Ok(Call { held, ..Call::post("/v1/lease", &request, Repeat::Harmless)? })
+}
+
+fn append_call(task: TaskId, append: &LogAppend) -> Result<Call, Error> {
+    let harmless = append.offset.is_some() || append.lines.is_empty();
+    let repeat = if harmless { Repeat::Harmless } else { Repeat::Doubles };
+    Call::post(format!("/v1/tasks/{task}/logs"), append, repeat)
 }
 
 /// A name for one lease request.

@@ -70,7 +70,11 @@ impl EventFeed {
             Some(stream) => stream,
             closed @ None => {
                 let resume = self.after.map(|after| ("last-event-id", after.to_string()));
-                closed.insert(Stream::open(&self.transport, &call, resume.as_slice()).await?)
+                let opened = Stream::open(&self.transport, &call, resume.as_slice()).await?;
+                // "From now on" means from the first answer on, also for a stream that breaks before its first
+                // event.
+                self.after = self.after.or(opened.position);
+                closed.insert(opened)
             }
         };
         let frame = stream.next(&self.transport, &call).await?;
@@ -79,10 +83,9 @@ impl EventFeed {
 
     fn understand(&mut self, frame: &Frame) -> Option<FeedEvent> {
         let body: serde_json::Value = serde_json::from_str(&frame.data).ok()?;
-        if let Some(position) = frame.id.as_ref().and_then(|id| id.parse().ok()) {
-            self.after = Some(Position(position));
-        }
-        match (frame.event.as_str(), self.after) {
+        let position = frame.id.as_ref().and_then(|id| id.parse().ok()).map(Position);
+        self.after = position.or(self.after);
+        match (frame.event.as_str(), position) {
             ("gap", _) => Some(FeedEvent::Gap { body }),
             (_, Some(position)) => Some(FeedEvent::Event { position, body }),
             (_, None) => None,
@@ -186,6 +189,8 @@ pub(crate) fn log_path(task: TaskId, attempt: Option<u32>, offset: u64, more: Op
 /// An open stream of frames.
 #[derive(Debug)]
 struct Stream {
+    /// How far the journal was when the stream began.
+    position: Option<Position>,
     body: Incoming,
     parser: Parser,
 }
@@ -196,7 +201,8 @@ impl Stream {
         call: &Call,
         headers: &[(&'static str, String)],
     ) -> Result<Self, Error> {
-        Ok(Self { body: transport.open(call, headers).await?, parser: Parser::default() })
+        let (position, body) = transport.open(call, headers).await?;
+        Ok(Self { position, body, parser: Parser::default() })
     }
 
     /// The next frame; none at the end of the stream.
@@ -219,7 +225,33 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::fake::{Answer, coordinator, in_time};
+
+    #[tokio::test]
+    async fn a_stream_from_now_on_that_breaks_before_its_first_event_is_taken_up_from_its_beginning() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let client = coordinator({
+            let asked = Arc::clone(&asked);
+            move |request| {
+                let mut asked = asked.lock().unwrap();
+                asked.push(request.header("last-event-id").map(str::to_owned));
+                match asked.len() {
+                    1 => Answer::Stream("orchestrix-position: 41", ": still here\n\n"),
+                    // What happened in the meantime is not what was asked for at first.
+                    2 => Answer::Stream("orchestrix-position: 50", ""),
+                    _ => Answer::Stream("orchestrix-position: 50", "id: 42\ndata: {\"position\":42}\n\n"),
+                }
+            }
+        })
+        .await;
+        let mut feed = Client::builder(client.url()).retries(5).build().unwrap().events(None);
+        let event = in_time(feed.next()).await.unwrap();
+        assert!(matches!(event, FeedEvent::Event { position: Position(42), .. }), "{event:?}");
+        assert_eq!(*asked.lock().unwrap(), [None, Some("41".to_owned()), Some("41".to_owned())]);
+    }
 
     #[test]
     fn a_log_stream_is_asked_for_from_where_the_last_one_broke() {

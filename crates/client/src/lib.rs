@@ -13,6 +13,8 @@
 mod client;
 mod clock;
 mod error;
+#[cfg(test)]
+mod fake;
 mod feed;
 mod random;
 mod retry;

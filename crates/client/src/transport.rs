@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use orchestrix_core::Position;
 use orchestrix_core::wire::Problem;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,8 @@ const ANSWER_BYTES_MAX: usize = 300 << 20;
 /// that no request meets a connection that is being closed.
 const IDLE: Duration = Duration::from_secs(30);
 const CONNECT: Duration = Duration::from_secs(5);
+/// Every answer says with this header up to where the journal is durable.
+const POSITION: &str = "orchestrix-position";
 
 /// The way to one coordinator.
 #[derive(Debug)]
@@ -127,18 +130,21 @@ impl Transport {
         self.in_time(call, whole).await
     }
 
-    /// Opens a stream: the body comes as long as the coordinator sends.
+    /// Opens a stream: the body comes as long as the coordinator sends. Answers also how far the journal was
+    /// when it began.
     pub(crate) async fn open(
         &self,
         call: &Call,
         headers: &[(&'static str, String)],
-    ) -> Result<Incoming, Error> {
+    ) -> Result<(Option<Position>, Incoming), Error> {
         let begun = async {
             let response = self.send(call, headers).await?;
-            if response.status().is_success() {
-                return Ok(response.into_body());
+            if !response.status().is_success() {
+                return Err(self.problem(call, response).await);
             }
-            Err(self.problem(call, response).await)
+            let position = response.headers().get(POSITION).and_then(|value| value.to_str().ok());
+            let position = position.and_then(|value| value.trim().parse().ok()).map(Position);
+            Ok((position, response.into_body()))
         };
         self.in_time(call, begun).await
     }

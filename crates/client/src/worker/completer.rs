@@ -1,4 +1,6 @@
 //! Completions share requests: those that come within a few milliseconds of each other go together.
+//!
+//! **Invariant:** a completion is refused only by an answer about itself, never by one about its company.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,22 +78,26 @@ impl Completer {
     }
 
     async fn tell(&self, batch: Vec<Completion>) {
-        let (items, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|Completion { item, answer }| (item, answer)).unzip();
-        let outcomes = persist(&self.give_up, || self.send(items.clone())).await;
-        match outcomes {
-            Ok(outcomes) if outcomes.len() == answers.len() => {
-                for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    drop(answer.send(outcome));
+        let items: Vec<_> = batch.iter().map(|completion| completion.item.clone()).collect();
+        let error = match persist(&self.give_up, || self.send(items.clone())).await {
+            Ok(outcomes) if outcomes.len() == batch.len() => {
+                for (completion, outcome) in batch.into_iter().zip(outcomes) {
+                    drop(completion.answer.send(outcome));
                 }
+                return;
             }
-            Ok(_) => {
-                let error =
-                    Error::invalid("the coordinator answered another number of completions than it got");
-                answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone()))));
+            Ok(_) => Error::invalid("the coordinator answered another number of completions than it got"),
+            Err(error) => error,
+        };
+        if batch.len() > 1 && !self.give_up.is_cancelled() {
+            // What is wrong with the whole says nothing about its parts: each gets an answer of its own.
+            tracing::warn!(%error, completions = batch.len(), "completions are told one by one");
+            for completion in batch {
+                Box::pin(self.tell(vec![completion])).await;
             }
-            Err(error) => answers.into_iter().for_each(|answer| drop(answer.send(Err(error.clone())))),
+            return;
         }
+        batch.into_iter().for_each(|completion| drop(completion.answer.send(Err(error.clone()))));
     }
 
     async fn send(&self, items: Vec<CompleteItem>) -> Result<Vec<Result<Outcome, Error>>, Error> {
@@ -108,4 +114,67 @@ impl Completer {
 
 fn size(completion: &Completion) -> usize {
     completion.item.result.as_ref().map_or(0, |result| result.as_str().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::{LeaseId, TaskId, TaskState};
+    use serde_json::json;
+
+    use super::*;
+    use crate::clock::manual::ManualClock;
+    use crate::fake::{Answer, Asked, coordinator, in_time};
+
+    /// Tells the completions of some tasks together; answers what became of each.
+    async fn told(
+        tasks: &[u64],
+        answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> Vec<Result<TaskState, String>> {
+        let completer = Completer {
+            completions: mpsc::channel(1).1,
+            client: coordinator(answer).await,
+            held: Arc::new(Held::new(Arc::new(ManualClock::default()))),
+            give_up: CancellationToken::new(),
+        };
+        let complete = |task: &u64| {
+            let (answer, answered) = oneshot::channel();
+            let item = CompleteItem { task_id: TaskId(*task), lease_id: LeaseId(task + 1_000), result: None };
+            (Completion { item, answer }, answered)
+        };
+        let (batch, answers): (Vec<_>, Vec<_>) = tasks.iter().map(complete).unzip();
+        in_time(completer.tell(batch)).await;
+        let mut told = Vec::new();
+        for answer in answers {
+            let outcome = answer.await.unwrap();
+            told.push(outcome.map(|done| done.state).map_err(|error| error.code().to_owned()));
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_refused_as_a_whole_is_told_one_by_one() {
+        for refusal in ["not_found", "too_large"] {
+            let outcomes = told(&[1, 2, 3], move |asked| match asked.path.as_str() {
+                "/v1/tasks/complete/batch" => Answer::problem(400, refusal),
+                "/v1/tasks/2/complete" => Answer::problem(413, "too_large"),
+                one => {
+                    let id: u64 = one.split('/').nth(3).unwrap().parse().unwrap();
+                    Answer::ok(json!({"id": id, "state": "COMPLETED"}))
+                }
+            })
+            .await;
+            let completed = || Ok(TaskState::Completed);
+            assert_eq!(outcomes, [completed(), Err("too_large".to_owned()), completed()]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_answer_has_another_length_is_told_one_by_one() {
+        let outcomes = told(&[1, 1], |asked| match asked.path.as_str() {
+            "/v1/tasks/complete/batch" => Answer::ok(json!({"items": [{"id": 1, "state": "COMPLETED"}]})),
+            _ => Answer::ok(json!({"id": 1, "state": "COMPLETED"})),
+        })
+        .await;
+        assert_eq!(outcomes, [Ok(TaskState::Completed), Ok(TaskState::Completed)]);
+    }
 }

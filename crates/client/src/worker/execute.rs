@@ -52,8 +52,16 @@ pub(crate) async fn execute<H, F, T>(
     let running = tokio::spawn(async move { handler(job).await });
     let ended = watch_over(&shared, &leased, &signal, running).await;
     held.ended(leased.lease_id);
-    teller.last().await;
-    if tokio::time::timeout(LAST_LINES, &mut listening).await.is_err() {
+    let last_lines = async {
+        teller.last().await;
+        (&mut listening).await
+    };
+    if tokio::time::timeout(LAST_LINES, last_lines).await.is_err() {
+        tracing::warn!(
+            task = leased.task_id.0,
+            lease = leased.lease_id.0,
+            "the last log lines were not sent"
+        );
         listening.abort();
     }
     let noticed = tell(&shared, &leased, &signal, ended).await;
@@ -136,7 +144,8 @@ async fn complete(shared: &Shared, leased: &Leased, result: Option<Json>) -> Not
     }
     match answered.await {
         Ok(Ok(outcome)) => Noticed::Completed { state: outcome.state },
-        Ok(Err(error)) if is_about_the_result(&error) => {
+        // Who gave up does not know what the coordinator thinks of the result.
+        Ok(Err(error)) if is_about_the_result(&error) && !shared.give_up.is_cancelled() => {
             fail(shared, leased, format!("the result was refused: {error}"), false).await
         }
         Ok(Err(error)) => Noticed::Untold { error },
@@ -158,10 +167,110 @@ async fn fail(shared: &Shared, leased: &Leased, text: String, retry: bool) -> No
     }
 }
 
+/// Gives back a task that was never begun.
+pub(crate) async fn give_back(shared: Arc<Shared>, leased: Leased) {
+    let Leased { task_id, lease_id, .. } = leased;
+    shared.held.ended(lease_id);
+    if let Noticed::Untold { error } = release(&shared, &leased).await {
+        tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "a task was not given back");
+    }
+    shared.held.remove(lease_id);
+}
+
 async fn release(shared: &Shared, leased: &Leased) -> Noticed {
     let release = Release { lease_id: leased.lease_id, worker: None };
     match persist(&shared.give_up, || shared.client.release(leased.task_id, &release)).await {
         Ok(outcome) => Noticed::Released { state: outcome.state },
         Err(error) => Noticed::Untold { error },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+    use tokio::sync::mpsc;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::client::Client;
+    use crate::fake::{Answer, coordinator, in_time, lease};
+    use crate::wire::LogStream;
+    use crate::worker::Worker;
+
+    /// A coordinator with one task, which takes every outcome and no line; the receiver hears of each refusal.
+    async fn without_a_log() -> (Client, mpsc::UnboundedReceiver<()>) {
+        let tasks = Mutex::new(vec![lease(1)]);
+        let (sender, refused) = mpsc::unbounded_channel();
+        let client = coordinator(move |asked| match asked.path.as_str() {
+            "/v1/lease" => match tasks.lock().unwrap().pop() {
+                Some(lease) => Answer::ok(json!({"leases": [lease], "waited_ms": 0})),
+                None => Answer::Silence,
+            },
+            "/v1/tasks/1/logs" => {
+                sender.send(()).unwrap_or_default();
+                Answer::problem(500, "internal")
+            }
+            "/v1/tasks/1/complete" => Answer::ok(json!({"id": 1, "state": "COMPLETED"})),
+            "/v1/tasks/1/release" => Answer::ok(json!({"id": 1, "state": "WAITING"})),
+            other => panic!("nobody should ask for {other}"),
+        })
+        .await;
+        (client, refused)
+    }
+
+    fn watched(client: Client) -> (Worker, mpsc::UnboundedReceiver<Noticed>) {
+        let (sender, notices) = mpsc::unbounded_channel();
+        let worker = Worker::new(client, ["q"]).lease(Duration::from_secs(60));
+        (worker.observe(move |notice| drop(sender.send(notice.what))), notices)
+    }
+
+    /// Fills what there is of room for lines, while the first one is tried again.
+    async fn fill_the_log(job: &Job, refused: &tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>) {
+        job.log("first");
+        refused.lock().await.recv().await.expect("the coordinator refuses every line");
+        (0..3_000).for_each(|_| job.log("again"));
+    }
+
+    #[tokio::test]
+    async fn a_task_is_completed_also_when_nobody_takes_its_lines() {
+        let (client, refused) = without_a_log().await;
+        let (worker, mut notices) = watched(client);
+        let (stop, refused) = (CancellationToken::new(), Arc::new(tokio::sync::Mutex::new(refused)));
+        let running = tokio::spawn(worker.run(stop.clone(), move |job: Job| {
+            let refused = Arc::clone(&refused);
+            async move {
+                fill_the_log(&job, &refused).await;
+                Ok::<_, JobError>(())
+            }
+        }));
+        assert!(matches!(in_time(notices.recv()).await.unwrap(), Noticed::Began));
+        assert!(matches!(in_time(notices.recv()).await.unwrap(), Noticed::Completed { .. }));
+        stop.cancel();
+        in_time(running).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stop_comes_to_its_end_also_when_nobody_takes_lines() {
+        let (client, refused) = without_a_log().await;
+        let (worker, mut notices) = watched(client);
+        let worker = worker.grace(Duration::ZERO).wind_up(Duration::ZERO);
+        let (stop, refused) = (CancellationToken::new(), Arc::new(tokio::sync::Mutex::new(refused)));
+        let running = tokio::spawn(worker.run(stop.clone(), {
+            let stop = stop.clone();
+            move |job: Job| {
+                let (stop, refused) = (stop.clone(), Arc::clone(&refused));
+                async move {
+                    fill_the_log(&job, &refused).await;
+                    stop.cancel();
+                    job.log_from(LogStream::Stdout, "no room").await;
+                    std::future::pending::<Result<(), JobError>>().await
+                }
+            }
+        }));
+        in_time(running).await.unwrap().unwrap();
+        assert!(matches!(notices.recv().await.unwrap(), Noticed::Began));
+        assert!(matches!(notices.recv().await.unwrap(), Noticed::Released { .. }));
     }
 }

@@ -86,7 +86,8 @@ impl Job {
         self.teller.line(LogStream::Stdout, line);
     }
 
-    /// Adds a line of one of the two streams, and waits while there is no room for it.
+    /// Adds a line of one of the two streams, and waits while there is no room for it. Not for ever: lines that
+    /// the coordinator does not take for some seconds are dropped, and the log says how many.
     pub async fn log_from(&self, stream: LogStream, line: &str) {
         self.teller.line_when_there_is_room(stream, line).await;
     }

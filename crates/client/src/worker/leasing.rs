@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Shared;
-use super::execute::execute;
+use super::execute::{execute, give_back};
 use super::heart::Heart;
 use super::held::{Signal, trusted_until};
 use super::job::{Job, JobError};
@@ -49,10 +49,11 @@ impl Leasing {
                 let free = free_places(&places).await;
                 self.lease(free.len()).await.map(|got| (free, got))
             };
-            let (free, got) = match stop.run_until_cancelled(next).await {
+            let (free, answered) = match stop.run_until_cancelled(next).await {
                 Some(next) => next?,
                 None => return Ok(()),
             };
+            let got = self.hold(answered, stop, jobs).await;
             for ((leased, signal), place) in got.into_iter().zip(free) {
                 let execution = execute(Arc::clone(&self.shared), leased, signal, Arc::clone(&handler));
                 jobs.spawn(async move {
@@ -64,7 +65,7 @@ impl Leasing {
     }
 
     /// Asks until there is an answer; an answer without leases is one.
-    async fn lease(&mut self, max: usize) -> Result<Got, Error> {
+    async fn lease(&mut self, max: usize) -> Result<Answered, Error> {
         let mut backoff = Backoff::endless();
         let mut asked_before = Asked::Never;
         self.request.max = max;
@@ -72,7 +73,7 @@ impl Leasing {
         loop {
             let sent = self.shared.held.now();
             let error = match self.shared.client.lease_once(&self.request).await {
-                Ok(leases) => return Ok(self.hold(sent, leases, asked_before).await),
+                Ok(leases) => return Ok(Answered { sent, leases, asked_before }),
                 Err(error) => error,
             };
             if error.is_outcome_unknown() {
@@ -86,8 +87,9 @@ impl Leasing {
         }
     }
 
-    async fn hold(&self, sent: Duration, leases: Leases, asked_before: Asked) -> Got {
-        let Leases { leases, waited_ms } = leases;
+    /// From here on leases are ours: they are run or given back, also when the worker is told to stop.
+    async fn hold(&self, answered: Answered, stop: &CancellationToken, jobs: &TaskTracker) -> Got {
+        let Answered { sent, leases: Leases { leases, waited_ms }, asked_before } = answered;
         let until = |lease: &Leased| trusted_until(sent, waited_ms, lease.lease_ms);
         let got: Got = leases
             .into_iter()
@@ -98,24 +100,37 @@ impl Leasing {
             .collect();
         match asked_before {
             Asked::Never => got,
-            Asked::Perhaps => self.confirm(got).await,
+            Asked::Perhaps => self.confirm(got, stop, jobs).await,
         }
     }
 
     /// Leases that an earlier request may have got are as old as that request: only what a heartbeat extends
     /// now may be used.
-    async fn confirm(&self, got: Got) -> Got {
-        let ids: Vec<_> = got.iter().map(|(lease, _)| lease.lease_id).collect();
-        let beaten = if ids.is_empty() { Ok(()) } else { self.heart.beat(ids).await };
-        let usable = |(lease, signal): &(Leased, Arc<Signal>)| {
-            let usable = beaten.is_ok() && !signal.gone.is_cancelled();
-            if !usable {
+    async fn confirm(&self, got: Got, stop: &CancellationToken, jobs: &TaskTracker) -> Got {
+        if got.is_empty() {
+            return got;
+        }
+        let ids = got.iter().map(|(lease, _)| lease.lease_id).collect();
+        let confirmed = matches!(stop.run_until_cancelled(self.heart.beat(ids)).await, Some(Ok(())));
+        let mut usable = Got::new();
+        for (lease, signal) in got {
+            if signal.gone.is_cancelled() {
                 self.shared.held.remove(lease.lease_id);
+            } else if confirmed {
+                usable.push((lease, signal));
+            } else {
+                jobs.spawn(give_back(Arc::clone(&self.shared), lease));
             }
-            usable
-        };
-        got.into_iter().filter(usable).collect()
+        }
+        usable
     }
+}
+
+/// Leases as they were answered to a request that was sent at some time.
+struct Answered {
+    sent: Duration,
+    leases: Leases,
+    asked_before: Asked,
 }
 
 /// Whether an earlier request with the same name may have got leases.
@@ -135,4 +150,67 @@ async fn free_places(places: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
 /// Whether this worker will never be served: it is not let in, or does not ask properly.
 fn is_final(error: &Error) -> bool {
     !error.is_retryable() && error.code() != "storage_full"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::fake::{Answer, Asked, coordinator, in_time, lease};
+    use crate::worker::Worker;
+
+    /// A coordinator that answers the second of two lease requests, and what a heartbeat about that gets.
+    /// The receiver has all that it was asked, but for those.
+    async fn twice_asked(heartbeat: fn() -> Answer) -> (Worker, mpsc::UnboundedReceiver<Asked>) {
+        let leasing =
+            Mutex::new(vec![Answer::ok(json!({"leases": [lease(1)], "waited_ms": 0})), Answer::HangUp]);
+        let (sender, asked) = mpsc::unbounded_channel();
+        let client = coordinator(move |request| {
+            if request.path == "/v1/lease" {
+                return leasing.lock().unwrap().pop().unwrap_or(Answer::Silence);
+            }
+            drop(sender.send(request.clone()));
+            match request.path.as_str() {
+                "/v1/workers/w/heartbeat" => heartbeat(),
+                "/v1/tasks/1/release" => Answer::ok(json!({"id": 1, "state": "WAITING"})),
+                other => panic!("nobody should ask for {other}"),
+            }
+        })
+        .await;
+        (Worker::new(client, ["q"]).name("w").lease(Duration::from_secs(60)), asked)
+    }
+
+    async fn never(_: Job) -> Result<(), JobError> {
+        panic!("nothing is begun under a lease that was not confirmed")
+    }
+
+    #[tokio::test]
+    async fn a_stop_gives_back_leases_that_are_not_confirmed_yet() {
+        let (worker, mut asked) = twice_asked(|| Answer::Silence).await;
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(worker.run(stop.clone(), never));
+        assert_eq!(in_time(asked.recv()).await.unwrap().path, "/v1/workers/w/heartbeat");
+        stop.cancel();
+        in_time(running).await.unwrap().unwrap();
+        let given_back = asked.try_recv().unwrap();
+        assert_eq!(
+            (given_back.path.as_str(), &given_back.body["lease_id"]),
+            ("/v1/tasks/1/release", &json!(1_001))
+        );
+    }
+
+    #[tokio::test]
+    async fn leases_that_cannot_be_confirmed_are_given_back() {
+        let (worker, mut asked) = twice_asked(|| Answer::problem(500, "internal")).await;
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(worker.run(stop.clone(), never));
+        assert_eq!(in_time(asked.recv()).await.unwrap().path, "/v1/workers/w/heartbeat");
+        assert_eq!(in_time(asked.recv()).await.unwrap().path, "/v1/tasks/1/release");
+        stop.cancel();
+        in_time(running).await.unwrap().unwrap();
+    }
 }

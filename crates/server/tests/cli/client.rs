@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use orchestrix_client::wire::Submit;
+use orchestrix_client::wire::{LogAppend, LogStream, LogText, Submit};
 use orchestrix_client::{
     Client, FeedEvent, Job, JobError, Key, Noticed, Position, Stop, TaskId, TaskQuery, TaskState, Worker,
     new_task,
@@ -371,6 +371,32 @@ async fn the_lines_of_a_job_are_followed_to_the_end_of_the_task() {
     }
     let expected: Vec<String> = (0..1_200).map(|n| format!("line {n}")).collect();
     assert_eq!(lines, expected);
+    stop.cancel();
+    in_time(running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_append_without_lines_tells_how_many_have_arrived() {
+    let coordinator = Coordinator::start();
+    let client = Client::new(&coordinator.url()).unwrap();
+    let id = submit(&client, 1).await[0];
+    let stop = CancellationToken::new();
+    let (worker, _notices) = worker(&client);
+    let running = tokio::spawn(worker.run(stop.clone(), {
+        let client = client.clone();
+        move |job: Job| {
+            let client = client.clone();
+            async move {
+                let line = |text: &str| LogText { text: text.to_owned(), stream: LogStream::Stdout };
+                let append = |lines| LogAppend { lease_id: job.lease_id(), lines, offset: None };
+                client.append_logs(job.task_id(), &append(vec![line("one"), line("two")])).await?;
+                Ok::<_, JobError>(client.append_logs(job.task_id(), &append(vec![])).await?.next)
+            }
+        }
+    }));
+    wait_for_state(&client, id, TaskState::Completed).await;
+    assert_eq!(client.task(id).await.unwrap().result.unwrap().as_str(), "2");
+    assert_eq!(client.logs(id, None, 0, None).await.unwrap().lines.len(), 2);
     stop.cancel();
     in_time(running).await.unwrap().unwrap();
 }

@@ -196,7 +196,7 @@ fn a_worker_that_slept_through_its_lease_kills_the_tree_when_it_wakes() {
 
 #[test]
 fn sigterm_kills_the_tree_gives_the_task_back_uncharged_and_ends_with_0() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let (coordinator, id, worker, pids) = running_tree(&[], &[]);
         worker.signal(signal);
         let (code, stdout) = worker.finish();
@@ -226,6 +226,57 @@ fn a_second_signal_kills_a_command_that_ignores_the_first() {
     assert_eq!(worker.finish().0, Some(0));
     all_gone(&pids);
     coordinator.wait_for_state(&id, "WAITING");
+}
+
+#[test]
+fn a_terminal_that_hangs_up_twice_does_not_cut_the_grace_short() {
+    let coordinator = Coordinator::start();
+    let [ready, told, go, done] = ["ready", "told", "go", "done"].map(|name| file(&coordinator, name));
+    coordinator.submit(&["q", "1"]);
+    let script = format!(
+        "trap 'touch {}' TERM; touch {}; while ! test -e {}; do sleep 0.02; done; touch {}",
+        told.display(),
+        ready.display(),
+        go.display(),
+        done.display()
+    );
+    let worker = coordinator.work(&["q", "--grace", "10m", "--", "sh", "-c", &script]);
+    eventually("the command has started", || ready.exists().then_some(()));
+    worker.signal(Signal::HUP);
+    eventually("the command heard of the first", || told.exists().then_some(()));
+    worker.signal(Signal::HUP);
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(worker.finish().0, Some(0));
+    assert!(done.exists());
+}
+
+#[test]
+fn a_worker_that_was_started_to_outlive_its_terminal_does() {
+    let coordinator = Coordinator::start();
+    let program = env!("CARGO_BIN_EXE_orchestrix");
+    let work = ["-c", "trap '' HUP; exec \"$@\"", "sh", program, "work", "q", "--", "true"];
+    let worker = std::process::Command::new("sh")
+        .args(work)
+        .env("ORCHESTRIX_URL", coordinator.url())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let worker = Running(worker);
+    coordinator.wait_for_state(&coordinator.submit(&["q", "1"]), "COMPLETED");
+    worker.signal(Signal::HUP);
+    coordinator.wait_for_state(&coordinator.submit(&["q", "2"]), "COMPLETED");
+}
+
+#[test]
+fn a_worker_goes_on_when_nobody_reads_its_warnings() {
+    let mut coordinator = Coordinator::start();
+    let mut worker = coordinator.work(&["q", "--", "true"]);
+    drop(worker.0.stderr.take());
+    coordinator.wait_for_state(&coordinator.submit(&["q", "1"]), "COMPLETED");
+    coordinator.kill();
+    coordinator.launch();
+    coordinator.wait_for_state(&coordinator.submit(&["q", "2"]), "COMPLETED");
 }
 
 #[test]

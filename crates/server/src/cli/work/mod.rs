@@ -8,6 +8,7 @@ mod process;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use orchestrix_client::{Job, JobError, Stop, Worker};
@@ -39,8 +40,9 @@ THE COMMAND
   `work` told to stop, its process group gets SIGTERM, then SIGKILL.
 
 SIGNALS
-  SIGTERM and SIGINT stop the commands, give their tasks back and end with
-  exit code 0; a second one kills the commands at once.
+  SIGTERM, SIGINT, SIGQUIT and SIGHUP stop the commands, give their tasks back
+  and end with exit code 0; a second one, unless it is SIGHUP, kills the commands
+  at once. Under nohup SIGHUP stays ignored.
 
 EXAMPLES
   orchestrix work mail -- ./send-mail
@@ -178,26 +180,58 @@ fn check_command(command: &str) -> Result<(), Fail> {
     Err(Fail::new(Exit::Usage, text))
 }
 
-fn signals() -> Result<[Signal; 2], Fail> {
+/// What tells us to stop.
+struct Signals {
+    /// A person or a supervisor; the second time they mean now.
+    asking: [Signal; 3],
+    /// The terminal is gone. It may say so twice, by itself and through its shell, so it cannot mean now. None
+    /// when we were started to outlive it.
+    hangup: Option<Signal>,
+}
+
+fn signals() -> Result<Signals, Fail> {
     let listen = |kind| {
         signal(kind).map_err(|error| Fail::new(Exit::Refused, format!("cannot listen for signals: {error}")))
     };
-    Ok([listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?])
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hangup = SignalKind::hangup();
+    let hangup = if is_ignored(hangup, &status) { None } else { Some(listen(hangup)?) };
+    let asking = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
+    let [terminate, interrupt, quit] = asking.map(listen);
+    Ok(Signals { asking: [terminate?, interrupt?, quit?], hangup })
+}
+
+/// Whether a process with this status in `/proc` ignores a signal: `nohup` asks for that before it starts one.
+fn is_ignored(kind: SignalKind, status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
 /// The first signal stops, the second kills.
-async fn listen(
-    [mut terminate, mut interrupt]: [Signal; 2],
-    stop: CancellationToken,
-    kill: CancellationToken,
-) {
-    for token in [stop, kill] {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+async fn listen(signals: Signals, stop: CancellationToken, kill: CancellationToken) {
+    let Signals { mut asking, hangup } = signals;
+    let hung_up = async {
+        match hangup {
+            Some(mut hangup) => hangup.recv().await,
+            None => std::future::pending().await,
         }
-        token.cancel();
+    };
+    tokio::select! {
+        () = any(&mut asking) => {}
+        _ = hung_up => {}
     }
+    stop.cancel();
+    any(&mut asking).await;
+    kill.cancel();
+}
+
+async fn any(signals: &mut [Signal]) {
+    std::future::poll_fn(|context| {
+        let came = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+        if came { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// The worker warns of a coordinator that it cannot reach.
@@ -207,6 +241,8 @@ fn show_warnings() {
         .with_writer(std::io::stderr)
         .without_time()
         .with_target(false)
+        // A terminal that was closed takes no warnings; complaining about that to it would be a panic.
+        .log_internal_errors(false)
         .finish();
     // Somebody else may have set one in the same process; then it is theirs.
     drop(tracing::subscriber::set_global_default(subscriber));
@@ -215,6 +251,14 @@ fn show_warnings() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_is_ignored_if_its_bit_says_so() {
+        let status = "Name:\tx\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(SignalKind::hangup(), status) && is_ignored(SignalKind::pipe(), status));
+        assert!(!is_ignored(SignalKind::interrupt(), status));
+        assert!(!is_ignored(SignalKind::hangup(), "nothing of the kind"));
+    }
 
     #[test]
     fn a_command_that_is_not_there_is_refused_before_the_first_task() {
