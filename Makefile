@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash fmt clean
+.PHONY: help run test check deny bench crash prove fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ bench: ## Measure beside Redis Streams and beanstalkd; writes docs/benchmarks.md
 
 crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED
 	@./scripts/crash
+
+prove: ## Run simulated worlds full of faults for SECONDS, beginning with SEED
+	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --bin prove -- \
+		--seconds $(or $(SECONDS),60) --first $(or $(SEED),1)
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all

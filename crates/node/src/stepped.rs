@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestrix_core::State;
+use orchestrix_core::{Position, State, Timestamp};
 use orchestrix_engine::disk::Disk;
-use orchestrix_engine::file;
+use orchestrix_engine::{Read, file};
 
 use crate::clock::Clock;
 use crate::node::Node;
@@ -111,8 +111,22 @@ impl Stepped {
             self.write()?;
         }
         self.job = None;
+        self.jobs.try_iter().for_each(drop);
         self.runner.let_go();
         Ok(writer::lock(&self.writer).journal.rest()?)
+    }
+
+    /// The time that decisions are made at.
+    pub fn now(&mut self) -> Timestamp {
+        self.runner.term_clock.now()
+    }
+
+    /// Durable batches after a position.
+    ///
+    /// # Errors
+    /// What the journal says.
+    pub fn read(&self, after: Position) -> Result<Read, Failure> {
+        Ok(writer::lock(&self.writer).journal.read(after, usize::MAX)?)
     }
 
     /// What the decisions so far amount to, durable or not.

@@ -83,6 +83,12 @@ impl SimDisk {
         self.world().counts
     }
 
+    /// Bytes of all files that have names.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.world().used()
+    }
+
     /// Pulls the plug. `keep` is asked for every pending change, in a fixed order, whether it became durable
     /// all the same. The disk after it has no faults and no locks; this one is left as it is.
     #[must_use]

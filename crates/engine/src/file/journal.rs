@@ -293,11 +293,7 @@ impl Journal for FileJournal {
         if self.stopped {
             return Err(stopped("rest"));
         }
-        self.mark()?;
-        if self.stock.space() == Space::Reserve {
-            self.stock.wake_inline();
-        }
-        Ok(())
+        self.mark()
     }
 
     fn space(&self) -> Space {

@@ -110,6 +110,11 @@ impl Stock {
     }
 
     pub(crate) fn space(&self) -> Space {
+        let lacking = self.state().lacking;
+        if lacking {
+            // Where there is no thread that looks for room again.
+            self.wake_inline();
+        }
         if self.state().lacking { Space::Reserve } else { Space::Plenty }
     }
 
@@ -121,8 +126,7 @@ impl Stock {
         }
     }
 
-    /// Looks for room again where there is no thread that does.
-    pub(crate) fn wake_inline(&self) {
+    fn wake_inline(&self) {
         match self.options.prepare {
             Prepare::Inline => self.fill(),
             Prepare::Thread => {}

@@ -1,0 +1,78 @@
+//! Who lives in a world: those who submit tasks and those who do them.
+
+mod submitter;
+mod worker;
+
+use orchestrix_node::Error;
+
+use crate::actors::submitter::Submitter;
+use crate::actors::worker::Worker;
+use crate::history::Answer;
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::world::World;
+
+/// An actor; nobody while it acts.
+pub(crate) enum Actor {
+    Submitter(Submitter),
+    Worker(Worker),
+    Away,
+}
+
+/// What comes of a question.
+#[derive(Clone, Debug)]
+pub(crate) enum Heard {
+    Answer(Result<Answer, Error>),
+    /// Nothing came in time: it happened or it did not.
+    Nothing,
+}
+
+impl Heard {
+    /// The answer, unless it leaves open what happened.
+    fn certain(self) -> Option<Result<Answer, Error>> {
+        match self {
+            Self::Answer(Err(Error::OutcomeUnknown)) | Self::Nothing => None,
+            Self::Answer(answer) => Some(answer),
+        }
+    }
+}
+
+/// Everyone that a plan asks for.
+pub(crate) fn actors(plan: &Plan, rng: &mut Rng) -> Vec<Actor> {
+    let each = plan.tasks.div_ceil(plan.submitters as u64);
+    let submitters = (0..plan.submitters).map(|n| Actor::Submitter(Submitter::new(n, each, rng.fork())));
+    let mut all: Vec<Actor> = submitters.collect();
+    all.extend((0..plan.workers).map(|n| Actor::Worker(Worker::new(n, plan, rng.fork()))));
+    all
+}
+
+impl Actor {
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Away)
+    }
+
+    pub(crate) fn wake(&mut self, world: &mut World, me: usize) {
+        match self {
+            Self::Submitter(submitter) => submitter.wake(world, me),
+            Self::Worker(worker) => worker.wake(world, me),
+            Self::Away => {}
+        }
+    }
+
+    pub(crate) fn hear(&mut self, world: &mut World, me: usize, op: usize, heard: Heard) {
+        match self {
+            Self::Submitter(submitter) => submitter.hear(world, me, op, heard),
+            Self::Worker(worker) => worker.hear(world, me, op, heard),
+            Self::Away => {}
+        }
+    }
+
+    /// Whether it wants nothing more and holds nothing.
+    pub(crate) fn is_done(&self) -> bool {
+        match self {
+            Self::Submitter(submitter) => submitter.is_done(),
+            Self::Worker(worker) => worker.is_done(),
+            Self::Away => false,
+        }
+    }
+}

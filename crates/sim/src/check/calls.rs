@@ -1,0 +1,291 @@
+//! Answers against the journal: each is explained by one place of it between asking and answering.
+//!
+//! The journal is one order of everything that happened. If every answer fits a place of it that is neither
+//! before the question nor after the answer, that order is the proof that each task was one thing at a time.
+
+use std::collections::BTreeMap;
+
+use orchestrix_core::wire::{Leases, TaskView, WorkerExtended};
+use orchestrix_core::{AttemptEnd, LeaseId, Position, Refusal, TaskId, TaskState};
+use orchestrix_node::{Error, Seen};
+
+use crate::check::Violation;
+use crate::check::model::{Is, Model};
+use crate::history::{Answer, Call, History, Question};
+
+/// Every answer that nothing explains, at most one per kind of question.
+pub(super) fn check(history: &History, model: &Model) -> Vec<Violation> {
+    let mut found: Vec<Violation> =
+        history.calls.iter().find_map(|call| Look { call, model }.check().err()).into_iter().collect();
+    found.extend(invented(history, model));
+    found
+}
+
+/// T2, T8, R7: no task without a submit, no second task for a submit that was refused or made one already.
+fn invented(history: &History, model: &Model) -> Option<Violation> {
+    let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+    for (question, arrivals) in &history.submits {
+        let count = most.entry(question.payload.as_str()).or_default();
+        *count = if question.key.is_some() { i64::MAX } else { count.saturating_add(i64::from(*arrivals)) };
+    }
+    for call in &history.calls {
+        if let (Question::Submit(task), Err(error)) = (&call.question, &call.answer)
+            && *error != Error::OutcomeUnknown
+            && let Some(count) = most.get_mut(task.payload.as_str())
+        {
+            *count = count.saturating_sub(1);
+        }
+    }
+    for (id, task) in &model.tasks {
+        let Some(count) = most.get_mut(task.payload.as_str()) else {
+            return Some(Violation::new("T2", format!("nobody submitted task {id}")));
+        };
+        *count = count.saturating_sub(1);
+        if *count < 0 {
+            let what = format!("task {id} was made by a submit that was refused, or once too often");
+            return Some(Violation::new("R7", what));
+        }
+    }
+    None
+}
+
+struct Look<'a> {
+    call: &'a Call,
+    model: &'a Model,
+}
+
+impl Look<'_> {
+    fn check(&self) -> Result<(), Violation> {
+        match (&self.call.question, &self.call.answer) {
+            (_, Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown)) => {
+                Ok(())
+            }
+            (_, Err(Error::Refused(refusal))) => self.refused(refusal),
+            (Question::Submit(_), Ok(Answer::Submitted(outcome, seen))) => self.submitted(outcome.id, *seen),
+            (Question::Lease { .. }, Ok(Answer::Leases(leases))) => self.leased(leases),
+            (Question::HeartbeatAll { .. }, Ok(Answer::WorkerExtended(heard))) => self.extended(heard),
+            (Question::Complete { task, lease, result, .. }, Ok(_)) => {
+                self.ended(*task, *lease, AttemptEnd::Completed)?;
+                let stored = self.model.tasks[task].result.as_ref().map(orchestrix_core::Json::as_str);
+                self.ensure(stored == Some(result), "T15", || format!("the result of task {task} is another"))
+            }
+            (Question::Fail { task, lease, .. }, Ok(_)) => self.ended(*task, *lease, AttemptEnd::Failed),
+            (Question::Release { task, lease, .. }, Ok(_)) => self.ended(*task, *lease, AttemptEnd::Released),
+            (Question::Cancel { task }, Ok(Answer::Outcome(outcome))) => {
+                let asked = outcome.cancel_requested;
+                let fits = |is: Option<Is>| match is {
+                    Some(Is::Cancelled) => !asked,
+                    Some(Is::Asked(_)) => asked,
+                    _ => false,
+                };
+                self.at_some_place(*task, fits, "T11", "cancelled as told")
+            }
+            (Question::Retry { task }, Ok(Answer::Outcome(_))) => {
+                self.at_some_place(*task, |is| is == Some(Is::Waiting), "T13", "waiting again")
+            }
+            (Question::Get { task }, Ok(Answer::Task(view))) => self.viewed(*task, view),
+            (Question::Heartbeat { task, lease, .. }, Ok(Answer::Extended(extended))) => {
+                let fits = |is: Option<Is>| is == Some(Is::Leased(*lease)) || is == Some(Is::Asked(*lease));
+                self.at_some_place(*task, fits, "L4", "leased")?;
+                self.told_no_more_than_kept(*lease, extended.lease_ms)
+            }
+            (question, answer) => {
+                Err(Violation::new("R7", format!("{question:?} was answered with {answer:?}")))
+            }
+        }
+    }
+
+    fn submitted(&self, id: TaskId, seen: Seen) -> Result<(), Violation> {
+        let Question::Submit(asked) = &self.call.question else { return Ok(()) };
+        self.ensure(id.0 <= self.call.durable_after.0, "W1", || {
+            format!("task {id} was acknowledged when only {} was durable", self.call.durable_after)
+        })?;
+        let task = self.model.tasks.get(&id);
+        let Some(task) = task else {
+            return Err(Violation::new("T1", format!("task {id} was acknowledged and is not there")));
+        };
+        self.ensure(task.payload == asked.payload && task.queue == asked.queue, "T15", || {
+            format!("task {id} is not what was submitted")
+        })?;
+        match seen {
+            Seen::First => self.ensure(id.0 > self.call.durable_before.0, "T13", || {
+                format!("task {id} was there before it was submitted")
+            }),
+            Seen::Repeat => self.ensure(task.key.is_some() && task.key == asked.key, "T7", || {
+                format!("task {id} does not have the key that was asked for")
+            }),
+        }
+    }
+
+    fn leased(&self, leases: &Leases) -> Result<(), Violation> {
+        let Question::Lease { queues, worker, request_id, capacity, .. } = &self.call.question else {
+            return Ok(());
+        };
+        for leased in &leases.leases {
+            let (id, task) = (leased.lease_id, leased.task_id);
+            self.ensure(id.0 <= self.call.durable_after.0, "W1", || {
+                format!("lease {id} was handed out when only {} was durable", self.call.durable_after)
+            })?;
+            let granted = self
+                .model
+                .leases
+                .get(&id)
+                .filter(|granted| granted.task == task && granted.worker == *worker);
+            let Some(granted) = granted else {
+                return Err(Violation::new(
+                    "T6",
+                    format!("lease {id} of task {task} was never granted to {worker}"),
+                ));
+            };
+            let new = id.0 > self.call.durable_before.0;
+            let repeat = request_id.is_some() && granted.request_id == *request_id;
+            self.ensure(new || repeat, "T13", || format!("lease {id} was granted before it was asked for"))?;
+            let of = &self.model.tasks[&task];
+            self.ensure(queues.contains(&of.queue), "T16", || {
+                format!("nobody asked for the queue of task {task}")
+            })?;
+            self.ensure(of.payload == leased.payload, "T15", || {
+                format!("the payload of task {task} is another")
+            })?;
+            self.ensure(granted.attempt == leased.attempt, "T9", || {
+                format!("the attempt of lease {id} is another")
+            })?;
+            if let Some(capacity) = capacity.filter(|_| new) {
+                self.ensure(granted.held <= capacity as usize, "L7", || {
+                    format!("{worker} has {} leases and wants {capacity}", granted.held)
+                })?;
+            }
+            self.told_no_more_than_kept(id, leased.lease_ms)?;
+        }
+        Ok(())
+    }
+
+    fn extended(&self, heard: &WorkerExtended) -> Result<(), Violation> {
+        for id in &heard.extended {
+            let Some(granted) = self.model.leases.get(id) else {
+                return Err(Violation::new("L4", format!("lease {id} was extended and never granted")));
+            };
+            let task = granted.task;
+            let fits = |is: Option<Is>| is == Some(Is::Leased(*id)) || is == Some(Is::Asked(*id));
+            self.at_some_place(task, fits, "L4", "leased")?;
+            self.told_no_more_than_kept(*id, heard.lease_ms)?;
+        }
+        for id in &heard.lost {
+            self.is_stale(*id)?;
+        }
+        Ok(())
+    }
+
+    /// L8: what a worker is told is in the journal, with what clocks may differ.
+    fn told_no_more_than_kept(&self, id: LeaseId, told_ms: u64) -> Result<(), Violation> {
+        let Some(granted) = self.model.leases.get(&id) else { return Ok(()) };
+        let range = granted.ends.iter().filter(|(position, _)| *position <= self.call.durable_after);
+        let latest = range.map(|(_, ends)| *ends).max();
+        // The server's time of the decision is not before the last event that was durable when it was asked.
+        let kept = latest.is_some_and(|ends| ends.0 >= self.decided_after() + told_ms);
+        self.ensure(kept, "L8", || format!("lease {id} is told {told_ms} ms, but ends at {latest:?}"))
+    }
+
+    fn decided_after(&self) -> u64 {
+        let granted = self.model.times.partition_point(|(position, _)| *position <= self.call.durable_before);
+        granted.checked_sub(1).map_or(0, |index| self.model.times[index].1.0)
+    }
+
+    fn ended(&self, task: TaskId, lease: LeaseId, end: AttemptEnd) -> Result<(), Violation> {
+        let ended = self.model.tasks.get(&task).and_then(|task| task.ended.get(&lease));
+        let fits =
+            ended.is_some_and(|(position, as_told)| *position <= self.call.durable_after && *as_told == end);
+        self.ensure(fits, "W1", || {
+            format!("lease {lease} of task {task} was acknowledged as {end:?} and the journal has {ended:?}")
+        })
+    }
+
+    fn viewed(&self, task: TaskId, view: &TaskView) -> Result<(), Violation> {
+        let lease = view.summary.lease.as_ref().map(|lease| (lease.lease_id, lease.cancel_requested));
+        let fits = |is: Option<Is>| match (view.summary.state, is) {
+            (TaskState::Waiting, Some(Is::Waiting))
+            | (TaskState::Completed, Some(Is::Completed))
+            | (TaskState::Failed, Some(Is::Failed))
+            | (TaskState::Cancelled, Some(Is::Cancelled)) => true,
+            (TaskState::Leased, Some(Is::Leased(id))) => lease == Some((id, false)),
+            (TaskState::Leased, Some(Is::Asked(id))) => lease == Some((id, true)),
+            _ => false,
+        };
+        self.at_some_place(task, fits, "T13", &format!("{:?}", view.summary.state))
+    }
+
+    fn refused(&self, refusal: &Refusal) -> Result<(), Violation> {
+        match refusal {
+            Refusal::StaleLease { lease, .. } => self.is_stale(*lease),
+            Refusal::NotFound(task) => {
+                self.at_some_place(*task, |is| matches!(is, None | Some(Is::Purged)), "T1", "away")
+            }
+            Refusal::Finished { task, .. } => {
+                let fits = |is: Option<Is>| matches!(is, Some(Is::Completed | Is::Failed));
+                self.at_some_place(*task, fits, "T13", "finished")
+            }
+            Refusal::NotFailed { task, .. } => {
+                self.at_some_place(*task, |is| is != Some(Is::Failed), "T13", "anything but failed")
+            }
+            Refusal::KeyConflict { key, task } => {
+                let holder = self.model.tasks.get(task);
+                let holds = holder.is_some_and(|holder| holder.key.as_ref() == Some(key));
+                self.ensure(holds, "T7", || format!("task {task} does not have the key {key:?}"))
+            }
+            Refusal::Invalid { .. } | Refusal::TooLarge { .. } | Refusal::Internal => {
+                Err(Violation::new("R7", format!("{:?} was refused: {refusal}", self.call.question)))
+            }
+        }
+    }
+
+    /// L6: a lease that is refused was over, in the journal or by the server's clock.
+    fn is_stale(&self, lease: LeaseId) -> Result<(), Violation> {
+        let Some(granted) = self.model.leases.get(&lease) else { return Ok(()) };
+        let over_by_time = granted
+            .ends
+            .iter()
+            .any(|(position, ends)| *position <= self.call.durable_after && *ends <= self.call.at);
+        if over_by_time {
+            return Ok(());
+        }
+        let other = |is: Option<Is>| is != Some(Is::Leased(lease)) && is != Some(Is::Asked(lease));
+        self.at_some_place(granted.task, other, "L6", "without this lease")
+    }
+
+    /// T13: the task was so at a place between asking and answering.
+    fn at_some_place(
+        &self,
+        id: TaskId,
+        fits: impl Fn(Option<Is>) -> bool,
+        invariant: &'static str,
+        wanted: &str,
+    ) -> Result<(), Violation> {
+        let (from, to) = (self.call.durable_before, self.call.durable_after);
+        let task = self.model.tasks.get(&id);
+        let was = |position: Position| task.and_then(|task| task.at(position));
+        let between = task
+            .into_iter()
+            .flat_map(|task| &task.was)
+            .filter(|(position, _)| *position > from && *position <= to);
+        let fit = fits(was(from)) || between.clone().any(|(_, is)| fits(Some(*is)));
+        self.ensure(fit, invariant, || {
+            format!(
+                "task {id} was never {wanted} between {from} and {to}: it was {:?}, then {:?}",
+                was(from),
+                between.collect::<Vec<_>>()
+            )
+        })
+    }
+
+    fn ensure(
+        &self,
+        holds: bool,
+        invariant: &'static str,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), Violation> {
+        if holds {
+            return Ok(());
+        }
+        Err(Violation::new(invariant, format!("{} (op {}: {:?})", what(), self.call.op, self.call.question)))
+    }
+}

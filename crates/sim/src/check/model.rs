@@ -1,0 +1,482 @@
+//! The naive model: what each event needs and what it changes, written down a second time from the design.
+
+use std::collections::BTreeMap;
+
+use orchestrix_core::{
+    AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, TaskId,
+    Timestamp,
+};
+
+use crate::check::Violation;
+use crate::history::Entry;
+use crate::seen::{Seen, Sight};
+
+/// What a task is at one place of the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Is {
+    Waiting,
+    Leased(LeaseId),
+    /// Leased, and asked to stop.
+    Asked(LeaseId),
+    Completed,
+    Failed,
+    Cancelled,
+    Purged,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) queue: Name,
+    pub(super) payload: Json,
+    pub(super) key: Option<Key>,
+    pub(super) priority: i32,
+    created: Position,
+    max_attempts: u32,
+    timeout_ms: Option<u64>,
+    ttl_at: Option<Timestamp>,
+    not_before: Timestamp,
+    charged: u32,
+    lease: Option<Lease>,
+    /// What it was from each position on.
+    pub(super) was: Vec<(Position, Is)>,
+    /// How each of its leases ended.
+    pub(super) ended: BTreeMap<LeaseId, (Position, AttemptEnd)>,
+    pub(super) result: Option<Json>,
+    key_until: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    id: LeaseId,
+    worker: Name,
+    length_ms: u64,
+    expires_at: Timestamp,
+    timeout_at: Option<Timestamp>,
+    cancel_at: Option<Timestamp>,
+    prolonged: bool,
+}
+
+/// What is known of a lease for ever.
+#[derive(Clone, Debug)]
+pub(super) struct Granted {
+    pub(super) task: TaskId,
+    pub(super) worker: Name,
+    pub(super) attempt: u32,
+    pub(super) request_id: Option<Name>,
+    /// Live leases of the worker with this one.
+    pub(super) held: usize,
+    /// When it would end, from each position on.
+    pub(super) ends: Vec<(Position, Timestamp)>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) tasks: BTreeMap<TaskId, Task>,
+    pub(super) leases: BTreeMap<LeaseId, Granted>,
+    /// The time of every event.
+    pub(super) times: Vec<(Position, Timestamp)>,
+    held: BTreeMap<Name, usize>,
+    keys: BTreeMap<(Name, Key), TaskId>,
+    position: Position,
+    at: Timestamp,
+    epoch: u64,
+}
+
+impl Lease {
+    fn ends_at(&self) -> Timestamp {
+        [Some(self.expires_at), self.timeout_at, self.cancel_at]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(self.expires_at)
+    }
+}
+
+impl Task {
+    pub(super) fn is(&self) -> Is {
+        self.was.last().map_or(Is::Waiting, |(_, is)| *is)
+    }
+
+    /// What it was at a place of the journal; `None` before it was there.
+    pub(super) fn at(&self, position: Position) -> Option<Is> {
+        let index = self.was.partition_point(|(from, _)| *from <= position);
+        Some(self.was[index.checked_sub(1)?].1)
+    }
+}
+
+/// Walks the whole journal.
+pub(super) fn walk(log: &[Entry], seen: &mut Seen) -> Result<Model, Violation> {
+    let mut model = Model::default();
+    for entry in log {
+        if entry.at < model.at {
+            return Err(Violation::new("W10", format!("time goes back at position {}", entry.position)));
+        }
+        if entry.position != model.position.next() {
+            return Err(Violation::new(
+                "W2",
+                format!("position {} follows {}", entry.position, model.position),
+            ));
+        }
+        (model.position, model.at) = (entry.position, entry.at);
+        model.times.push((entry.position, entry.at));
+        model.take(&entry.event, seen)?;
+    }
+    Ok(model)
+}
+
+/// Refuses when something is not as it should be.
+fn ensure(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { Err(Violation::new(invariant, what())) }
+}
+
+/// A lease is kept 1 % and a millisecond longer than its worker is told.
+fn kept_until(at: Timestamp, length_ms: u64) -> Timestamp {
+    Timestamp(at.0 + length_ms + length_ms / 100 + 1)
+}
+
+impl Model {
+    fn take(&mut self, event: &Event, seen: &mut Seen) -> Result<(), Violation> {
+        match event {
+            Event::TermStarted(event) => {
+                ensure(event.epoch > self.epoch, "W4", || {
+                    format!("epoch {} after {}", event.epoch, self.epoch)
+                })?;
+                self.epoch = event.epoch;
+                self.prolong(seen);
+            }
+            Event::FormatRaised(_) => {}
+            Event::TaskCreated(event) => {
+                let id = TaskId(self.position.0);
+                if let Some(claim) = &event.key {
+                    let name = (event.queue.clone(), claim.key.clone());
+                    let holder = self.keys.get(&name).and_then(|holder| self.tasks.get(holder));
+                    let free = holder.is_none_or(|holder| {
+                        holder.is() == Is::Purged && holder.key_until.is_none_or(|until| until <= self.at)
+                    });
+                    ensure(free, "T7", || format!("task {id} has the key {:?} of another", claim.key))?;
+                    self.keys.insert(name, id);
+                }
+                let task = Task {
+                    queue: event.queue.clone(),
+                    payload: event.payload.clone(),
+                    key: event.key.as_ref().map(|claim| claim.key.clone()),
+                    priority: event.priority,
+                    created: self.position,
+                    max_attempts: event.max_attempts,
+                    timeout_ms: event.timeout_ms,
+                    ttl_at: event.ttl_at,
+                    not_before: event.not_before,
+                    charged: 0,
+                    lease: None,
+                    was: vec![(self.position, Is::Waiting)],
+                    ended: BTreeMap::new(),
+                    result: None,
+                    key_until: None,
+                };
+                self.tasks.insert(id, task);
+            }
+            Event::LeaseGranted(event) => {
+                self.may_be_granted(event.task)?;
+                let (position, at) = (self.position, self.at);
+                let task = self.task(event.task)?;
+                ensure(event.attempt == task.charged + 1, "T9", || {
+                    format!(
+                        "attempt {} of task {}, which has {} behind it",
+                        event.attempt, event.task, task.charged
+                    )
+                })?;
+                let timeout_at = task.timeout_ms.map(|ms| Timestamp(at.0 + ms));
+                ensure(event.timeout_at == timeout_at, "L8", || {
+                    format!("the time limit of task {}", event.task)
+                })?;
+                ensure(event.expires_at >= kept_until(at, event.length_ms), "L3", || {
+                    format!("lease {position} is kept too short")
+                })?;
+                let lease = Lease {
+                    id: LeaseId(position.0),
+                    worker: event.worker.clone(),
+                    length_ms: event.length_ms,
+                    expires_at: event.expires_at,
+                    timeout_at,
+                    cancel_at: None,
+                    prolonged: false,
+                };
+                let ends = vec![(position, lease.ends_at())];
+                task.lease = Some(lease);
+                task.was.push((position, Is::Leased(LeaseId(position.0))));
+                let held = self.held.entry(event.worker.clone()).or_default();
+                *held += 1;
+                let granted = Granted {
+                    task: event.task,
+                    worker: event.worker.clone(),
+                    attempt: event.attempt,
+                    request_id: event.request_id.clone(),
+                    held: *held,
+                    ends,
+                };
+                self.leases.insert(LeaseId(position.0), granted);
+            }
+            Event::LeaseExtended(event) => {
+                for extension in &event.extended {
+                    self.extend(extension.lease, extension.expires_at)?;
+                }
+            }
+            Event::LeaseReleased(event) => {
+                let free = event.undelivered == Some(true);
+                if free {
+                    seen.add(Sight::LeaseAbandoned);
+                }
+                if event.charged {
+                    seen.add(Sight::ReleaseCharged);
+                }
+                self.end_attempt(
+                    event.task,
+                    event.lease,
+                    AttemptEnd::Released,
+                    event.next,
+                    event.charged,
+                    seen,
+                )?;
+            }
+            Event::LeaseExpired(event) => {
+                let at = self.at;
+                let lease = self.current(event.task, event.lease)?;
+                let (end, limit) = match event.reason {
+                    ExpiryReason::Silent => (AttemptEnd::Silent, Some(lease.expires_at)),
+                    ExpiryReason::Timeout => (AttemptEnd::Timeout, lease.timeout_at),
+                };
+                ensure(limit.is_some_and(|limit| limit <= at), "L3", || {
+                    format!("lease {} ended by time at {at:?}, before {limit:?}", event.lease)
+                })?;
+                if event.reason == ExpiryReason::Timeout {
+                    seen.add(Sight::Timeout);
+                }
+                if event.next == Next::Failed {
+                    seen.add(Sight::DeadLetterByExpiry);
+                }
+                self.end_attempt(event.task, event.lease, end, event.next, true, seen)?;
+            }
+            Event::TaskCompleted(event) => {
+                self.live(event.task, event.lease)?;
+                let (position, result) = (self.position, event.result.clone());
+                self.close(event.task, event.lease, AttemptEnd::Completed)?;
+                let task = self.task(event.task)?;
+                task.charged += 1;
+                task.result = result;
+                task.was.push((position, Is::Completed));
+                seen.add(Sight::Completed);
+            }
+            Event::TaskFailed(event) => {
+                self.live(event.task, event.lease)?;
+                if event.next == Next::Failed {
+                    seen.add(Sight::DeadLetterByFailure);
+                }
+                self.end_attempt(event.task, event.lease, AttemptEnd::Failed, event.next, true, seen)?;
+            }
+            Event::TaskCancelled(event) => {
+                let (position, at) = (self.position, self.at);
+                match event.reason {
+                    CancelReason::Requested => {
+                        let task = self.task(event.task)?;
+                        ensure(task.is() == Is::Waiting, "T3", || {
+                            format!("task {} was not waiting", event.task)
+                        })?;
+                    }
+                    CancelReason::Unheeded => {
+                        let task = self.task(event.task)?;
+                        let due = task
+                            .lease
+                            .as_ref()
+                            .and_then(|lease| lease.cancel_at)
+                            .is_some_and(|due| due <= at);
+                        ensure(due, "T11", || format!("task {} was cancelled too early", event.task))?;
+                        let lease = task.lease.as_ref().map(|lease| lease.id);
+                        if let Some(lease) = lease {
+                            self.close(event.task, lease, AttemptEnd::Cancelled)?;
+                        }
+                        seen.add(Sight::CancelUnheeded);
+                    }
+                }
+                self.task(event.task)?.was.push((position, Is::Cancelled));
+            }
+            Event::CancelRequested(event) => {
+                let position = self.position;
+                let task = self.task(event.task)?;
+                let Some(lease) = task.lease.as_mut() else {
+                    return Err(Violation::new("T3", format!("task {} is not leased", event.task)));
+                };
+                lease.cancel_at = Some(event.cancel_at);
+                let (id, ends) = (lease.id, lease.ends_at());
+                task.was.push((position, Is::Asked(id)));
+                self.note_end(id, ends);
+            }
+            Event::TaskExpired(event) => {
+                let (position, at) = (self.position, self.at);
+                let task = self.task(event.task)?;
+                let over = task.is() == Is::Waiting && task.ttl_at.is_some_and(|ttl_at| ttl_at <= at);
+                ensure(over, "T10", || format!("task {} had time left", event.task))?;
+                task.was.push((position, Is::Cancelled));
+                seen.add(Sight::TtlExpired);
+            }
+            Event::TaskRetried(event) => {
+                let (position, at) = (self.position, self.at);
+                let task = self.task(event.task)?;
+                ensure(task.is() == Is::Failed, "T4", || format!("task {} was no dead letter", event.task))?;
+                (task.charged, task.not_before, task.ttl_at) = (0, at, None);
+                task.was.push((position, Is::Waiting));
+            }
+            Event::TaskPurged(event) => {
+                for purge in &event.tasks {
+                    let position = self.position;
+                    let task = self.task(purge.task)?;
+                    let ended = matches!(task.is(), Is::Completed | Is::Failed | Is::Cancelled);
+                    ensure(ended, "T4", || format!("task {} had not ended when it was purged", purge.task))?;
+                    task.key_until = purge.key_until;
+                    task.was.push((position, Is::Purged));
+                    seen.add(Sight::Purged);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn task(&mut self, id: TaskId) -> Result<&mut Task, Violation> {
+        let position = self.position;
+        let unknown =
+            || Violation::new("T2", format!("position {position} names task {id}, which is not there"));
+        self.tasks.get_mut(&id).filter(|task| task.is() != Is::Purged).ok_or_else(unknown)
+    }
+
+    /// The lease of a task, if it is the one named.
+    fn current(&mut self, task: TaskId, lease: LeaseId) -> Result<Lease, Violation> {
+        let position = self.position;
+        let current = self.task(task)?.lease.clone().filter(|current| current.id == lease);
+        current.ok_or_else(|| {
+            Violation::new(
+                "T6",
+                format!("position {position} names lease {lease}, which task {task} does not have"),
+            )
+        })
+    }
+
+    /// Refuses a report under a lease that is over.
+    fn live(&mut self, task: TaskId, lease: LeaseId) -> Result<(), Violation> {
+        let at = self.at;
+        let ends = self.current(task, lease)?.ends_at();
+        ensure(at < ends, "L4", || {
+            format!("lease {lease} of task {task} ended at {ends:?}, and it is {at:?}")
+        })
+    }
+
+    fn may_be_granted(&mut self, id: TaskId) -> Result<(), Violation> {
+        let at = self.at;
+        let task = self.task(id)?;
+        ensure(task.is() == Is::Waiting, "L1", || {
+            format!("task {id} is granted while it is {:?}", task.is())
+        })?;
+        ensure(task.not_before <= at, "T10", || format!("task {id} is granted before its time"))?;
+        ensure(task.charged < task.max_attempts, "T9", || format!("task {id} has no attempt left"))?;
+        let (queue, priority, created) = (task.queue.clone(), task.priority, task.created);
+        let first = self.tasks.iter().find(|(_, other)| {
+            let eligible = other.is() == Is::Waiting && other.not_before <= at && other.queue == queue;
+            eligible && (-other.priority, other.created) < (-priority, created)
+        });
+        ensure(first.is_none(), "T12", || format!("task {id} overtakes task {:?}", first.map(|(id, _)| id)))
+    }
+
+    fn extend(&mut self, id: LeaseId, expires_at: Timestamp) -> Result<(), Violation> {
+        let task = self.leases.get(&id).map(|granted| granted.task);
+        let Some(task) = task else {
+            return Err(Violation::new("L4", format!("lease {id} is extended and was never granted")));
+        };
+        self.live(task, id)?;
+        let at = self.at;
+        let Some(lease) = self.task(task)?.lease.as_mut() else {
+            return Err(Violation::new("L4", format!("lease {id} is extended and is over")));
+        };
+        ensure(expires_at >= lease.expires_at, "L5", || format!("an extension makes lease {id} shorter"))?;
+        ensure(expires_at >= kept_until(at, lease.length_ms), "L3", || {
+            format!("lease {id} is kept too short")
+        })?;
+        (lease.expires_at, lease.prolonged) = (expires_at, false);
+        let ends = lease.ends_at();
+        self.note_end(id, ends);
+        Ok(())
+    }
+
+    /// A new term gives every live lease its length once more, once between two extensions.
+    fn prolong(&mut self, seen: &mut Seen) {
+        let at = self.at;
+        let mut changed = Vec::new();
+        for lease in self.tasks.values_mut().filter_map(|task| task.lease.as_mut()) {
+            if !lease.prolonged {
+                lease.expires_at = lease.expires_at.max(kept_until(at, lease.length_ms));
+                lease.prolonged = true;
+                changed.push((lease.id, lease.ends_at()));
+                seen.add(Sight::LeaseProlongedAtStart);
+            }
+        }
+        for (id, ends) in changed {
+            self.note_end(id, ends);
+        }
+    }
+
+    fn note_end(&mut self, id: LeaseId, ends: Timestamp) {
+        let position = self.position;
+        if let Some(granted) = self.leases.get_mut(&id) {
+            granted.ends.push((position, ends));
+        }
+    }
+
+    /// Takes a lease from its task.
+    fn close(&mut self, id: TaskId, lease: LeaseId, end: AttemptEnd) -> Result<Lease, Violation> {
+        let current = self.current(id, lease)?;
+        let position = self.position;
+        let task = self.task(id)?;
+        task.lease = None;
+        task.ended.insert(lease, (position, end));
+        if let Some(held) = self.held.get_mut(&current.worker) {
+            *held -= 1;
+        }
+        Ok(current)
+    }
+
+    fn end_attempt(
+        &mut self,
+        id: TaskId,
+        lease: LeaseId,
+        end: AttemptEnd,
+        next: Next,
+        charged: bool,
+        seen: &mut Seen,
+    ) -> Result<(), Violation> {
+        let lease = self.close(id, lease, end)?;
+        let (position, at) = (self.position, self.at);
+        let task = self.task(id)?;
+        task.charged += u32::from(charged);
+        let used_up = task.charged >= task.max_attempts;
+        let is = match next {
+            Next::Waiting { not_before } => {
+                ensure(lease.cancel_at.is_none(), "T11", || {
+                    format!("task {id} goes on after a cancellation")
+                })?;
+                ensure(!used_up, "T9", || format!("task {id} goes on with all attempts used up"))?;
+                ensure(not_before >= at, "T10", || format!("task {id} may go on before now"))?;
+                task.not_before = not_before;
+                Is::Waiting
+            }
+            Next::Failed => {
+                let allowed = used_up || end == AttemptEnd::Failed;
+                ensure(allowed, "T9", || format!("task {id} is given up with attempts left"))?;
+                Is::Failed
+            }
+            Next::Cancelled => {
+                ensure(lease.cancel_at.is_some(), "T11", || format!("nobody cancelled task {id}"))?;
+                seen.add(Sight::CancelHeeded);
+                Is::Cancelled
+            }
+        };
+        task.was.push((position, is));
+        Ok(())
+    }
+}

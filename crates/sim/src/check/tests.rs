@@ -1,0 +1,1 @@
+//! Every invariant, with a history that breaks it.

@@ -1,0 +1,109 @@
+//! What the actors of a world asked, heard and did, in the time of the world.
+
+use orchestrix_core::wire::{Extended, Leases, Outcome, Submit, TaskView, WorkerExtended};
+use orchestrix_core::{Event, LeaseId, Name, Position, TaskId, Timestamp};
+use orchestrix_node::{Error, Seen};
+
+/// One event of the journal, as it first became durable.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) position: Position,
+    pub(crate) at: Timestamp,
+    pub(crate) event: Event,
+    /// Of the batch that carried it: what was written must never read differently.
+    pub(crate) batch: [u8; 32],
+}
+
+/// What an actor asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Question {
+    Submit(Submit),
+    Lease {
+        queues: Vec<Name>,
+        worker: Name,
+        max: usize,
+        lease_ms: u64,
+        wait_ms: u64,
+        request_id: Option<Name>,
+        capacity: Option<u32>,
+    },
+    Heartbeat {
+        task: TaskId,
+        lease: LeaseId,
+        worker: Name,
+    },
+    HeartbeatAll {
+        worker: Name,
+        leases: Vec<LeaseId>,
+    },
+    Complete {
+        task: TaskId,
+        lease: LeaseId,
+        worker: Name,
+        result: String,
+    },
+    Fail {
+        task: TaskId,
+        lease: LeaseId,
+        worker: Name,
+        retry: bool,
+    },
+    Release {
+        task: TaskId,
+        lease: LeaseId,
+        worker: Name,
+    },
+    Cancel {
+        task: TaskId,
+    },
+    Retry {
+        task: TaskId,
+    },
+    Get {
+        task: TaskId,
+    },
+}
+
+/// What the server answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Submitted(Outcome, Seen),
+    Leases(Leases),
+    Extended(Extended),
+    WorkerExtended(WorkerExtended),
+    Outcome(Outcome),
+    Task(Box<TaskView>),
+}
+
+/// One delivery of a question to the server and what came of it there.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) op: usize,
+    pub(crate) question: Question,
+    /// What was durable when the question was first sent; whatever comes of it comes later.
+    pub(crate) durable_before: Position,
+    /// What was durable when the answer was given.
+    pub(crate) durable_after: Position,
+    /// The time of the server when the answer was given.
+    pub(crate) at: Timestamp,
+    pub(crate) answer: Result<Answer, Error>,
+}
+
+/// An honest worker at work under a lease, in microseconds of the world.
+#[derive(Clone, Debug)]
+pub(crate) struct Execution {
+    pub(crate) task: TaskId,
+    pub(crate) lease: LeaseId,
+    pub(crate) from_us: u64,
+    pub(crate) to_us: u64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) log: Vec<Entry>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) executions: Vec<Execution>,
+    /// Every submit, and how often it reached the server.
+    pub(crate) submits: Vec<(Submit, u32)>,
+}

@@ -1,0 +1,27 @@
+//! Worlds from seeds: the coordinator that ships, between clients, workers, clocks, a network and a disk that do
+//! everything wrong that we know of.
+//!
+//! - [`World`] is one run: everything in it comes from one seed, and nothing outside is asked.
+//! - [`Plan`] is what the seed drew: how large the world is and which faults it has.
+//! - `check` holds the journal and what the actors saw against the invariants; it knows nothing of the rules'
+//!   own code.
+//! - [`prove`] runs many worlds and says what was seen.
+//!
+//! **Invariant:** the same seed gives the same world, to the last byte of its trace.
+
+mod actors;
+mod check;
+mod clock;
+mod history;
+mod plan;
+mod prove;
+mod rng;
+mod seen;
+mod server;
+mod world;
+
+pub use check::Violation;
+pub use plan::Plan;
+pub use prove::{Campaign, Outcome, prove, run_seed};
+pub use seen::{Seen, Sight};
+pub use world::{Ended, World};

@@ -1,0 +1,133 @@
+//! What a seed draws: the size of a world and the faults in it.
+
+use orchestrix_core::Retention;
+use orchestrix_engine::file::{self, Prepare};
+use orchestrix_node::Options;
+
+use crate::rng::Rng;
+
+/// A world before it begins. Rates are per million: of messages, of seconds, or of calls, as said.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// Seconds with faults, before they stop and everything must come to rest.
+    pub(crate) seconds: u64,
+    pub(crate) submitters: usize,
+    pub(crate) workers: usize,
+    pub(crate) queues: usize,
+    /// Tasks that are submitted at most.
+    pub(crate) tasks: u64,
+    /// Milliseconds of the leases that workers ask for.
+    pub(crate) lease_ms: u64,
+    pub(crate) keyed: u32,
+
+    /// Of messages.
+    pub(crate) lost: u32,
+    pub(crate) doubled: u32,
+    pub(crate) slow: u32,
+    /// Per second.
+    pub(crate) kills: u32,
+    pub(crate) power_losses: u32,
+    pub(crate) stops: u32,
+    pub(crate) freezes: u32,
+    pub(crate) jumps: u32,
+    pub(crate) full_disks: u32,
+    pub(crate) sync_failures: u32,
+    pub(crate) short_writes: u32,
+    pub(crate) worker_crashes: u32,
+    pub(crate) worker_freezes: u32,
+    /// Of attempts.
+    pub(crate) failures: u32,
+    pub(crate) releases: u32,
+    pub(crate) poison: u32,
+    pub(crate) late_reports: u32,
+    /// Of submits.
+    pub(crate) cancels: u32,
+
+    pub(crate) server_drift_ppm: i64,
+    pub(crate) worker_drift_ppm: i64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) snapshot_bytes: u64,
+    pub(crate) retention: Retention,
+    pub(crate) queue_max: usize,
+    pub(crate) polls_max: usize,
+}
+
+impl Plan {
+    /// Draws a plan. One world in ten has no faults and is larger; the others have about half of the faults each,
+    /// at rates from rare to often.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let calm = rng.chance(100_000);
+        let large = if calm { 4 } else { 1 };
+        let mut rate = |low: u64, high: u64| -> u32 {
+            let drawn = rng.skewed(low, high);
+            let on = rng.chance(500_000) && !calm;
+            if on { u32::try_from(drawn).unwrap_or(u32::MAX) } else { 0 }
+        };
+        let (lost, doubled, slow) = (rate(1_000, 200_000), rate(1_000, 200_000), rate(1_000, 300_000));
+        let (kills, power_losses, stops) = (rate(2_000, 200_000), rate(2_000, 200_000), rate(2_000, 100_000));
+        let (freezes, jumps) = (rate(2_000, 200_000), rate(2_000, 200_000));
+        let (full_disks, sync_failures, short_writes) =
+            (rate(2_000, 50_000), rate(2_000, 50_000), rate(2_000, 50_000));
+        let (worker_crashes, worker_freezes) = (rate(2_000, 200_000), rate(2_000, 200_000));
+        let (failures, releases, poison) = (rate(5_000, 300_000), rate(5_000, 300_000), rate(1_000, 50_000));
+        let (late_reports, cancels) = (rate(10_000, 500_000), rate(5_000, 200_000));
+        let tiny = rng.chance(100_000);
+        Self {
+            seed,
+            seconds: rng.skewed(20, 400) * large,
+            submitters: usize::try_from(rng.skewed(1, 6)).unwrap_or(1),
+            workers: usize::try_from(rng.skewed(1, 10)).unwrap_or(1),
+            queues: usize::try_from(rng.skewed(1, 4)).unwrap_or(1),
+            tasks: rng.skewed(10, 400) * large,
+            lease_ms: if tiny { rng.range(50, 200) } else { rng.skewed(1_000, 30_000) },
+            keyed: u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0),
+            lost,
+            doubled,
+            slow,
+            kills,
+            power_losses,
+            stops,
+            freezes,
+            jumps,
+            full_disks,
+            sync_failures,
+            short_writes,
+            worker_crashes,
+            worker_freezes,
+            failures,
+            releases,
+            poison,
+            late_reports,
+            cancels,
+            server_drift_ppm: i64::try_from(rng.range(0, 1_000)).unwrap_or(0) - 500,
+            worker_drift_ppm: i64::try_from(rng.range(0, 1_000)).unwrap_or(0) - 500,
+            segment_bytes: rng.skewed(1_024, 64 << 10).next_multiple_of(512),
+            snapshot_bytes: rng.skewed(200, 64 << 10),
+            retention: Retention {
+                done_ms: rng.skewed(1_000, 600_000),
+                failed_ms: rng.skewed(1_000, 600_000),
+                count: usize::try_from(rng.skewed(3, 300)).unwrap_or(3),
+            },
+            queue_max: usize::try_from(rng.skewed(4, 512)).unwrap_or(4),
+            polls_max: usize::try_from(rng.skewed(2, 64)).unwrap_or(2),
+        }
+    }
+
+    pub(crate) fn node(&self) -> Options {
+        Options {
+            retention: self.retention,
+            queue_max: self.queue_max,
+            polls_max: self.polls_max,
+            snapshot_bytes: self.snapshot_bytes,
+            event_ring_bytes: 16 << 10,
+            ..Options::default()
+        }
+    }
+
+    pub(crate) fn files(&self) -> file::Options {
+        file::Options { segment_bytes: Some(self.segment_bytes), prepare: Prepare::Inline }
+    }
+}

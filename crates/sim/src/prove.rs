@@ -1,0 +1,93 @@
+//! Many worlds: runs seeds until the time is over, and says what was tried and seen.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::check::Violation;
+use crate::plan::Plan;
+use crate::seen::Seen;
+use crate::world::{Ended, World};
+
+/// How many worlds are run.
+#[derive(Clone, Copy, Debug)]
+pub struct Campaign {
+    pub first_seed: u64,
+    pub seeds: u64,
+    pub time: Duration,
+    pub threads: usize,
+}
+
+/// What came of a campaign.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub worlds: u64,
+    /// Worlds that were run twice, and had the same trace both times.
+    pub repeated: u64,
+    pub simulated_seconds: u64,
+    pub calls: u64,
+    pub seen: Seen,
+    /// The seeds that failed, with why.
+    pub failed: Vec<(u64, Violation)>,
+}
+
+/// One world in so many is run twice.
+const REPEAT_EVERY: u64 = 20;
+
+/// Runs one seed. A panic is a violation like any other.
+#[must_use]
+pub fn run_seed(seed: u64) -> Ended {
+    let run = || World::new(Plan::draw(seed)).run();
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        let violation = Violation::new("W11", format!("a panic: {}", text.unwrap_or("no word")));
+        let (seen, told) = (Seen::default(), Vec::new());
+        Ended { seed, violations: vec![violation], seen, trace: [0; 32], seconds: 0, calls: 0, told }
+    })
+}
+
+/// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
+#[must_use]
+pub fn prove(campaign: Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
+    let (next, start) = (AtomicU64::new(0), Instant::now());
+    let outcome = Mutex::new(Outcome::default());
+    std::thread::scope(|scope| {
+        for _ in 0..campaign.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Relaxed);
+                    let enough = outcome.lock().unwrap_or_else(PoisonError::into_inner).failed.len() >= 10;
+                    if number >= campaign.seeds || start.elapsed() >= campaign.time || enough {
+                        return;
+                    }
+                    let seed = campaign.first_seed + number;
+                    let mut ended = run_seed(seed);
+                    let again = number.is_multiple_of(REPEAT_EVERY);
+                    if again && run_seed(seed).trace != ended.trace {
+                        ended
+                            .violations
+                            .push(Violation::new("W6", "the same seed gave another world".to_owned()));
+                    }
+                    outcome.lock().unwrap_or_else(PoisonError::into_inner).add(ended, again);
+                    progress(number + 1);
+                }
+            });
+        }
+    });
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Outcome {
+    fn add(&mut self, ended: Ended, repeated: bool) {
+        self.worlds += 1;
+        self.repeated += u64::from(repeated);
+        self.simulated_seconds += ended.seconds;
+        self.calls += ended.calls;
+        self.seen.merge(&ended.seen);
+        self.failed.extend(ended.violations.into_iter().map(|violation| (ended.seed, violation)));
+    }
+}

@@ -1,0 +1,121 @@
+//! The coordinator of a world: the one that ships, started, killed and read back.
+
+use std::sync::Arc;
+
+use orchestrix_core::{Position, Records, State};
+use orchestrix_engine::disk::sim::SimDisk;
+use orchestrix_engine::{Batch, Read};
+use orchestrix_node::{Failure, Node, Recovered, Stepped};
+
+use crate::check::Violation;
+use crate::clock::SimClock;
+use crate::history::Entry;
+use crate::plan::Plan;
+
+/// A running process.
+pub(crate) struct Process {
+    pub(crate) node: Node,
+    pub(crate) stepped: Stepped,
+}
+
+/// The journal as the world has seen it become durable, and the state that it amounts to.
+///
+/// Built from the first event on, never from a snapshot, so that it can be held against what a start recovers.
+pub(crate) struct Mirror {
+    pub(crate) log: Vec<Entry>,
+    pub(crate) state: State,
+}
+
+impl Process {
+    /// Starts on what is on the disk.
+    pub(crate) fn start(
+        disk: &SimDisk,
+        plan: &Plan,
+        clock: &Arc<SimClock>,
+    ) -> Result<(Self, Recovered), Failure> {
+        let clock: Arc<SimClock> = Arc::clone(clock);
+        let (node, stepped, recovered) =
+            Stepped::open(Arc::new(disk.clone()), plan.files(), plan.node(), clock)?;
+        Ok((Self { node, stepped }, recovered))
+    }
+}
+
+impl Mirror {
+    pub(crate) fn new() -> Self {
+        Self { log: Vec::new(), state: State::new() }
+    }
+
+    pub(crate) fn durable(&self) -> Position {
+        Position(self.log.len() as u64)
+    }
+
+    /// Reads what has become durable since the last look.
+    pub(crate) fn follow(&mut self, process: &Process) -> Result<(), Violation> {
+        match process.stepped.read(self.durable()) {
+            Ok(Read::Batches(batches)) => batches.iter().try_for_each(|batch| self.add(batch)),
+            Ok(Read::End) => Ok(()),
+            Ok(Read::Truncated(floor)) => {
+                Err(Violation::new("W12", format!("all up to {floor} was dropped before anybody read it")))
+            }
+            Err(failure) => Err(Violation::new("W1", format!("what is durable cannot be read: {failure}"))),
+        }
+    }
+
+    /// Holds all that the journal still has against what was seen of it before.
+    pub(crate) fn compare(&self, process: &Process, recovered: &Recovered) -> Result<(), Violation> {
+        if recovered.position < self.durable() {
+            let (found, expected) = (recovered.position, self.durable());
+            return Err(Violation::new("W1", format!("recovered up to {found}, but {expected} was durable")));
+        }
+        let after = match process.stepped.read(Position(0)) {
+            Ok(Read::Truncated(floor)) => floor,
+            Ok(Read::Batches(_) | Read::End) | Err(_) => Position(0),
+        };
+        let Ok(Read::Batches(batches)) = process.stepped.read(after) else { return Ok(()) };
+        for batch in &batches {
+            let hash = hash(batch);
+            for position in batch.previous.position.0 + 1..=batch.last().0 {
+                let known = usize::try_from(position - 1).ok().and_then(|index| self.log.get(index));
+                if known.is_some_and(|known| known.batch != hash) {
+                    return Err(Violation::new(
+                        "W3",
+                        format!("the batch with position {position} has changed"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds the state of a process with nothing under way against the fold of the whole journal.
+    pub(crate) fn compare_state(&self, process: &Process) -> Result<(), Violation> {
+        let state = process.stepped.state();
+        if state.position() != self.durable() || state.fingerprint() == self.state.fingerprint() {
+            return Ok(());
+        }
+        let position = state.position();
+        Err(Violation::new("W6", format!("the state at {position} is not the fold of the journal")))
+    }
+
+    fn add(&mut self, batch: &Batch) -> Result<(), Violation> {
+        let hash = hash(batch);
+        let mut position = batch.previous.position;
+        for record in Records::new(&batch.records) {
+            let (at, event) = record.map_err(|error| Violation::new("W8", error.to_string()))?;
+            position = position.next();
+            if position.0 != self.log.len() as u64 + 1 {
+                return Err(Violation::new("W2", format!("position {position} follows {}", self.log.len())));
+            }
+            self.state.apply(at, event.clone());
+            self.log.push(Entry { position, at, event, batch: hash });
+        }
+        Ok(())
+    }
+}
+
+fn hash(batch: &Batch) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&batch.previous.position.0.to_le_bytes());
+    hasher.update(&batch.records);
+    *hasher.finalize().as_bytes()
+}

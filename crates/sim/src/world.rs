@@ -1,0 +1,653 @@
+//! One world: an ordered heap of things that happen, a server, a network, and actors.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release};
+use orchestrix_core::{Json, Position};
+use orchestrix_engine::Read;
+use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
+use orchestrix_node::{Error, Node};
+
+use crate::actors::{Actor, Heard, actors};
+use crate::check::{self, Violation};
+use crate::clock::SimClock;
+use crate::history::{Answer, Call, Execution, History, Question};
+use crate::plan::Plan;
+use crate::rng::Rng;
+use crate::seen::{Seen, Sight};
+use crate::server::{Mirror, Process};
+
+/// Microseconds.
+const MS: u64 = 1_000;
+const SECOND: u64 = 1_000 * MS;
+/// How long an actor waits for an answer beyond what it asked the server to wait.
+const PATIENCE: u64 = 2 * SECOND;
+/// Things that happen in one world at most. A world that goes on and on is a bug too.
+const STEPS_MAX: u64 = 3_000_000;
+/// Seconds of a world without faults after which everything must be at rest.
+const REST_SECONDS: u64 = 4_000;
+
+/// A run of one seed.
+pub struct World {
+    pub(crate) plan: Plan,
+    pub(crate) rng: Rng,
+    /// Microseconds since the beginning.
+    pub(crate) now: u64,
+    /// Whether things still go wrong.
+    pub(crate) faulty: bool,
+    happenings: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    order: u64,
+    steps: u64,
+    disk: SimDisk,
+    clock: Arc<SimClock>,
+    server: Option<Process>,
+    frozen_until: u64,
+    decide_at: Option<u64>,
+    /// When each actor is woken next.
+    wakes: Vec<Option<u64>>,
+    mirror: Mirror,
+    /// Whether the state was compared since the last start.
+    compared: bool,
+    pending: BTreeMap<u64, Pending>,
+    next_pending: u64,
+    actors: Vec<Actor>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) history: History,
+    pub(crate) seen: Seen,
+    trace: blake3::Hasher,
+    told: Option<Vec<String>>,
+}
+
+/// How a world ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub seed: u64,
+    pub violations: Vec<Violation>,
+    pub seen: Seen,
+    /// Depends on everything that happened.
+    pub trace: [u8; 32],
+    /// Simulated time.
+    pub seconds: u64,
+    pub calls: u64,
+    /// The last things that happened, if asked for.
+    pub told: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// The server decides a round.
+    Decide,
+    /// The disk has done what the writer asked for.
+    Written,
+    SnapshotWritten,
+    /// A question of an op arrives at the server.
+    Arrive(usize),
+    /// An answer arrives at the actor of its op.
+    Answered(usize, usize),
+    GiveUp(usize),
+    Wake(usize),
+    /// Once a second: what goes wrong now?
+    Nemesis,
+    Start,
+    FaultsEnd,
+}
+
+/// A question that is with the server.
+struct Pending {
+    op: usize,
+    future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>>,
+}
+
+/// What an actor asked, until it has an answer or gives up.
+#[derive(Clone, Debug)]
+pub(crate) struct Op {
+    pub(crate) actor: usize,
+    pub(crate) question: Question,
+    pub(crate) sent: u64,
+    durable_before: Position,
+    pub(crate) done: bool,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("plan", &self.plan).field("now", &self.now).finish_non_exhaustive()
+    }
+}
+
+impl World {
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let disk = SimDisk::new(rng.next());
+        let clock = Arc::new(SimClock::new(plan.server_drift_ppm, disk.clone()));
+        let actors = actors(&plan, &mut rng);
+        Self {
+            rng,
+            now: 0,
+            faulty: true,
+            happenings: BinaryHeap::new(),
+            order: 0,
+            steps: 0,
+            disk,
+            clock,
+            server: None,
+            frozen_until: 0,
+            decide_at: None,
+            wakes: vec![None; actors.len()],
+            mirror: Mirror::new(),
+            compared: false,
+            pending: BTreeMap::new(),
+            next_pending: 0,
+            actors,
+            ops: Vec::new(),
+            history: History::default(),
+            seen: Seen::default(),
+            trace: blake3::Hasher::new(),
+            told: None,
+            plan,
+        }
+    }
+
+    /// Keeps the last things that happen, to be read by people.
+    #[must_use]
+    pub fn telling(mut self) -> Self {
+        self.told = Some(Vec::new());
+        self
+    }
+
+    /// Runs to the end: a phase with faults, then one without, in which everything must come to rest.
+    #[must_use]
+    pub fn run(mut self) -> Ended {
+        self.push(0, Happening::Start);
+        self.push(SECOND, Happening::Nemesis);
+        self.push(self.plan.seconds * SECOND, Happening::FaultsEnd);
+        for actor in 0..self.actors.len() {
+            let after = self.rng.range(0, 100 * MS);
+            self.wake_after(actor, after);
+        }
+        let mut violations = Vec::new();
+        if let Err(violation) = self.go_on() {
+            violations.push(violation);
+        }
+        self.history.log = std::mem::take(&mut self.mirror.log);
+        if violations.is_empty() {
+            violations = check::check(&self.history, &mut self.seen);
+        }
+        Ended {
+            seed: self.plan.seed,
+            violations,
+            trace: *self.trace.finalize().as_bytes(),
+            seconds: self.now / SECOND,
+            calls: self.history.calls.len() as u64,
+            seen: self.seen,
+            told: self.told.unwrap_or_default(),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), Violation> {
+        while let Some(Reverse((at, _, happening))) = self.happenings.pop() {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(Violation::new("TL2", format!("the world goes on after {STEPS_MAX} steps")));
+            }
+            self.now = self.now.max(at);
+            self.clock.set(self.now);
+            self.trace.update(format!("{at} {happening:?}\n").as_bytes());
+            if let Some(told) = &mut self.told {
+                told.push(format!("{at:>12} {happening:?}"));
+            }
+            self.happen(happening)?;
+            if !self.faulty && self.is_at_rest() {
+                return self.rest();
+            }
+            if self.now > (self.plan.seconds + REST_SECONDS) * SECOND {
+                return Err(Violation::new("TL2", self.why_no_rest()));
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+        match happening {
+            Happening::Decide => {
+                if self.decide_at == Some(self.now) || self.decide_at.is_some_and(|at| at < self.now) {
+                    self.decide_at = None;
+                    self.decide()?;
+                }
+            }
+            Happening::Written => self.write()?,
+            Happening::SnapshotWritten => {
+                if let Some(server) = &mut self.server {
+                    server.stepped.write_snapshot();
+                }
+                self.decide_after(1);
+            }
+            Happening::Arrive(op) => self.arrive(op),
+            Happening::Answered(op, call) => {
+                if !self.ops[op].done {
+                    self.ops[op].done = true;
+                    let heard = Heard::Answer(self.history.calls[call].answer.clone());
+                    self.tell(op, heard);
+                }
+            }
+            Happening::GiveUp(op) => {
+                if !self.ops[op].done {
+                    self.ops[op].done = true;
+                    self.tell(op, Heard::Nothing);
+                }
+            }
+            Happening::Wake(actor) => {
+                // One that was put off is not this one.
+                if self.wakes[actor].is_some_and(|at| at <= self.now) {
+                    self.wakes[actor] = None;
+                    self.wake(actor);
+                }
+            }
+            Happening::Nemesis => {
+                if self.faulty {
+                    self.nemesis()?;
+                    self.push(self.now + SECOND, Happening::Nemesis);
+                }
+            }
+            Happening::Start => self.start()?,
+            Happening::FaultsEnd => {
+                self.faulty = false;
+                self.disk.set_faults(Faults::default());
+                self.frozen_until = 0;
+                if self.server.is_none() {
+                    self.start()?;
+                }
+                for actor in 0..self.actors.len() {
+                    self.wake_after(actor, 1);
+                }
+                self.decide_after(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), Violation> {
+        if self.server.is_some() {
+            return Ok(());
+        }
+        match Process::start(&self.disk, &self.plan, &self.clock) {
+            Ok((process, recovered)) => {
+                self.see(recovered.journal.cut.is_some(), Sight::TornTailCut);
+                self.see(recovered.snapshot.is_some(), Sight::SnapshotUsed);
+                self.see(!recovered.damaged_snapshots.is_empty(), Sight::SnapshotPassedOver);
+                self.mirror.compare(&process, &recovered)?;
+                self.mirror.follow(&process)?;
+                let dropped = matches!(process.stepped.read(Position(0)), Ok(Read::Truncated(_)));
+                self.see(dropped, Sight::SegmentsDropped);
+                self.compared = false;
+                self.server = Some(process);
+                self.decide_after(1);
+            }
+            Err(failure) if self.faulty => {
+                // A disk that is full or fails may keep it from starting, damage may not.
+                let text = failure.to_string();
+                if text.contains("damaged") || text.contains("cannot be replayed") {
+                    return Err(Violation::new("W1", format!("a start is refused: {text}")));
+                }
+                self.disk.set_faults(Faults::default());
+                self.push(self.now + SECOND, Happening::Start);
+            }
+            Err(failure) => return Err(Violation::new("W1", format!("a start is refused: {failure}"))),
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self) -> Result<(), Violation> {
+        if self.now < self.frozen_until {
+            self.decide_after(self.frozen_until - self.now);
+            return Ok(());
+        }
+        let Some(server) = &mut self.server else { return Ok(()) };
+        let decided = server.stepped.decide();
+        self.now += self.clock.take_paused_us();
+        self.clock.set(self.now);
+        if decided.is_err() {
+            return self.die();
+        }
+        self.look()?;
+        let Some(server) = &mut self.server else { return Ok(()) };
+        let (writing, idle) = (server.stepped.is_writing(), server.stepped.idle_for());
+        let idle_us = u64::try_from(idle.as_micros()).unwrap_or(SECOND).max(50);
+        if writing {
+            let slow = self.rng.chance(self.plan.slow / 4);
+            let takes = if slow { self.rng.range(10 * MS, 3 * SECOND) } else { self.rng.range(50, 2_000) };
+            self.push(self.now + takes, Happening::Written);
+        }
+        let takes = self.rng.range(100, 20_000);
+        self.push_rarely(takes);
+        self.decide_after(idle_us);
+        Ok(())
+    }
+
+    /// Snapshots are written beside the loop, now and then.
+    fn push_rarely(&mut self, takes: u64) {
+        if self.rng.chance(200_000) {
+            self.push(self.now + takes, Happening::SnapshotWritten);
+        }
+    }
+
+    fn write(&mut self) -> Result<(), Violation> {
+        if self.now < self.frozen_until {
+            self.push(self.frozen_until, Happening::Written);
+            return Ok(());
+        }
+        let Some(server) = &mut self.server else { return Ok(()) };
+        let written = server.stepped.write();
+        self.now += self.clock.take_paused_us();
+        self.clock.set(self.now);
+        if written.is_err() {
+            return self.die();
+        }
+        self.look()?;
+        let takes = self.rng.range(1, 50);
+        self.decide_after(takes);
+        Ok(())
+    }
+
+    /// Reads what has become durable, and takes the answers that were given.
+    fn look(&mut self) -> Result<(), Violation> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        self.mirror.follow(server)?;
+        if !self.compared || self.rng.chance(2_000) {
+            self.mirror.compare_state(server)?;
+            self.compared |= server.stepped.state().position() == self.mirror.durable();
+        }
+        let at = server.stepped.now();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answered = Vec::new();
+        for (id, pending) in &mut self.pending {
+            if let Poll::Ready(answer) = pending.future.as_mut().poll(&mut context) {
+                answered.push((*id, pending.op, answer));
+            }
+        }
+        for (id, op, answer) in answered {
+            self.pending.remove(&id);
+            self.note(&answer);
+            let call = Call {
+                op,
+                question: self.ops[op].question.clone(),
+                durable_before: self.ops[op].durable_before,
+                durable_after: self.mirror.durable(),
+                at,
+                answer,
+            };
+            self.trace.update(format!("{call:?}").as_bytes());
+            if let Some(told) = &mut self.told {
+                told.push(format!(
+                    "{:>12}   answer to op {op}: {:?} -> {:?}",
+                    self.now, call.question, call.answer
+                ));
+            }
+            self.history.calls.push(call);
+            let number = self.history.calls.len() - 1;
+            if let Some(delay) = self.delay() {
+                self.push(self.now + delay, Happening::Answered(op, number));
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, answer: &Result<Answer, Error>) {
+        match answer {
+            Err(Error::StorageFull) => self.seen.add(Sight::FullDiskRefused),
+            Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
+            Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) | Ok(_) => {}
+        }
+    }
+
+    /// The process ends without a word; what it told the operating system to write may still be written.
+    fn die(&mut self) -> Result<(), Violation> {
+        self.pending.clear();
+        self.note_snapshots();
+        self.server = None;
+        self.decide_at = None;
+        let faults = Faults::default();
+        self.disk.set_faults(faults);
+        let takes = self.rng.range(10 * MS, 5 * SECOND);
+        self.push(self.now + takes, Happening::Start);
+        Ok(())
+    }
+
+    fn note_snapshots(&mut self) {
+        let taken = self.server.as_ref().map_or(0, |server| server.node.stats().snapshots.get());
+        (0..taken).for_each(|_| self.seen.add(Sight::SnapshotTaken));
+    }
+
+    fn nemesis(&mut self) -> Result<(), Violation> {
+        let plan = self.plan.clone();
+        let counts = self.disk.counts();
+        if self.rng.chance(plan.jumps) {
+            let by = [1_000, 60_000, 86_400_000, 315_360_000_000][self.rng.index(4)];
+            self.clock.jump(if self.rng.chance(500_000) { by } else { -by });
+            self.seen.add(Sight::ClockJump);
+        }
+        if self.rng.chance(plan.freezes) && self.server.is_some() {
+            self.frozen_until = self.now + self.rng.range(100 * MS, 3 * plan.lease_ms * MS);
+            self.seen.add(Sight::ServerFrozen);
+        }
+        if self.rng.chance(plan.sync_failures) {
+            let kind = if self.rng.chance(500_000) { SyncFailure::Keep } else { SyncFailure::Forget };
+            let nth = counts.syncs + self.rng.range(1, 20);
+            self.disk.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
+            self.seen.add(Sight::SyncFailed);
+        } else if self.rng.chance(plan.short_writes) {
+            let (nth, bytes) = (counts.writes + self.rng.range(1, 20), self.rng.range(0, 300));
+            let bytes = usize::try_from(bytes).unwrap_or(0);
+            self.disk.set_faults(Faults { short_write: Some((nth, bytes)), ..Faults::default() });
+            self.seen.add(Sight::WriteCutShort);
+        } else if self.rng.chance(plan.full_disks) {
+            let capacity = Some(self.disk.used() + self.rng.range(0, 8 << 10));
+            self.disk.set_faults(Faults { capacity, ..Faults::default() });
+            self.seen.add(Sight::DiskFilled);
+        }
+        if self.server.is_none() {
+            return Ok(());
+        }
+        if self.rng.chance(plan.power_losses) {
+            self.seen.add(Sight::PowerLoss);
+            self.die()?;
+            let mut rng = self.rng.fork();
+            let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
+            self.disk = self.disk.crash(&mut || rng.chance(kept));
+            self.clock.use_disk(self.disk.clone());
+        } else if self.rng.chance(plan.kills) {
+            self.seen.add(Sight::Kill);
+            self.die()?;
+        } else if self.rng.chance(plan.stops) {
+            self.stop()?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), Violation> {
+        let Some(Process { node, stepped }) = self.server.take() else { return Ok(()) };
+        if stepped.stop().is_ok() {
+            self.seen.add(Sight::CleanStop);
+            // R5: everyone who was waiting has been answered or refused.
+            let mut context = Context::from_waker(Waker::noop());
+            for pending in self.pending.values_mut() {
+                if pending.future.as_mut().poll(&mut context).is_pending() {
+                    return Err(Violation::new(
+                        "R5",
+                        "a clean stop left a caller without an answer".to_owned(),
+                    ));
+                }
+            }
+        }
+        drop(node);
+        self.die()
+    }
+
+    /// An actor asks something; every message may be lost, doubled or late.
+    pub(crate) fn ask(&mut self, actor: usize, question: Question) -> usize {
+        let op = self.ops.len();
+        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
+        let durable_before = self.mirror.durable();
+        self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
+        let copies = if self.faulty && self.rng.chance(self.plan.doubled) { 2 } else { 1 };
+        self.see(copies == 2, Sight::MessageDoubled);
+        for _ in 0..copies {
+            if let Some(delay) = self.delay() {
+                self.push(self.now + delay, Happening::Arrive(op));
+            }
+        }
+        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        op
+    }
+
+    /// How long a message takes, unless it is lost.
+    fn delay(&mut self) -> Option<u64> {
+        if self.faulty && self.rng.chance(self.plan.lost) {
+            self.seen.add(Sight::MessageLost);
+            return None;
+        }
+        let slow = self.faulty && self.rng.chance(self.plan.slow);
+        Some(if slow { self.rng.range(MS, 5 * SECOND) } else { self.rng.range(20, 500) })
+    }
+
+    fn arrive(&mut self, op: usize) {
+        let Some(server) = &self.server else { return };
+        let node = server.node.clone();
+        if let Question::Submit(task) = &self.ops[op].question {
+            self.history.submits.push((task.clone(), 1));
+        }
+        let mut future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>> =
+            Box::pin(put(node, self.ops[op].question.clone()));
+        let mut context = Context::from_waker(Waker::noop());
+        // The first poll puts the question into the line of the loop. An answer at once is taken at the next look.
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => {
+                let id = self.next_pending();
+                self.pending.insert(id, Pending { op, future: Box::pin(std::future::ready(answer)) });
+            }
+            Poll::Pending => {
+                let id = self.next_pending();
+                self.pending.insert(id, Pending { op, future });
+            }
+        }
+        let takes = self.rng.range(1, 100);
+        self.decide_after(takes);
+    }
+
+    fn next_pending(&mut self) -> u64 {
+        self.next_pending += 1;
+        self.next_pending
+    }
+
+    fn tell(&mut self, op: usize, heard: Heard) {
+        // An actor whose connection is gone does not listen to another answer.
+        if matches!(heard, Heard::Nothing) && self.rng.chance(500_000) {
+            self.pending.retain(|_, pending| pending.op != op);
+        }
+        let actor = self.ops[op].actor;
+        let mut acting = self.actors[actor].take();
+        acting.hear(self, actor, op, heard);
+        self.actors[actor] = acting;
+    }
+
+    fn wake(&mut self, actor: usize) {
+        let mut acting = self.actors[actor].take();
+        acting.wake(self, actor);
+        self.actors[actor] = acting;
+    }
+
+    pub(crate) fn wake_after(&mut self, actor: usize, us: u64) {
+        let at = self.now + us.max(1);
+        if self.wakes[actor].is_none_or(|planned| at < planned) {
+            self.wakes[actor] = Some(at);
+            self.push(at, Happening::Wake(actor));
+        }
+    }
+
+    pub(crate) fn executed(&mut self, execution: Execution) {
+        self.history.executions.push(execution);
+    }
+
+    pub(crate) fn see(&mut self, happened: bool, sight: Sight) {
+        if happened {
+            self.seen.add(sight);
+        }
+    }
+
+    fn decide_after(&mut self, us: u64) {
+        let at = self.now + us;
+        if self.decide_at.is_none_or(|planned| at < planned) {
+            self.decide_at = Some(at);
+            self.push(at, Happening::Decide);
+        }
+    }
+
+    fn push(&mut self, at: u64, happening: Happening) {
+        self.order += 1;
+        self.happenings.push(Reverse((at, self.order, happening)));
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let state = &self.mirror.state;
+        self.actors.iter().all(Actor::is_done)
+            && state.lease_count() == 0
+            && state.queues().all(|queue| queue.all.waiting == 0 && queue.all.leased == 0)
+    }
+
+    fn why_no_rest(&self) -> String {
+        let waiting: u64 = self.mirror.state.queues().map(|queue| queue.all.waiting).sum();
+        let leased = self.mirror.state.lease_count();
+        let busy = self.actors.iter().filter(|actor| !actor.is_done()).count();
+        format!(
+            "after {REST_SECONDS} s without faults {waiting} tasks wait, {leased} are leased, {busy} actors are busy"
+        )
+    }
+
+    /// The end of a world at rest: everything is compared once more.
+    fn rest(&mut self) -> Result<(), Violation> {
+        self.note_snapshots();
+        let Some(server) = &self.server else { return Ok(()) };
+        self.mirror.compare_state(server)
+    }
+}
+
+/// Puts a question to a node.
+async fn put(node: Node, question: Question) -> Result<Answer, Error> {
+    match question {
+        Question::Submit(task) => {
+            let (outcome, seen) = node.submit(task).await?;
+            Ok(Answer::Submitted(outcome, seen))
+        }
+        Question::Lease { queues, worker, max, lease_ms, wait_ms, request_id, capacity } => {
+            let request = LeaseQueues { queues, worker, max, lease_ms, wait_ms, request_id, capacity };
+            node.lease(request).await.map(Answer::Leases)
+        }
+        Question::Heartbeat { task, lease, worker } => {
+            let body = Heartbeat { lease_id: lease, worker: Some(worker), progress: None, note: None };
+            node.heartbeat(task, body).await.map(Answer::Extended)
+        }
+        Question::HeartbeatAll { worker, leases } => {
+            node.heartbeat_worker(worker, leases, None).await.map(Answer::WorkerExtended)
+        }
+        Question::Complete { task, lease, worker, result } => {
+            let result = Json::parse(&result).ok();
+            let body = Complete { lease_id: lease, worker: Some(worker), result };
+            node.complete(task, body).await.map(Answer::Outcome)
+        }
+        Question::Fail { task, lease, worker, retry } => {
+            let body = Fail { lease_id: lease, worker: Some(worker), error: "it broke".to_owned(), retry };
+            node.fail(task, body).await.map(Answer::Outcome)
+        }
+        Question::Release { task, lease, worker } => {
+            node.release(task, Release { lease_id: lease, worker: Some(worker) }).await.map(Answer::Outcome)
+        }
+        Question::Cancel { task } => node.cancel(task).await.map(Answer::Outcome),
+        Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
+        Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
+    }
+}

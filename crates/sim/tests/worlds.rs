@@ -1,0 +1,25 @@
+//! Some hundred worlds in every run of the tests; `make prove` runs as many as there is time for.
+
+use std::time::Duration;
+
+use orchestrix_sim::{Campaign, prove, run_seed};
+
+#[test]
+fn no_world_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign { first_seed: 1, seeds: 600, time: Duration::from_secs(600), threads };
+    let outcome = prove(campaign, |_| {});
+    assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
+    assert_eq!(outcome.worlds, 600);
+    assert_eq!(outcome.seen.missing(), [], "a campaign that never saw these has proved nothing about them");
+}
+
+#[test]
+fn the_same_seed_is_the_same_world() {
+    for seed in [3, 17, 99, 12_345] {
+        let (first, second) = (run_seed(seed), run_seed(seed));
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        assert_eq!((first.calls, first.seconds, &first.seen), (second.calls, second.seconds, &second.seen));
+    }
+    assert_ne!(run_seed(3).trace, run_seed(4).trace);
+}
