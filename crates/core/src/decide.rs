@@ -10,6 +10,7 @@ use crate::event::{
 };
 use crate::fold::lease_end;
 use crate::limits::{FREE_RELEASES, KEY_KEPT_MS, PURGE_TASKS_MAX, QUEUES_MAX};
+use crate::planted::is_planted;
 use crate::wire::{Backoff, Outcome, Submit};
 use crate::{
     AttemptEnd, Command, Decision, Event, Json, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
@@ -62,6 +63,7 @@ impl State {
             && let Some(first) = self.key_holder(&submit.queue, key, now)
         {
             let same = first.key().is_some_and(|claim| claim.request == request);
+            let same = same || is_planted("key-without-request");
             return if same {
                 Ok(Decision::Already(outcome(first)))
             } else {
@@ -95,7 +97,8 @@ impl State {
 
     /// Grants the first task in line; if that has outlived its ttl, it is expired instead.
     fn lease(&self, lease: &Lease, now: Timestamp) -> Decision {
-        if lease.capacity.is_some_and(|capacity| self.held_by(&lease.worker) >= u64::from(capacity)) {
+        let full = |capacity: u32| self.held_by(&lease.worker) >= u64::from(capacity);
+        if lease.capacity.is_some_and(full) && !is_planted("capacity-ignored") {
             return Decision::Nothing;
         }
         let best = lease
@@ -142,7 +145,8 @@ impl State {
         if let Some(repeat) = self.repeat(task, lease, worker, AttemptEnd::Completed)? {
             return Ok(repeat);
         }
-        self.held(task, lease, worker, now)?;
+        let held = self.held(task, lease, worker, now)?;
+        let lease = if is_planted("completed-by-task-only") { held.id } else { lease };
         Ok(event(TaskCompleted { task, lease, result: result.cloned() }))
     }
 
@@ -277,7 +281,7 @@ impl State {
     fn key_until(&self, id: TaskId, now: Timestamp) -> Option<Timestamp> {
         let task = self.tasks.get(id).expect("an ended task is there");
         let until = task.ending().expect("an ended task has an ending").at.plus(KEY_KEPT_MS);
-        (task.key().is_some() && until > now).then_some(until)
+        (task.key().is_some() && until > now && !is_planted("key-forgotten")).then_some(until)
     }
 
     fn known(&self, id: TaskId) -> Result<&Task, Refusal> {
@@ -295,10 +299,13 @@ impl State {
         let stale = |why| Refusal::StaleLease { task: id, lease, why };
         let task = self.known(id)?;
         let held = task.lease.as_deref().ok_or_else(|| stale(why_not_leased(task, lease)))?;
+        if held.id != lease && is_planted("completed-by-task-only") {
+            return Ok(held);
+        }
         if held.id != lease {
             return Err(stale("another lease has replaced it, or it never was of this task"));
         }
-        if !held.is_live(now) {
+        if !held.is_live(now) && !is_planted("expired-lease-accepted") {
             return Err(stale("it has expired"));
         }
         if worker.is_some_and(|worker| *worker != held.worker) {
@@ -356,9 +363,9 @@ fn extension(lease: &LiveLease, now: Timestamp) -> Extension {
 
 /// Where a task goes when an attempt that counts ends without success.
 fn next_after(task: &Task, lease: &LiveLease, not_before: Timestamp) -> Next {
-    if lease.cancel_at.is_some() {
+    if lease.cancel_at.is_some() && !is_planted("cancel-forgotten") {
         Next::Cancelled
-    } else if task.charged + 1 >= task.max_attempts {
+    } else if task.charged + 1 >= task.max_attempts && !is_planted("attempts-unlimited") {
         Next::Failed
     } else {
         Next::Waiting { not_before }

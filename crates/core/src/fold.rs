@@ -7,6 +7,7 @@ use crate::event::{
     TaskPurged, TaskRetried, TermStarted,
 };
 use crate::limits::{ATTEMPTS_KEPT, ID_MAX};
+use crate::planted::is_planted;
 use crate::task::{Past, Terms};
 use crate::{
     Attempt, Ending, Event, Json, LeaseId, LiveLease, Position, State, Task, TaskId, TaskState, Term,
@@ -17,6 +18,9 @@ use crate::{
 /// differ in speed by 1 %, and times are whole milliseconds.
 #[must_use]
 pub(crate) fn lease_end(now: Timestamp, length_ms: u64) -> Timestamp {
+    if is_planted("lease-too-short") {
+        return now.plus(length_ms / 2);
+    }
     now.plus(length_ms + length_ms / 100 + 1)
 }
 
@@ -57,7 +61,7 @@ impl State {
         let leased: Vec<TaskId> = self.leases.values().copied().collect();
         for id in leased {
             self.change_lease(id, |lease, at| {
-                if !lease.prolonged {
+                if !lease.prolonged && !is_planted("no-prolonging") {
                     lease.expires_at = lease.expires_at.max(lease_end(at, lease.length_ms));
                     lease.prolonged = true;
                 }
@@ -119,8 +123,10 @@ impl State {
         };
         self.change(event.task, |task, at| {
             assert_eq!(task.state, TaskState::Waiting, "only a waiting task is leased");
-            assert!(task.not_before <= at, "a task is not leased before its time");
-            assert!(task.charged < task.max_attempts, "a task whose attempts are used up is not leased");
+            let due = task.not_before <= at || is_planted("granted-early");
+            assert!(due, "a task is not leased before its time");
+            let left = task.charged < task.max_attempts || is_planted("attempts-unlimited");
+            assert!(left, "a task whose attempts are used up is not leased");
             task.state = TaskState::Leased;
             task.lease = Some(Box::new(lease));
         });
@@ -160,14 +166,16 @@ impl State {
             ExpiryReason::Timeout => AttemptEnd::Timeout,
         };
         self.change(event.task, |task, at| {
-            task.end_attempt(event.lease, end, None, event.next, Charge::Counted, at);
+            let charge = if is_planted("expiry-uncounted") { Charge::Free } else { Charge::Counted };
+            task.end_attempt(event.lease, end, None, event.next, charge, at);
         });
     }
 
     fn task_completed(&mut self, event: TaskCompleted) {
         self.change(event.task, |task, at| {
             let lease = task.take_lease(event.lease);
-            assert!(lease.is_live(at), "an outcome is accepted only under a live lease");
+            let live = lease.is_live(at) || is_planted("expired-lease-accepted");
+            assert!(live, "an outcome is accepted only under a live lease");
             task.charged += 1;
             task.end(TaskState::Completed, None, event.result, at);
             task.remember(&lease, AttemptEnd::Completed, None, at);

@@ -265,6 +265,9 @@ impl LiveLease {
     /// first. A limit is told as much too early as a lease is kept too long: clocks differ in speed.
     #[must_use]
     pub fn told_ms(&self, now: Timestamp) -> u64 {
+        if crate::is_planted("told-too-long") {
+            return self.length_ms * 2;
+        }
         let limit = self.timeout_at.into_iter().chain(self.cancel_at).min();
         let told = limit.map(|limit| limit.since(now).saturating_sub(1).saturating_mul(100) / 101);
         self.length_ms.min(told.unwrap_or(u64::MAX))

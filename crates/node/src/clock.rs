@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use orchestrix_core::Timestamp;
+use orchestrix_core::{Timestamp, is_planted};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Where time comes from; a simulation has its own.
@@ -70,6 +70,9 @@ impl TermClock {
 
     pub fn now(&mut self) -> Timestamp {
         let (boot, wall) = (self.clock.boot(), self.clock.wall());
+        if is_planted("wall-clock") {
+            return Timestamp(u64::try_from(wall.as_millis()).unwrap_or(u64::MAX));
+        }
         let passed = boot.saturating_sub(self.boot);
         self.boot = self.boot.max(boot);
         let straight = self.now + passed;

@@ -12,6 +12,7 @@ use orchestrix_core::limits::PURGE_TASKS_MAX;
 use orchestrix_core::wire::{Leases, Outcome};
 use orchestrix_core::{
     Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Timestamp, encode_record,
+    is_planted,
 };
 use orchestrix_engine::Space;
 
@@ -329,6 +330,10 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     pub(crate) fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
+        if is_planted("refusal-before-durable") && answer.is_err() {
+            let _ = to.send(answer);
+            return;
+        }
         self.weight += weight(&answer);
         self.turn.replies.push((to, answer));
     }

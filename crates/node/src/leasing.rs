@@ -4,7 +4,9 @@ use std::mem;
 
 use orchestrix_core::limits::LEASE_PAYLOAD_BYTES_MAX;
 use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, WorkerExtended};
-use orchestrix_core::{Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, TaskId, Timestamp};
+use orchestrix_core::{
+    Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, TaskId, Timestamp, is_planted,
+};
 
 use crate::decision_loop::{DecisionLoop, named};
 use crate::polls::PollId;
@@ -118,7 +120,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 .capacity
                 .is_some_and(|capacity| self.state.held_by(&request.worker) >= u64::from(capacity))
         };
-        request.is_some_and(full)
+        request.is_some_and(full) && !is_planted("capacity-ignored")
     }
 
     /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
@@ -128,7 +130,9 @@ impl<R: Recipient> DecisionLoop<R> {
         // Whoever knows the name of a call gets no tasks of queues that it did not ask now.
         let asked =
             |id: &LeaseId| self.state.leased(*id).is_some_and(|task| request.queues.contains(&task.queue));
-        leases.retain(asked);
+        if !is_planted("repeat-of-any-queue") {
+            leases.retain(asked);
+        }
         if leases.is_empty() {
             return Vec::new();
         }

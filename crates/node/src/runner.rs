@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestrix_core::{Position, Timestamp};
+use orchestrix_core::{Position, Timestamp, is_planted};
 use orchestrix_engine::Snapshots;
 use tokio::sync::watch;
 
@@ -248,6 +248,8 @@ impl Runner {
                 break;
             }
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
+                Some(Input::Ask(..))
+                    if is_planted("question-forgotten") && self.desk.state().position().0 % 50 == 7 => {}
                 Some(Input::Ask(ask, to)) => self.desk.ask(ask, to, now),
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),

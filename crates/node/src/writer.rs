@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_core::{LeaseId, TaskId, Term};
+use orchestrix_core::{LeaseId, TaskId, Term, is_planted};
 use orchestrix_engine::{Appended, Batch, Cause, Journal, Link, Space};
 
 use crate::clock::Clock;
@@ -102,7 +102,10 @@ impl Writer {
 
     /// Writes, then answers. Gives back the leases that nobody took.
     fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
-        let Turn { first, records, count, replies, purged } = turn;
+        let Turn { first, records, count, mut replies, purged } = turn;
+        if is_planted("ack-before-sync") {
+            let _ = replies.drain(..).flat_map(|(to, answer)| send(to, answer)).count();
+        }
         if count > 0 {
             assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
             let batch = Batch { previous: self.end, term, count, records };

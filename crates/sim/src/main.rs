@@ -27,10 +27,25 @@ struct Args {
     /// With --seed: print everything that happens
     #[arg(long)]
     tell: bool,
+    /// Plant every bug in turn and say in how many worlds it is found; needs the feature `planted`
+    #[arg(long)]
+    bugs: bool,
+    /// Plant this bug first
+    #[arg(long, value_name = "NAME")]
+    plant: Option<String>,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(bug) = &args.plant
+        && !orchestrix_core::plant(bug)
+    {
+        println!("no bug {bug:?} can be planted here; the feature `planted` is needed");
+        return ExitCode::FAILURE;
+    }
+    if args.bugs {
+        return plant_all(&args);
+    }
     match args.seed {
         Some(seed) => run_one(seed, args.tell),
         None => run_many(&args),
@@ -53,6 +68,32 @@ fn run_one(seed: u64, tell: bool) -> ExitCode {
         println!("VIOLATION {violation}");
     }
     if ended.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Plants every bug in turn. All must be found.
+fn plant_all(args: &Args) -> ExitCode {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let time = Duration::from_secs(args.seconds);
+    // A planted bug may panic anywhere; that it did is what counts.
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut unfound = 0;
+    println!("{:<24} {:>7} {:>7}  {:<40} found by", "bug", "worlds", "first", "what it does");
+    for (bug, what) in orchestrix_core::BUGS {
+        if !orchestrix_core::plant(bug) {
+            println!("nothing can be planted in this build: the feature `planted` is needed");
+            return ExitCode::FAILURE;
+        }
+        let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
+        let outcome = prove(campaign, |_| {});
+        let mut found: Vec<&str> = outcome.failed.iter().map(|(_, violation)| violation.invariant).collect();
+        found.sort_unstable();
+        found.dedup();
+        let first = outcome.failed.iter().map(|(seed, _)| seed - args.first + 1).min();
+        let first = first.map_or("never".to_owned(), |first| first.to_string());
+        unfound += u32::from(outcome.failed.is_empty());
+        println!("{bug:<24} {:>7} {first:>7}  {what:<40} {}", outcome.worlds, found.join(" "));
+    }
+    if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_many(args: &Args) -> ExitCode {

@@ -25,6 +25,8 @@ pub struct Plan {
     pub(crate) lost: u32,
     pub(crate) doubled: u32,
     pub(crate) slow: u32,
+    /// Of syncs.
+    pub(crate) slow_disk: u32,
     /// Per second.
     pub(crate) kills: u32,
     pub(crate) power_losses: u32,
@@ -73,6 +75,7 @@ impl Plan {
             (rate(2_000, 50_000), rate(2_000, 50_000), rate(2_000, 50_000));
         let (worker_crashes, worker_freezes) = (rate(2_000, 200_000), rate(2_000, 200_000));
         let (failures, releases, poison) = (rate(5_000, 300_000), rate(5_000, 300_000), rate(1_000, 50_000));
+        let slow_disk = rate(10_000, 900_000);
         let (late_reports, cancels) = (rate(10_000, 500_000), rate(5_000, 200_000));
         let tiny = rng.chance(100_000);
         Self {
@@ -87,6 +90,7 @@ impl Plan {
             lost,
             doubled,
             slow,
+            slow_disk,
             kills,
             power_losses,
             stops,

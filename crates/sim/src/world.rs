@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release};
-use orchestrix_core::{Json, Position};
+use orchestrix_core::{Json, Position, Timestamp};
 use orchestrix_engine::Read;
 use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
 use orchestrix_node::{Error, Node};
@@ -94,6 +94,8 @@ enum Happening {
     /// Once a second: what goes wrong now?
     Nemesis,
     Start,
+    /// The power goes, whatever is under way.
+    PowerLoss,
     FaultsEnd,
 }
 
@@ -255,6 +257,11 @@ impl World {
                 }
             }
             Happening::Start => self.start()?,
+            Happening::PowerLoss => {
+                if self.faulty {
+                    self.lose_power()?;
+                }
+            }
             Happening::FaultsEnd => {
                 self.faulty = false;
                 self.disk.set_faults(Faults::default());
@@ -319,8 +326,8 @@ impl World {
         let (writing, idle) = (server.stepped.is_writing(), server.stepped.idle_for());
         let idle_us = u64::try_from(idle.as_micros()).unwrap_or(SECOND).max(50);
         if writing {
-            let slow = self.rng.chance(self.plan.slow / 4);
-            let takes = if slow { self.rng.range(10 * MS, 3 * SECOND) } else { self.rng.range(50, 2_000) };
+            let slow = self.rng.chance(self.plan.slow_disk);
+            let takes = if slow { self.rng.range(5 * MS, SECOND) } else { self.rng.range(50, 2_000) };
             self.push(self.now + takes, Happening::Written);
         }
         let takes = self.rng.range(100, 20_000);
@@ -372,29 +379,35 @@ impl World {
         }
         for (id, op, answer) in answered {
             self.pending.remove(&id);
-            self.note(&answer);
-            let call = Call {
-                op,
-                question: self.ops[op].question.clone(),
-                durable_before: self.ops[op].durable_before,
-                durable_after: self.mirror.durable(),
-                at,
-                answer,
-            };
-            self.trace.update(format!("{call:?}").as_bytes());
-            if let Some(told) = &mut self.told {
-                told.push(format!(
-                    "{:>12}   answer to op {op}: {:?} -> {:?}",
-                    self.now, call.question, call.answer
-                ));
+            if matches!(answer, Err(Error::OutcomeUnknown)) {
+                let what = format!("op {op} has an unknown outcome, and the server is well");
+                return Err(Violation::new("R7", what));
             }
-            self.history.calls.push(call);
-            let number = self.history.calls.len() - 1;
-            if let Some(delay) = self.delay() {
-                self.push(self.now + delay, Happening::Answered(op, number));
-            }
+            self.answered(op, answer, at);
         }
         Ok(())
+    }
+
+    fn answered(&mut self, op: usize, answer: Result<Answer, Error>, at: Timestamp) {
+        self.note(&answer);
+        let call = Call {
+            op,
+            question: self.ops[op].question.clone(),
+            durable_before: self.ops[op].durable_before,
+            durable_after: self.mirror.durable(),
+            at,
+            answer,
+        };
+        self.trace.update(format!("{call:?}").as_bytes());
+        if let Some(told) = &mut self.told {
+            let (question, answer) = (&call.question, &call.answer);
+            told.push(format!("{:>12}   answer to op {op}: {question:?} -> {answer:?}", self.now));
+        }
+        self.history.calls.push(call);
+        let number = self.history.calls.len() - 1;
+        if let Some(delay) = self.delay() {
+            self.push(self.now + delay, Happening::Answered(op, number));
+        }
     }
 
     fn note(&mut self, answer: &Result<Answer, Error>) {
@@ -407,6 +420,7 @@ impl World {
 
     /// The process ends without a word; what it told the operating system to write may still be written.
     fn die(&mut self) -> Result<(), Violation> {
+        self.take_last_answers();
         self.pending.clear();
         self.note_snapshots();
         self.server = None;
@@ -416,6 +430,24 @@ impl World {
         let takes = self.rng.range(10 * MS, 5 * SECOND);
         self.push(self.now + takes, Happening::Start);
         Ok(())
+    }
+
+    /// What was sent before the process ended is on its way, whatever became of the process.
+    fn take_last_answers(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let at = server.stepped.now();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answered = Vec::new();
+        for pending in self.pending.values_mut() {
+            if let Poll::Ready(answer) = pending.future.as_mut().poll(&mut context)
+                && !matches!(answer, Err(Error::OutcomeUnknown))
+            {
+                answered.push((pending.op, answer));
+            }
+        }
+        for (op, answer) in answered {
+            self.answered(op, answer, at);
+        }
     }
 
     fn note_snapshots(&mut self) {
@@ -440,6 +472,11 @@ impl World {
             let nth = counts.syncs + self.rng.range(1, 20);
             self.disk.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
             self.seen.add(Sight::SyncFailed);
+            // What a failed sync leaves behind shows when the power goes.
+            if self.rng.chance(500_000) {
+                let after = self.rng.range(MS, 10 * SECOND);
+                self.push(self.now + after, Happening::PowerLoss);
+            }
         } else if self.rng.chance(plan.short_writes) {
             let (nth, bytes) = (counts.writes + self.rng.range(1, 20), self.rng.range(0, 300));
             let bytes = usize::try_from(bytes).unwrap_or(0);
@@ -454,18 +491,26 @@ impl World {
             return Ok(());
         }
         if self.rng.chance(plan.power_losses) {
-            self.seen.add(Sight::PowerLoss);
-            self.die()?;
-            let mut rng = self.rng.fork();
-            let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
-            self.disk = self.disk.crash(&mut || rng.chance(kept));
-            self.clock.use_disk(self.disk.clone());
+            self.lose_power()?;
         } else if self.rng.chance(plan.kills) {
             self.seen.add(Sight::Kill);
             self.die()?;
         } else if self.rng.chance(plan.stops) {
             self.stop()?;
         }
+        Ok(())
+    }
+
+    /// The process is gone, and of what was not synced any part may be gone too.
+    fn lose_power(&mut self) -> Result<(), Violation> {
+        self.seen.add(Sight::PowerLoss);
+        if self.server.is_some() {
+            self.die()?;
+        }
+        let mut rng = self.rng.fork();
+        let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
+        self.disk = self.disk.crash(&mut || rng.chance(kept));
+        self.clock.use_disk(self.disk.clone());
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use orchestrix_core::Position;
+use orchestrix_core::{Position, is_planted};
 
 use super::layout::{self, MARK_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::opening::{Opening, Recovery};
@@ -65,7 +65,10 @@ impl Writing {
 
     fn write(&mut self, frame: &[u8]) -> std::io::Result<()> {
         self.file.write_at(frame, self.offset)?;
-        self.file.sync_data()?;
+        if !is_planted("sync-skipped") {
+            let synced = self.file.sync_data();
+            if is_planted("sync-retried") { self.file.sync_data()? } else { synced? }
+        }
         self.offset += frame.len() as u64;
         Ok(())
     }
@@ -306,6 +309,7 @@ impl Journal for FileJournal {
 
     fn truncate(&mut self) -> Result<Position, Error> {
         let Some(older) = self.snapshots.older_of_two_sound()? else { return Ok(self.floor) };
+        let older = if is_planted("floor-too-high") { self.writing.end.position } else { older };
         let needless = self.segments_up_to(older);
         if needless == 0 {
             return Ok(self.floor);
@@ -355,6 +359,8 @@ pub(super) fn next_segment(
     spare.file.write_at(&segment.header.encode(), 0).map_err(failed)?;
     spare.file.sync_data().map_err(failed)?;
     disk.rename(&spare.name, &segment.name).map_err(failed)?;
-    disk.sync_dir().map_err(failed)?;
+    if !is_planted("names-not-synced") {
+        disk.sync_dir().map_err(failed)?;
+    }
     Ok((segment, spare.file))
 }

@@ -27,8 +27,8 @@ pub(crate) struct Worker {
     capacity: Option<u32>,
     frozen_until: u64,
     polling: Option<usize>,
-    /// The request id of a lease call without an answer, to be repeated.
-    again: Option<(Question, Option<usize>)>,
+    /// A lease call without an answer, to be repeated.
+    again: Option<Question>,
     heartbeat: Option<usize>,
     next_heartbeat: u64,
     held: BTreeMap<LeaseId, Job>,
@@ -202,7 +202,15 @@ impl Worker {
             return;
         }
         let question = match self.again.take() {
-            Some((question, _)) => question,
+            Some(mut question) => {
+                // One that was started anew may ask other queues under an old name.
+                if let Question::Lease { queues, .. } = &mut question
+                    && self.rng.chance(200_000)
+                {
+                    *queues = self.some_queues(world);
+                }
+                question
+            }
             None => self.lease_call(world, room),
         };
         self.polling = Some(world.ask(me, question));
@@ -210,10 +218,9 @@ impl Worker {
 
     fn lease_call(&mut self, world: &World, room: usize) -> Question {
         self.requests += 1;
-        let all = (0..world.plan.queues).map(|n| Name::new(&format!("q{n}")).expect("a plain name"));
         let request_id = self.rng.chance(500_000).then(|| format!("r{}", self.requests));
         Question::Lease {
-            queues: all.collect(),
+            queues: self.some_queues(world),
             worker: self.name.clone(),
             max: 1 + self.rng.index(room),
             lease_ms: world.plan.lease_ms,
@@ -221,6 +228,16 @@ impl Worker {
             request_id: request_id.map(|id| Name::new(&id).expect("a plain name")),
             capacity: self.capacity,
         }
+    }
+
+    /// All queues, or some of them.
+    fn some_queues(&mut self, world: &World) -> Vec<Name> {
+        let name = |n: usize| Name::new(&format!("q{n}")).expect("a plain name");
+        // In the end nothing may be left lying.
+        if !world.faulty || self.rng.chance(700_000) {
+            return (0..world.plan.queues).map(name).collect();
+        }
+        vec![name(self.rng.index(world.plan.queues))]
     }
 
     pub(crate) fn hear(&mut self, world: &mut World, me: usize, op: usize, heard: Heard) {
@@ -241,7 +258,7 @@ impl Worker {
                 None => {
                     let question = world.ops[op].question.clone();
                     if matches!(&question, Question::Lease { request_id: Some(_), .. }) {
-                        self.again = Some((question, None));
+                        self.again = Some(question);
                     }
                 }
                 Some(_) => self.patient_until = world.now + self.rng.range(100 * MS, SECOND),

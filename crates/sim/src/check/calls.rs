@@ -104,9 +104,9 @@ impl Look<'_> {
         let Some(task) = task else {
             return Err(Violation::new("T1", format!("task {id} was acknowledged and is not there")));
         };
-        self.ensure(task.payload == asked.payload && task.queue == asked.queue, "T15", || {
-            format!("task {id} is not what was submitted")
-        })?;
+        let same =
+            task.payload == asked.payload && task.queue == asked.queue && task.priority == asked.priority;
+        self.ensure(same, "T15", || format!("task {id} is not what was submitted"))?;
         match seen {
             Seen::First => self.ensure(id.0 > self.call.durable_before.0, "T13", || {
                 format!("task {id} was there before it was submitted")

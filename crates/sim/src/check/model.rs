@@ -11,6 +11,9 @@ use crate::check::Violation;
 use crate::history::Entry;
 use crate::seen::{Seen, Sight};
 
+/// Milliseconds that a key is kept after the end of its task.
+const KEY_KEPT_MS: u64 = 86_400_000;
+
 /// What a task is at one place of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Is {
@@ -43,6 +46,7 @@ pub(super) struct Task {
     pub(super) ended: BTreeMap<LeaseId, (Position, AttemptEnd)>,
     pub(super) result: Option<Json>,
     key_until: Option<Timestamp>,
+    ended_at: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -118,8 +122,10 @@ pub(super) fn walk(log: &[Entry], seen: &mut Seen) -> Result<Model, Violation> {
             ));
         }
         (model.position, model.at) = (entry.position, entry.at);
+        let position = entry.position;
         model.times.push((entry.position, entry.at));
         model.take(&entry.event, seen)?;
+        model.note_endings(position, &entry.event);
     }
     Ok(model)
 }
@@ -172,6 +178,7 @@ impl Model {
                     ended: BTreeMap::new(),
                     result: None,
                     key_until: None,
+                    ended_at: Timestamp(0),
                 };
                 self.tasks.insert(id, task);
             }
@@ -327,10 +334,13 @@ impl Model {
             }
             Event::TaskPurged(event) => {
                 for purge in &event.tasks {
-                    let position = self.position;
+                    let (position, at) = (self.position, self.at);
                     let task = self.task(purge.task)?;
                     let ended = matches!(task.is(), Is::Completed | Is::Failed | Is::Cancelled);
                     ensure(ended, "T4", || format!("task {} had not ended when it was purged", purge.task))?;
+                    let kept_until = Timestamp(task.ended_at.0 + KEY_KEPT_MS);
+                    let kept = task.key.is_none() || kept_until <= at || purge.key_until >= Some(kept_until);
+                    ensure(kept, "T7", || format!("the key of task {} is forgotten too early", purge.task))?;
                     task.key_until = purge.key_until;
                     task.was.push((position, Is::Purged));
                     seen.add(Sight::Purged);
@@ -338,6 +348,32 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// Notes down when a task came to an end.
+    fn note_endings(&mut self, position: Position, event: &Event) {
+        let id = match event {
+            Event::LeaseReleased(event) => event.task,
+            Event::LeaseExpired(event) => event.task,
+            Event::TaskCompleted(event) => event.task,
+            Event::TaskFailed(event) => event.task,
+            Event::TaskCancelled(event) => event.task,
+            Event::TaskExpired(event) => event.task,
+            Event::TermStarted(_)
+            | Event::FormatRaised(_)
+            | Event::TaskCreated(_)
+            | Event::LeaseGranted(_)
+            | Event::LeaseExtended(_)
+            | Event::CancelRequested(_)
+            | Event::TaskRetried(_)
+            | Event::TaskPurged(_) => return,
+        };
+        let at = self.at;
+        if let Some(task) = self.tasks.get_mut(&id)
+            && task.was.last().is_some_and(|(from, _)| *from == position)
+        {
+            task.ended_at = at;
+        }
     }
 
     fn task(&mut self, id: TaskId) -> Result<&mut Task, Violation> {
@@ -376,6 +412,9 @@ impl Model {
         })?;
         ensure(task.not_before <= at, "T10", || format!("task {id} is granted before its time"))?;
         ensure(task.charged < task.max_attempts, "T9", || format!("task {id} has no attempt left"))?;
+        ensure(task.ttl_at.is_none_or(|ttl_at| at < ttl_at), "T10", || {
+            format!("task {id} has outlived its ttl")
+        })?;
         let (queue, priority, created) = (task.queue.clone(), task.priority, task.created);
         let first = self.tasks.iter().find(|(_, other)| {
             let eligible = other.is() == Is::Waiting && other.not_before <= at && other.queue == queue;
