@@ -21,7 +21,7 @@ use self::record::{CHUNK_BYTES_MAX, FILE_HEADER_BYTES, Record};
 pub use self::scan::LogRecovery;
 use super::names;
 use crate::disk::{self, Disk, DiskLock, Lock};
-use crate::fault::{damaged, flawed, invalid, io_error, stopped};
+use crate::fault::{flawed, invalid, io_error, stopped};
 use crate::{Cause, Error, LogChunk, Logged, Logs};
 
 /// Bounds how much is written anew at once, and how many files are open for a given amount of output.
@@ -61,7 +61,8 @@ impl FileLogs {
     /// Opens the logs in a folder and reads where every chunk is.
     ///
     /// # Errors
-    /// `InUse`, `UnknownFormat`, and whatever the disk says.
+    /// `InUse`, `UnknownFormat`, and whatever the disk says about the folder. A file that cannot be read is
+    /// left out.
     pub fn open(disk: Arc<dyn Disk>) -> Result<Self, Error> {
         Self::open_with(disk, FILE_BYTES_MAX)
     }
@@ -91,7 +92,9 @@ impl FileLogs {
             recovery,
             _lock: lock,
         };
-        logs.compact()?;
+        if let Err(error) = logs.compact() {
+            tracing::warn!(%error, "room of deleted task logs is given back with a later deletion");
+        }
         Ok(logs)
     }
 
@@ -109,7 +112,7 @@ impl FileLogs {
     ) -> Result<(MutexGuard<'a, State>, Stored), Error> {
         let bytes = record.frame_bytes() as u64;
         let full = |state: &State| {
-            state.index.last().is_none_or(|file| {
+            state.index.growing().is_none_or(|file| {
                 file.size > FILE_HEADER_BYTES as u64 && file.size + bytes > self.file_bytes
             })
         };
@@ -188,16 +191,9 @@ impl FileLogs {
     }
 
     fn read_chunk(&self, place: Place, file: &index::LogFile) -> Result<LogChunk, Error> {
-        let mut bytes = vec![0; record::frame_bytes(place.len as usize)];
-        let failed = |error| io_error(&*self.disk, READ, &file.name, error);
-        let read = file.file.read_at(&mut bytes, place.at).map_err(failed)?;
-        if read < bytes.len() {
-            return Err(damaged(&*self.disk, READ, &file.name, place.at, "the file ends inside a record"));
-        }
         let flaw = |flaw| flawed(&*self.disk, READ, &file.name, place.at, flaw);
-        let header = record::decode(&bytes, file.seed).map_err(flaw)?;
-        let body = header.body(&bytes, file.seed).map_err(flaw)?;
-        Ok(LogChunk { lease: place.lease, offset: place.offset, bytes: body.to_vec() })
+        let (_, bytes) = file.record(place.at, place.len).map_err(flaw)?;
+        Ok(LogChunk { lease: place.lease, offset: place.offset, bytes })
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId};
 
-use super::record;
+use super::record::{self, Header};
 use crate::disk::DiskFile;
+use crate::file::layout::Flaw;
 
 /// Where one chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +47,23 @@ pub(super) struct LogFile {
     pub(super) live: u64,
     /// Where its tombstones are, and how long their bodies are.
     pub(super) tombstones: Vec<(u64, u32)>,
-    /// Something needed in it cannot be read: it stays as it is.
+    /// Something in it cannot be read: it stays as it is.
     pub(super) damaged: bool,
 }
 
 impl LogFile {
+    /// The record at a place, with a body of so many bytes. What the disk does not give is damaged.
+    pub(super) fn record(&self, at: u64, len: u32) -> Result<(Header, Vec<u8>), Flaw> {
+        let mut bytes = vec![0; record::frame_bytes(len as usize)];
+        let failed = |error| Flaw::Damaged(format!("it cannot be read: {error}"));
+        if self.file.read_at(&mut bytes, at).map_err(failed)? < bytes.len() {
+            return Err(Flaw::Damaged("the file ends inside a record".to_owned()));
+        }
+        let header = record::decode(&bytes, self.seed)?;
+        let body = header.body(&bytes, self.seed)?.to_vec();
+        Ok((header, body))
+    }
+
     pub(super) fn tombstone_bytes(&self) -> u64 {
         self.tombstones.iter().map(|(_, len)| record::frame_bytes(*len as usize) as u64).sum()
     }
@@ -69,6 +82,8 @@ pub(super) struct Index {
     files: BTreeMap<u32, LogFile>,
     /// The highest number that any file ever had.
     highest: u32,
+    /// The oldest file that the disk did not give this time. The next start may find it.
+    missing: Option<u32>,
 }
 
 impl Index {
@@ -135,6 +150,16 @@ impl Index {
         self.highest = self.highest.max(number);
     }
 
+    /// A file cannot be read this time.
+    pub(super) fn miss_file(&mut self, number: u32) {
+        self.missing = Some(self.missing.map_or(number, |oldest| oldest.min(number)));
+    }
+
+    /// Whether there is no file before this one, not even one that cannot be read this time.
+    pub(super) fn is_oldest(&self, number: u32) -> bool {
+        self.files.keys().next() == Some(&number) && self.missing.is_none_or(|missing| number < missing)
+    }
+
     pub(super) fn add_file(&mut self, file: LogFile) {
         self.take_number(file.number);
         self.files.insert(file.number, file);
@@ -158,6 +183,12 @@ impl Index {
 
     pub(super) fn last_mut(&mut self) -> Option<&mut LogFile> {
         self.files.values_mut().next_back()
+    }
+
+    /// The file that the next record goes to. It is never one with a newer one behind it, even if that cannot
+    /// be read, nor one whose end is not known.
+    pub(super) fn growing(&self) -> Option<&LogFile> {
+        self.last().filter(|file| file.number == self.highest && !file.damaged)
     }
 
     pub(super) fn next_number(&self) -> u32 {
