@@ -172,7 +172,8 @@ pub trait SnapshotReader: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logged {
     Stored,
-    /// This (task, lease, offset) was there before; nothing was written.
+    /// This (task, lease, offset) was there before, and is there as it was. Only if that was damaged, what
+    /// came now took its place.
     Existed,
 }
 

@@ -37,6 +37,19 @@ mod logs {
         chunks.iter().map(|chunk| chunk.offset).collect()
     }
 
+    /// The chunks of a task that can be read, one by one.
+    fn readable(logs: &FileLogs, task: u64) -> Vec<LogChunk> {
+        let mut found = Vec::new();
+        for skip in 0.. {
+            match logs.read(TaskId(task), skip, 0) {
+                Ok(chunks) if chunks.is_empty() => break,
+                Ok(chunks) => found.extend(chunks),
+                Err(error) => assert!(matches!(error.source, Cause::Damaged { .. }), "{error}"),
+            }
+        }
+        found
+    }
+
     fn files(disk: &SimDisk) -> Vec<String> {
         disk.list().unwrap().into_iter().filter(|name| name.ends_with(".chunks")).collect()
     }
@@ -284,14 +297,11 @@ mod logs {
                 let copy = disk.copy();
                 copy.rot(&name, bit / 8, 1 << (bit % 8));
                 let logs = open(&copy);
-                match logs.read(TaskId(1), 0, ALL) {
-                    Ok(chunks) => {
-                        assert_eq!(chunks.len(), 17, "{name} bit {bit}");
-                        assert!(logs.recovery().damaged + logs.recovery().cut_bytes > 0);
-                        assert!(chunks.iter().all(|chunk| chunk.bytes == text(1, chunk.offset)));
-                    }
-                    Err(error) => assert!(matches!(error.source, Cause::Damaged { .. }), "{error}"),
-                }
+                let chunks = readable(&logs, 1);
+                assert_eq!(chunks.len(), 17, "{name} bit {bit}");
+                assert!(chunks.iter().all(|chunk| chunk.bytes == text(1, chunk.offset)));
+                let noticed = logs.recovery().damaged + logs.recovery().cut_bytes > 0;
+                assert!(noticed || logs.read(TaskId(1), 0, ALL).is_err(), "{name} bit {bit}");
             }
         }
     }
@@ -410,12 +420,12 @@ mod logs {
         for worn in [100_000, 150_000, 65_536 + 32] {
             let copy = disk.copy();
             copy.fail_reads(&name, worn..worn + 1);
-            let found = open(&copy).read(TaskId(1), 0, ALL).unwrap().len();
+            let found = readable(&open(&copy), 1).len();
             assert!((194..200).contains(&found), "{found} of 200 are left with a worn place at {worn}");
         }
         // A file that is worn all over must not keep a start waiting.
         disk.fail_reads(&name, 10_000..u64::MAX);
-        assert_eq!(open(&disk).read(TaskId(1), 0, ALL).unwrap().len(), 7);
+        assert_eq!(readable(&open(&disk), 1).len(), 8);
     }
 
     #[test]
@@ -486,6 +496,114 @@ mod logs {
         let logs = open(&disk);
         assert_eq!(offsets(&logs, 1), (0..20).collect::<Vec<_>>());
         assert_eq!(offsets(&logs, 2), [0]);
+    }
+
+    /// A disk on which the body of a chunk of task 1 was torn, in front of a chunk that is whole.
+    fn torn(seed: u64) -> SimDisk {
+        let disk = SimDisk::new(seed);
+        let logs = open(&disk);
+        append(&logs, 1, 0).unwrap();
+        append(&logs, 1, 1).unwrap();
+        append(&logs, 2, 0).unwrap();
+        drop(logs);
+        disk.rot(&files(&disk)[0], 32 + 64 + 48, 1);
+        disk
+    }
+
+    fn fill_a_file(logs: &FileLogs, task: u64) {
+        for offset in 0..9 {
+            append(logs, task, offset).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_torn_chunk_never_hides_the_good_one_that_was_sent_again() {
+        /// What happens, one after the other, before the chunk is sent again or after it.
+        const STEPS: u32 = 5;
+        for (when, what) in (0..=STEPS).flat_map(|when| (0..1 << STEPS).map(move |what| (when, what))) {
+            let disk = torn(17);
+            let mut logs = Some(open(&disk));
+            let mut sent = false;
+            for step in 0..=STEPS {
+                if step == when {
+                    append(logs.as_ref().unwrap(), 1, 1).unwrap();
+                    sent = true;
+                }
+                if sent {
+                    assert_eq!(offsets(logs.as_ref().unwrap(), 1), [0, 1], "{when} {what:b} {step}");
+                }
+                match what >> step & 1 {
+                    0 => fill_a_file(logs.as_ref().unwrap(), 10 + u64::from(step)),
+                    _ => {
+                        drop(logs.take());
+                        logs = Some(open(&disk));
+                    }
+                }
+            }
+            let logs = logs.unwrap();
+            assert_eq!(append(&logs, 1, 1).unwrap(), Logged::Existed);
+            assert_eq!(append(&logs, 1, 2).unwrap(), Logged::Stored);
+            assert_eq!(offsets(&logs, 1), [0, 1, 2]);
+            logs.delete(&[TaskId(1)]).unwrap();
+            drop(logs);
+            assert!(offsets(&open(&disk), 1).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_rotted_is_mended_when_it_is_sent_again() {
+        let (disk, names) = three_files(18);
+        let logs = open(&disk);
+        disk.rot(&names[0], 32 + 2 * 64 + 48, 1);
+        assert_eq!(append(&logs, 1, 2).unwrap(), Logged::Existed);
+        assert_eq!(offsets(&logs, 1), (0..20).collect::<Vec<_>>());
+        drop(logs);
+        let logs = open(&disk.crash(&mut || false));
+        assert_eq!(offsets(&logs, 1), (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_several_copies_of_a_chunk_the_first_whole_one_counts() {
+        let (disk, _) = three_files(19);
+        let wanted = text(1, 0);
+        for round in 0..3 {
+            let logs = open(&disk);
+            assert_eq!(offsets(&logs, 1), (0..20).collect::<Vec<_>>(), "round {round}");
+            for name in files(&disk) {
+                let bytes = disk.bytes(&name).unwrap();
+                let copy = bytes.windows(wanted.len()).position(|bytes| bytes == wanted);
+                copy.into_iter().for_each(|at| disk.rot(&name, at, 1));
+            }
+            append(&logs, 1, 0).unwrap();
+            fill_a_file(&logs, 10 + round);
+        }
+        let logs = open(&disk);
+        assert_eq!(offsets(&logs, 1), (0..20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_torn_chunk_at_the_end_is_cut_off() {
+        let disk = torn(20);
+        disk.rot(&files(&disk)[0], 32 + 2 * 64 + 48, 1);
+        let logs = open(&disk);
+        assert_eq!((logs.recovery().damaged, logs.recovery().cut_bytes), (0, 128));
+        assert_eq!(offsets(&logs, 1), [0]);
+        assert_eq!(append(&logs, 1, 1).unwrap(), Logged::Stored);
+    }
+
+    #[test]
+    fn a_deleted_task_of_which_only_a_torn_chunk_was_left_does_not_come_back() {
+        let disk = SimDisk::new(21);
+        let logs = open(&disk);
+        append(&logs, 1, 0).unwrap();
+        append(&logs, 2, 0).unwrap();
+        drop(logs);
+        disk.rot(&files(&disk)[0], 32 + 48, 1);
+        let logs = open(&disk);
+        logs.delete(&[TaskId(1)]).unwrap();
+        fill_a_file(&logs, 3);
+        drop(logs);
+        assert!(!open(&disk).tasks().contains(&TaskId(1)));
     }
 
     #[test]

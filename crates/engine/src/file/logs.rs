@@ -110,6 +110,9 @@ impl FileLogs {
         mut state: MutexGuard<'a, State>,
         record: Record<'_>,
     ) -> Result<(MutexGuard<'a, State>, Stored), Error> {
+        if state.stopped {
+            return Err(stopped(WRITE));
+        }
         let bytes = record.frame_bytes() as u64;
         let full = |state: &State| {
             state.index.growing().is_none_or(|file| {
@@ -203,15 +206,16 @@ impl Logs for FileLogs {
             let why = format!("a chunk of {} bytes; the most is {CHUNK_BYTES_MAX}", bytes.len());
             return Err(invalid(WRITE, why));
         }
-        let state = self.state();
-        if state.stopped {
-            return Err(stopped(WRITE));
-        }
-        if state.index.has(task, lease, offset) {
+        let mut state = self.state();
+        let there = state.index.place(task, lease, offset);
+        if let Some(place) = there {
+            let file = state.index.file(place.file).clone();
             drop(self.commit(state)?);
-            return Ok(Logged::Existed);
-        }
-        if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
+            if file.record(place.at, place.len).is_ok() {
+                return Ok(Logged::Existed);
+            }
+            state = self.state();
+        } else if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
             return Err(invalid(
                 WRITE,
                 format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are"),
@@ -219,16 +223,23 @@ impl Logs for FileLogs {
         }
         let record = Record::Chunk { task, lease, offset, bytes };
         let (mut state, end) = self.write(state, record)?;
-        if state.index.has(task, lease, offset) {
-            // Waiting for a new file lets others in. A record twice does no harm: the first one counts.
-            drop(self.commit(state)?);
-            return Ok(Logged::Existed);
-        }
         let len = u32::try_from(bytes.len()).expect("a chunk is at most CHUNK_BYTES_MAX long");
         let at = end.at - record.frame_bytes() as u64;
-        state.index.add(task, Place { lease, offset, file: end.file, at, len });
+        let place = Place { lease, offset, file: end.file, at, len };
+        let logged = match state.index.place(task, lease, offset) {
+            None => {
+                state.index.add(task, place);
+                Logged::Stored
+            }
+            Some(flawed) if there == Some(flawed) => {
+                state.index.replace(task, flawed, place);
+                Logged::Existed
+            }
+            // Waiting lets others in. A record twice does no harm: the first whole one counts.
+            Some(_) => Logged::Existed,
+        };
         drop(self.commit(state)?);
-        Ok(Logged::Stored)
+        Ok(logged)
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {

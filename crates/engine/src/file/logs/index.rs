@@ -1,6 +1,6 @@
 //! Where every live chunk is, and how much of every file is alive.
 //!
-//! **Invariant:** the chunks of a task are listed in the order in which they stand in the files.
+//! **Invariant:** the chunks of a task are listed in the order in which they were first stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -91,10 +91,10 @@ impl Index {
         self.tasks.keys().copied()
     }
 
-    pub(super) fn has(&self, task: TaskId, lease: LeaseId, offset: u64) -> bool {
-        let Some(log) = self.tasks.get(&task) else { return false };
-        log.highest.get(&lease).is_some_and(|highest| *highest >= offset)
-            && log.places.iter().any(|place| place.lease == lease && place.offset == offset)
+    pub(super) fn place(&self, task: TaskId, lease: LeaseId, offset: u64) -> Option<Place> {
+        let log = self.tasks.get(&task)?;
+        log.highest.get(&lease).filter(|highest| **highest >= offset)?;
+        log.places.iter().find(|place| place.lease == lease && place.offset == offset).copied()
     }
 
     pub(super) fn chunks(&self, task: TaskId) -> &[Place] {
@@ -106,6 +106,15 @@ impl Index {
         let highest = log.highest.entry(place.lease).or_default();
         *highest = place.offset.max(*highest);
         log.places.push(place);
+        self.file_mut(place.file).live += place.bytes();
+    }
+
+    /// Puts another record in place of one that cannot be read.
+    pub(super) fn replace(&mut self, task: TaskId, flawed: Place, place: Place) {
+        let log = self.tasks.get_mut(&task).expect("a flawed record has its place in a task");
+        let found = log.places.iter_mut().find(|place| **place == flawed);
+        *found.expect("a flawed record has its place in a task") = place;
+        self.file_mut(flawed.file).live -= flawed.bytes();
         self.file_mut(place.file).live += place.bytes();
     }
 
@@ -126,6 +135,10 @@ impl Index {
     pub(super) fn live_in(&self, file: u32) -> Vec<(u64, u32)> {
         let all = self.tasks.values().flat_map(|log| &log.places);
         all.filter(|place| place.file == file).map(|place| (place.at, place.len)).collect()
+    }
+
+    pub(super) fn set_size(&mut self, number: u32, size: u64) {
+        self.file_mut(number).size = size;
     }
 
     pub(super) fn set_damaged(&mut self, number: u32) {

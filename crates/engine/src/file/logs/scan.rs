@@ -1,7 +1,8 @@
 //! Finding the chunks again when the logs are opened, and beginning new files.
 //!
 //! In the newest file every record is checked whole, since its end may be torn. In older files, which were
-//! durable before the next one began, only headers are read; bodies are checked when somebody reads them.
+//! durable before the next one began, only headers are read; bodies are checked when somebody reads them, and
+//! when a record comes a second time: a flawed one must not hide the one that was sent in its place.
 //!
 //! **Invariant:** output is not truth: what is damaged or cannot be read is left out and reported, and never
 //! keeps a node from starting. A file in an unknown format does.
@@ -32,7 +33,7 @@ pub struct LogRecovery {
     pub chunks: u64,
     /// Bytes at the end of the newest file that were cut off, as no record in them was whole.
     pub cut_bytes: u64,
-    /// Places at which records could not be read and were left out.
+    /// Places at which records could not be read.
     pub damaged: u64,
 }
 
@@ -146,43 +147,55 @@ impl Scan<'_> {
         let file = Arc::clone(&index.file(self.number).file);
         let mut window = Window::new(&*file);
         let mut at = FILE_HEADER_BYTES as u64;
+        // Where the last whole record ends, and what is flawed behind it.
+        let (mut end, mut behind) = (at, Vec::new());
         while at < self.size {
             match self.record(&mut window, at)? {
                 Found::Whole(header, tasks) => {
-                    let end = at + header.frame_bytes() as u64;
+                    self.keep(index, recovery, &mut behind);
                     self.note(index, recovery, at, header, &tasks);
-                    at = end;
+                    at += header.frame_bytes() as u64;
+                    end = at;
                 }
                 Found::Flawed(header) => {
-                    let end = at + header.frame_bytes() as u64;
-                    self.report(recovery, at);
-                    at = end.min(self.size);
+                    behind.push((at, Some(header)));
+                    at += header.frame_bytes() as u64;
                 }
-                Found::Nothing { look } => match self.next_record(&mut window, look)? {
-                    Some(next) => {
-                        self.report(recovery, at);
-                        at = next;
-                    }
-                    None if self.newest && window.failures == 0 => break,
-                    None => {
-                        self.report(recovery, at);
-                        break;
-                    }
-                },
-            }
-            if let Some(last) = index.last_mut() {
-                last.size = at;
+                Found::Nothing { look } => {
+                    behind.push((at, None));
+                    at = self.next_record(&mut window, look)?.unwrap_or(self.size);
+                }
             }
         }
         // Of a file that cannot be read as a whole nobody knows where it ends, or what it would hold.
-        if window.failures > 0 || !self.cut(&*file, at, recovery) {
+        let readable = window.failures == 0;
+        if !(self.newest && readable) {
+            self.keep(index, recovery, &mut behind);
+            end = self.size;
+        }
+        index.set_size(self.number, end);
+        if !(readable && self.cut(&*file, end, recovery)) {
             index.set_damaged(self.number);
         }
         Ok(())
     }
 
+    /// Reports what is flawed and is not cut off. A record of which the header is whole has its place all the
+    /// same: its task can be deleted, and it is known what is missing.
+    fn keep(&self, index: &mut Index, recovery: &mut LogRecovery, flawed: &mut Vec<(u64, Option<Header>)>) {
+        for (at, header) in flawed.drain(..) {
+            self.report(recovery, at);
+            match header {
+                Some(header @ Header { kind: Kind::Chunk { .. }, .. }) => {
+                    self.note(index, recovery, at, header, &[]);
+                }
+                Some(Header { kind: Kind::Tombstone, .. }) | None => {}
+            }
+        }
+    }
+
     fn report(&self, recovery: &mut LogRecovery, at: u64) {
-        tracing::warn!(file = self.name, offset = at, "task log records cannot be read and are left out");
+        tracing::warn!(file = self.name, offset = at, "task log records cannot be read");
         recovery.damaged += 1;
     }
 
@@ -223,9 +236,17 @@ impl Scan<'_> {
         let len = u32::try_from(header.len).expect("a body is at most CHUNK_BYTES_MAX long");
         match header.kind {
             Kind::Chunk { task, lease, offset } => {
-                if !index.has(task, lease, offset) {
-                    index.add(task, Place { lease, offset, file: self.number, at, len });
-                    recovery.chunks += 1;
+                let place = Place { lease, offset, file: self.number, at, len };
+                match index.place(task, lease, offset) {
+                    None => {
+                        index.add(task, place);
+                        recovery.chunks += 1;
+                    }
+                    // It was sent again, since what was stored of it first is not whole; or there was a race.
+                    Some(first) if index.file(first.file).record(first.at, first.len).is_err() => {
+                        index.replace(task, first, place);
+                    }
+                    Some(_) => {}
                 }
             }
             Kind::Tombstone => index.bury(dead, at, len),
@@ -243,8 +264,8 @@ impl Scan<'_> {
         Ok(None)
     }
 
-    /// Cuts off what is behind the last record of the newest file, since the next one goes there. Answers
-    /// whether it may.
+    /// Cuts off what is behind the last whole record of the newest file, since the next one goes there.
+    /// Answers whether it may.
     fn cut(&self, file: &dyn DiskFile, at: u64, recovery: &mut LogRecovery) -> bool {
         if !self.newest || at == self.size {
             return true;
