@@ -115,7 +115,7 @@ impl TaskLogs {
         }
     }
 
-    /// Adds lines of an attempt, unless they are a repeat; drops what is beyond the cap, and says so.
+    /// Adds those lines of an attempt that are not a repeat; drops what is beyond the cap, and says so.
     pub(crate) async fn append(
         &self,
         task: TaskId,
@@ -130,11 +130,16 @@ impl TaskLogs {
         let log = self.task(task);
         let mut guard = Arc::clone(&log.counted).lock_owned().await;
         let counted = self.counted(task, &mut guard).await?;
-        let LogAppend { lease_id: lease, lines, offset } = body;
+        let LogAppend { lease_id: lease, mut lines, offset } = body;
         let sent = counted.sent(lease);
-        let offset = offset.unwrap_or(sent);
+        let mut offset = offset.unwrap_or(sent);
         if offset < sent {
-            return Ok(LogAppended { next: sent, dropped: 0 });
+            let known = usize::try_from(sent - offset).unwrap_or(usize::MAX);
+            if known >= lines.len() {
+                return Ok(LogAppended { next: sent, dropped: 0 });
+            }
+            lines.drain(..known);
+            offset = sent;
         }
         // Past the cap most of what was sent left no trace, so a later count does not know of it. A hole there
         // does no harm: the lines are dropped anyway.

@@ -88,6 +88,33 @@ async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number
 }
 
 #[tokio::test]
+async fn a_repeat_that_goes_on_beyond_what_was_sent_stores_what_is_new_in_it() {
+    let node = start(Options { log_task_bytes: 20, ..Options::default() });
+    let job = leased(&node).await;
+    append(&node, &job, 0, &["zero", "one"]).await.unwrap();
+    for (offset, lines, next) in [
+        (0, &["zero", "one", "two"][..], 3),
+        (2, &["two", "three"], 4),
+        (1, &["one", "two", "three"], 4),
+        (4, &["four"], 5),
+        (0, &[], 5),
+    ] {
+        let added = append(&node, &job, offset, lines).await.unwrap();
+        assert_eq!((added.next, added.dropped), (next, 0), "{lines:?} from {offset} on");
+    }
+    assert_eq!(texts(&read(&node, &job, 0).await, 0), ["zero", "one", "two", "three", "four"]);
+    assert_eq!(node.stats().log_lines.get(), 5);
+
+    // Past the cap only what is new is dropped and counted.
+    let added = append(&node, &job, 3, &["three", "four", "five", "six"]).await.unwrap();
+    assert_eq!((added.next, added.dropped), (7, 2));
+    let added = append(&node, &job, 5, &["five", "six", "seven"]).await.unwrap();
+    assert_eq!((added.next, added.dropped), (8, 1));
+    assert_eq!(read(&node, &job, 0).await.dropped, 3);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_page_skips_and_repeats_no_line_while_more_of_them_come() {
     let node = start(Options::default());
     let job = leased(&node).await;
