@@ -252,7 +252,19 @@ impl Logs for FileLogs {
             files.entry(place.file).or_insert_with(|| state.index.file(place.file).clone());
         }
         drop(state);
-        wanted.iter().map(|place| self.read_chunk(*place, &files[&place.file])).collect()
+        let mut chunks = Vec::with_capacity(wanted.len());
+        for place in wanted {
+            match self.read_chunk(place, &files[&place.file]) {
+                Ok(chunk) => chunks.push(chunk),
+                Err(error) if chunks.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.recovery.damaged == 0 && self.recovery.cut_bytes == 0
     }
 
     fn tasks(&self) -> Vec<TaskId> {
