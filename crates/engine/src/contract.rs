@@ -172,7 +172,8 @@ pub trait SnapshotReader: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logged {
     Stored,
-    /// This (task, lease, offset) was there before; nothing was written.
+    /// This (task, lease, offset) was there before, and is there as it was. Only if that was damaged, what
+    /// came now took its place.
     Existed,
 }
 
@@ -194,11 +195,18 @@ pub trait Logs: Send + Sync {
     fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error>;
 
     /// The chunks of a task in the order in which they were stored, from the `skip`-th on, as many as fit
-    /// `limit_bytes`, but at least one.
+    /// `limit_bytes`, but at least one; none from a damaged one on.
     ///
     /// # Errors
-    /// Damage, and whatever keeps the engine from reading.
+    /// `Damaged` if the first of them is: the next one can be asked for all the same. And whatever keeps the
+    /// engine from reading.
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error>;
+
+    /// Whether all that was ever stored has its place. If not, chunks may be missing without a trace: what
+    /// names them is damaged.
+    fn is_whole(&self) -> bool {
+        true
+    }
 
     /// The tasks that have lines, in any order: after a crash some of them may not be known any more.
     fn tasks(&self) -> Vec<TaskId>;

@@ -1,8 +1,10 @@
 //! The output of tasks: numbered lines over an engine's chunks, with caps per line and per task.
 
+mod count;
 mod store;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minicbor::{Decode, Encode};
@@ -10,9 +12,10 @@ use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
-use orchestrix_engine::{LogChunk, Logged, Logs};
+use orchestrix_engine::{Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
 use self::store::Store;
 use crate::clock::Clock;
 use crate::options::Options;
@@ -21,11 +24,8 @@ use crate::stats::Stats;
 
 /// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
 const TASKS_KEPT: usize = 10_000;
-/// Chunks with lines of a task. An engine takes more: the rest is for the marks about dropped lines, one for
-/// each doubling of a number.
-const LINE_CHUNKS_MAX: usize = TASK_CHUNKS_MAX - u64::BITS as usize;
-/// Bytes of chunks read for one page, plus at most one chunk.
-const PAGE_BYTES: usize = 1 << 20;
+/// What is read in place of lines that were stored, but are not there any more.
+const MISSING: &str = "lines are missing here: a part of the output of this task is damaged";
 
 /// All output of all tasks.
 pub(crate) struct TaskLogs {
@@ -49,18 +49,6 @@ struct TaskLog {
     /// `None` until somebody needed it. Held while lines are added, so that they stay in order.
     counted: Arc<AsyncMutex<Option<Counted>>>,
     lines: watch::Sender<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Counted {
-    /// Stored lines after each chunk.
-    lines: Vec<u64>,
-    bytes: u64,
-    dropped: u64,
-    /// The last number of dropped lines that was stored.
-    told: u64,
-    /// Lines sent so far by each lease, dropped ones included.
-    sent: BTreeMap<LeaseId, u64>,
 }
 
 /// One chunk, as the engine stores it.
@@ -115,7 +103,7 @@ impl TaskLogs {
         }
     }
 
-    /// Adds lines of an attempt, unless they are a repeat; drops what is beyond the cap, and says so.
+    /// Adds those lines of an attempt that are not a repeat; drops what is beyond the cap, and says so.
     pub(crate) async fn append(
         &self,
         task: TaskId,
@@ -130,17 +118,23 @@ impl TaskLogs {
         let log = self.task(task);
         let mut guard = Arc::clone(&log.counted).lock_owned().await;
         let counted = self.counted(task, &mut guard).await?;
-        let LogAppend { lease_id: lease, lines, offset } = body;
+        let LogAppend { lease_id: lease, mut lines, offset } = body;
         let sent = counted.sent(lease);
-        let offset = offset.unwrap_or(sent);
+        let mut offset = offset.unwrap_or_else(|| counted.next_offset(lease));
         if offset < sent {
-            return Ok(LogAppended { next: sent, dropped: 0 });
+            let known = usize::try_from(sent - offset).unwrap_or(usize::MAX);
+            if known >= lines.len() {
+                return Ok(LogAppended { next: sent, dropped: 0 });
+            }
+            lines.drain(..known);
+            offset = sent;
         }
-        // Past the cap most of what was sent left no trace, so a later count does not know of it. A hole there
-        // does no harm: the lines are dropped anyway.
-        if offset > sent && !counted.is_full() {
+        if !counted.may_follow(lease, offset) {
             let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
             return Err(Refusal::Invalid { field: "offset", problem }.into());
+        }
+        if lines.is_empty() {
+            return Ok(LogAppended { next: sent, dropped: 0 });
         }
         let chunk = self.chunk(counted, attempt, lines);
         let addition = Addition { lease, offset, dropped: chunk.dropped - counted.dropped, chunk };
@@ -168,16 +162,15 @@ impl TaskLogs {
             self.counted(task, &mut guard).await?.clone()
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
-        let mut chunk = counted.lines.partition_point(|lines| *lines <= offset);
-        while page.lines.len() < limit && chunk < counted.lines.len() {
-            let chunks = self.store.call(move |engine| engine.read(task, chunk, PAGE_BYTES)).await?;
+        let mut chunk = counted.chunk_of(offset);
+        while page.lines.len() < limit && chunk < counted.chunks() {
+            let chunks = self.store.call(move |engine| count::read(engine, task, chunk)).await?;
             if chunks.is_empty() {
                 break;
             }
             // What came after the count belongs to the next page: its lines have no numbers here.
-            for stored in chunks.iter().take(counted.lines.len() - chunk) {
-                let first = if chunk == 0 { 0 } else { counted.lines[chunk - 1] };
-                add_lines(&mut page, stored, first, limit, attempt)?;
+            for stored in chunks.into_iter().take(counted.chunks() - chunk) {
+                add_lines(&mut page, &counted, chunk, stored.map(|stored| stored.chunk), limit, attempt);
                 chunk += 1;
             }
         }
@@ -222,7 +215,8 @@ impl TaskLogs {
         counted: &'a mut Option<Counted>,
     ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
-            *counted = Some(self.store.call(move |engine| count(engine, task)).await?);
+            let now = self.now();
+            *counted = Some(self.store.call(move |engine| count(engine, task, now)).await?);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }
@@ -246,18 +240,21 @@ impl TaskLogs {
         // marks of a flood stay few.
         let due = dropped > 0 && (counted.told == 0 || all >= counted.told * 2);
         // Lines may stand where marks should, in output that was not stored under this cap.
-        if due && counted.lines.len() < TASK_CHUNKS_MAX {
+        if due && counted.chunks() < TASK_CHUNKS_MAX {
             let (cap, unit) = self.cap(counted);
             let text = format!("{all} lines were dropped: the output of this task has reached {cap} {unit}");
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
-        let at = Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX));
-        Chunk { attempt, at, lines: kept, dropped: all, sent }
+        Chunk { attempt, at: self.now(), lines: kept, dropped: all, sent }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.clock.wall().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// What keeps lines out, in words for people.
     fn cap(&self, counted: &Counted) -> (u64, &'static str) {
-        if counted.lines.len() >= LINE_CHUNKS_MAX {
+        if counted.chunks() >= LINE_CHUNKS_MAX {
             (LINE_CHUNKS_MAX as u64, "parts")
         } else {
             (self.task_bytes, "bytes")
@@ -288,9 +285,13 @@ impl Addition {
             }
             Logged::Existed => {
                 *counted = None;
-                let counted = counted.insert(count(engine, task)?);
+                let counted = counted.insert(count(engine, task, self.chunk.at)?);
                 log.lines.send_replace(counted.total());
-                Ok(LogAppended { next: counted.sent(self.lease), dropped: 0 })
+                let next = counted.sent(self.lease);
+                if next < self.offset.saturating_add(self.chunk.sent) {
+                    return Err(taken(task));
+                }
+                Ok(LogAppended { next, dropped: 0 })
             }
         }
     }
@@ -304,70 +305,42 @@ impl Addition {
     }
 }
 
-impl Counted {
-    fn total(&self) -> u64 {
-        self.lines.last().copied().unwrap_or(0)
-    }
-
-    fn sent(&self, lease: LeaseId) -> u64 {
-        self.sent.get(&lease).copied().unwrap_or(0)
-    }
-
-    /// Nothing but marks is stored any more.
-    fn is_full(&self) -> bool {
-        self.dropped > 0 || self.lines.len() >= LINE_CHUNKS_MAX
-    }
-
-    /// Counts lines that arrived, whatever is kept of them.
-    fn arrived(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
-        self.dropped = self.dropped.max(chunk.dropped);
-        // The offset is whatever the worker said.
-        self.sent.insert(lease, offset.saturating_add(chunk.sent));
-    }
-
-    /// Counts a chunk that is stored behind the others.
-    fn stored(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
-        self.lines.push(self.total() + chunk.lines.len() as u64);
-        self.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
-        self.arrived(lease, offset, chunk);
-        self.told = self.dropped;
-    }
-}
-
-fn count(engine: &dyn Logs, task: TaskId) -> Result<Counted, orchestrix_engine::Error> {
-    let mut counted = Counted::default();
-    loop {
-        let chunks = engine.read(task, counted.lines.len(), PAGE_BYTES)?;
-        if chunks.is_empty() {
-            return Ok(counted);
-        }
-        for LogChunk { lease, offset, bytes } in chunks {
-            let chunk: Chunk = minicbor::decode(&bytes).map_err(|error| unreadable(task, &error))?;
-            counted.stored(lease, offset, &chunk);
-        }
-    }
-}
-
+/// Adds the lines of a chunk, or one line in place of those that cannot be read.
 fn add_lines(
     page: &mut LogPage,
-    stored: &LogChunk,
-    first: u64,
+    counted: &Counted,
+    nth: usize,
+    chunk: Option<Chunk>,
     limit: usize,
     attempt: Option<u32>,
-) -> Result<(), Error> {
-    let chunk: Chunk = minicbor::decode(&stored.bytes).map_err(|_| Error::Refused(Refusal::Internal))?;
-    let wanted = attempt.is_none_or(|attempt| attempt == chunk.attempt);
-    for (n, line) in (first..).zip(chunk.lines) {
+) {
+    if page.lines.len() >= limit {
+        return;
+    }
+    let Range { start, end } = counted.numbers(nth);
+    let hole = Line { stream: stream_code(LogStream::System), text: MISSING.to_owned() };
+    let (origin, lines, first, skipped) = match chunk {
+        Some(Chunk { attempt, at, mut lines, .. }) => {
+            if counted.begins_with_hole(nth) {
+                lines.insert(0, hole);
+            }
+            (Origin { attempt, at }, lines, start, start)
+        }
+        // When it was counted it may have had lines, of which somebody saw the first ones.
+        None => (counted.near(nth), vec![hole], start.max(page.next_offset), end),
+    };
+    let wanted = attempt.is_none_or(|attempt| attempt == origin.attempt);
+    for (n, line) in (first..end).zip(lines) {
         if n < page.next_offset || page.lines.len() >= limit {
             continue;
         }
         page.next_offset = n + 1;
         if wanted {
-            let stream = stream_of(line.stream);
-            page.lines.push(LogLine { n, attempt: chunk.attempt, at: chunk.at, stream, text: line.text });
+            let Origin { attempt, at } = origin;
+            page.lines.push(LogLine { n, attempt, at, stream: stream_of(line.stream), text: line.text });
         }
     }
-    Ok(())
+    page.next_offset = page.next_offset.max(skipped);
 }
 
 /// Cuts a line at a character's end, and says how much is missing.
@@ -395,25 +368,30 @@ fn stream_of(code: u8) -> LogStream {
     }
 }
 
-fn unreadable(task: TaskId, error: &minicbor::decode::Error) -> orchestrix_engine::Error {
-    let text = format!("a chunk of output cannot be read: {error}");
+/// Nobody may be told that lines are stored if others are in their place.
+fn taken(task: TaskId) -> orchestrix_engine::Error {
+    let text = "other lines are stored in the place of these";
     orchestrix_engine::Error {
-        operation: format!("read the output of task {task}"),
-        retryable: false,
+        operation: format!("store output of task {task}"),
+        retryable: true,
         source: orchestrix_engine::Cause::Io(std::io::Error::other(text)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use orchestrix_engine::disk::Disk;
+    use orchestrix_engine::disk::sim::SimDisk;
+    use orchestrix_engine::file::FileLogs;
     use orchestrix_engine::memory::MemoryLogs;
 
     use super::*;
     use crate::clock::SystemClock;
 
-    fn logs(engine: &MemoryLogs) -> TaskLogs {
-        let engine = Arc::new(engine.clone());
-        TaskLogs::new(engine, &Options::default(), Arc::new(SystemClock), Arc::default())
+    const TASK: TaskId = TaskId(1);
+
+    fn logs(engine: impl Logs + 'static) -> TaskLogs {
+        TaskLogs::new(Arc::new(engine), &Options::default(), Arc::new(SystemClock), Arc::default())
     }
 
     fn lines(offset: u64, texts: &[&str]) -> LogAppend {
@@ -421,16 +399,79 @@ mod tests {
         LogAppend { lease_id: LeaseId(2), lines: texts.iter().map(line).collect(), offset: Some(offset) }
     }
 
+    async fn texts(logs: &TaskLogs) -> Vec<String> {
+        let page = logs.read(TASK, 0, 10, None).await.unwrap();
+        assert!((0..).zip(&page.lines).all(|(n, line)| n == line.n), "{page:?}");
+        page.lines.into_iter().map(|line| line.text).collect()
+    }
+
     #[tokio::test]
     async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat() {
         let engine = MemoryLogs::default();
-        let (task, logs, before) = (TaskId(1), logs(&engine), logs(&engine));
-        assert_eq!(logs.read(task, 0, 10, None).await.unwrap().next_offset, 0);
-        before.append(task, 1, lines(0, &["one", "two"])).await.unwrap();
-        assert_eq!(logs.append(task, 1, lines(0, &["one", "two"])).await.unwrap().next, 2);
-        logs.append(task, 1, lines(2, &["three"])).await.unwrap();
-        let page = logs.read(task, 0, 10, None).await.unwrap();
-        assert_eq!(page.lines.iter().map(|line| line.n).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(page.lines[2].text, "three");
+        let (logs, before) = (logs(engine.clone()), logs(engine));
+        assert!(texts(&logs).await.is_empty());
+        before.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap();
+        assert_eq!(logs.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap().next, 2);
+        logs.append(TASK, 1, lines(2, &["three"])).await.unwrap();
+        assert_eq!(texts(&logs).await, ["one", "two", "three"]);
+    }
+
+    #[tokio::test]
+    async fn lines_in_whose_place_others_are_stored_are_not_taken_for_stored() {
+        let engine = MemoryLogs::default();
+        let (logs, before) = (logs(engine.clone()), logs(engine));
+        assert!(texts(&logs).await.is_empty());
+        before.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap();
+        logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap_err();
+        assert_eq!(logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap().next, 3);
+        assert_eq!(texts(&logs).await, ["one", "two", "three"]);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
+        let engine = MemoryLogs::default();
+        logs(engine.clone()).append(TASK, 1, lines(0, &["one"])).await.unwrap();
+        engine.append(TASK, LeaseId(2), 1, b"?").unwrap();
+        let logs = logs(engine);
+        logs.append(TASK, 1, lines(1, &["two"])).await.unwrap_err();
+        assert_eq!(texts(&logs).await, ["one", MISSING]);
+        let unnumbered = LogAppend { offset: None, ..lines(0, &["three"]) };
+        assert_eq!(logs.append(TASK, 1, unnumbered).await.unwrap().next, 3);
+        assert_eq!(texts(&logs).await, ["one", MISSING, "three"]);
+    }
+
+    #[tokio::test]
+    async fn output_of_which_nothing_can_be_read_is_one_hole_for_each_part() {
+        let engine = MemoryLogs::default();
+        engine.append(TASK, LeaseId(2), 0, b"?").unwrap();
+        engine.append(TASK, LeaseId(2), 5, b"?").unwrap();
+        let logs = logs(engine);
+        assert_eq!(texts(&logs).await, [MISSING, MISSING]);
+        assert!(logs.read(TASK, 0, 10, None).await.unwrap().lines[0].at > Timestamp(0));
+    }
+
+    #[tokio::test]
+    async fn a_part_that_was_damaged_is_read_once_it_was_sent_again() {
+        let disk = SimDisk::new(1);
+        let open = || FileLogs::open_with(Arc::new(disk.clone()), 300).unwrap();
+        let before = logs(open());
+        before.append(TASK, 1, lines(0, &["one"])).await.unwrap();
+        before.append(TASK, 1, lines(1, &["two", "three"])).await.unwrap();
+        for task in 2..9 {
+            before.append(TaskId(task), 1, lines(0, &["other"])).await.unwrap();
+        }
+        drop(before);
+        let name = disk.list().unwrap().into_iter().find(|name| name.ends_with(".chunks")).unwrap();
+        let bytes = disk.bytes(&name).unwrap();
+        disk.rot(&name, bytes.windows(3).position(|bytes| bytes == b"two").unwrap(), 1);
+
+        let after = logs(open());
+        assert_eq!(texts(&after).await, ["one", MISSING]);
+        let appended = after.append(TASK, 1, lines(1, &["two", "three"])).await.unwrap();
+        assert_eq!((appended.next, appended.dropped), (3, 0));
+        after.append(TASK, 1, lines(3, &["four"])).await.unwrap();
+        assert_eq!(texts(&after).await, ["one", "two", "three", "four"]);
+        drop(after);
+        assert_eq!(texts(&logs(open())).await, ["one", "two", "three", "four"]);
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -88,6 +89,33 @@ async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number
 }
 
 #[tokio::test]
+async fn a_repeat_that_goes_on_beyond_what_was_sent_stores_what_is_new_in_it() {
+    let node = start(Options { log_task_bytes: 20, ..Options::default() });
+    let job = leased(&node).await;
+    append(&node, &job, 0, &["zero", "one"]).await.unwrap();
+    for (offset, lines, next) in [
+        (0, &["zero", "one", "two"][..], 3),
+        (2, &["two", "three"], 4),
+        (1, &["one", "two", "three"], 4),
+        (4, &["four"], 5),
+        (0, &[], 5),
+    ] {
+        let added = append(&node, &job, offset, lines).await.unwrap();
+        assert_eq!((added.next, added.dropped), (next, 0), "{lines:?} from {offset} on");
+    }
+    assert_eq!(texts(&read(&node, &job, 0).await, 0), ["zero", "one", "two", "three", "four"]);
+    assert_eq!(node.stats().log_lines.get(), 5);
+
+    // Past the cap only what is new is dropped and counted.
+    let added = append(&node, &job, 3, &["three", "four", "five", "six"]).await.unwrap();
+    assert_eq!((added.next, added.dropped), (7, 2));
+    let added = append(&node, &job, 5, &["five", "six", "seven"]).await.unwrap();
+    assert_eq!((added.next, added.dropped), (8, 1));
+    assert_eq!(read(&node, &job, 0).await.dropped, 3);
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_page_skips_and_repeats_no_line_while_more_of_them_come() {
     let node = start(Options::default());
     let job = leased(&node).await;
@@ -165,6 +193,83 @@ async fn a_worker_goes_on_past_the_cap_over_a_restart() {
 
     let node = start();
     assert_eq!(read(&node, &job, 0).await.dropped, 9);
+    node.stop().await.unwrap();
+}
+
+/// Changes one byte in a file of output: `from` bytes after the place where this line begins.
+fn damage(data: &Path, line: &str, from: isize) {
+    let path = data.join("logs-00000000000000000001.chunks");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let begins = bytes.windows(line.len()).position(|bytes| bytes == line.as_bytes()).unwrap();
+    bytes[begins.checked_add_signed(from).unwrap()] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+const MISSING: &str = "lines are missing here: a part of the output of this task is damaged";
+
+#[tokio::test]
+async fn a_damaged_part_costs_only_itself_and_is_told() {
+    // In the text of the line, and in the header of the record in which it is stored.
+    for from in [0, -60] {
+        for damaged in 0..3 {
+            let folder = TempDir::new().unwrap();
+            let data = folder.path().join("data");
+            let start = || open(&Storage::File(data.clone()), Options::default()).unwrap().0;
+            let node = start();
+            let job = leased(&node).await;
+            append(&node, &job, 0, &["one", "two"]).await.unwrap();
+            append(&node, &job, 2, &["three", "four"]).await.unwrap();
+            append(&node, &job, 4, &["five", "six"]).await.unwrap();
+            node.stop().await.unwrap();
+            damage(&data, ["one", "three", "five"][damaged], from);
+
+            let node = start();
+            let added = append(&node, &job, 6, &["seven"]).await.unwrap();
+            assert_eq!((added.next, added.dropped), (7, 0));
+            let far = append(&node, &job, 8, &["nine"]).await.unwrap_err();
+            assert!(matches!(far, Error::Refused(Refusal::Invalid { field: "offset", .. })), "{far}");
+            let parts = [&["one", "two"][..], &["three", "four"], &["five", "six"], &["seven"]];
+            let told = |(part, lines)| if part == damaged { &[MISSING][..] } else { lines };
+            let expected: Vec<_> = parts.into_iter().enumerate().flat_map(told).copied().collect();
+            let page = read(&node, &job, 0).await;
+            assert_eq!(texts(&page, 0), expected, "part {damaged}, byte {from}");
+            let hole = page.lines.iter().find(|line| line.text == MISSING).unwrap();
+            assert_eq!((hole.stream, hole.attempt), (LogStream::System, 1));
+            assert!(page.lines.iter().any(|line| line.text != MISSING && line.at == hole.at));
+            for first in 0..expected.len() {
+                let page = node.logs(job.task_id, first as u64, 1, Some(1)).await.unwrap();
+                assert_eq!(texts(&page, first as u64), expected[first..=first]);
+            }
+            node.stop().await.unwrap();
+
+            let node = start();
+            assert_eq!(texts(&read(&node, &job, 0).await, 0), expected, "part {damaged}, byte {from}");
+            node.stop().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_rots_while_a_node_runs_changes_no_number() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    let node = open(&Storage::File(data.clone()), Options::default()).unwrap().0;
+    let job = leased(&node).await;
+    append(&node, &job, 0, &["one"]).await.unwrap();
+    append(&node, &job, 1, &["two", "three", "four"]).await.unwrap();
+    append(&node, &job, 4, &["five"]).await.unwrap();
+    damage(&data, "two", 0);
+    let numbered = async |offset| {
+        let page = read(&node, &job, offset).await;
+        assert_eq!(page.next_offset, 5);
+        page.lines.into_iter().map(|line| (line.n, line.text)).collect::<Vec<_>>()
+    };
+    let line = |n, text: &str| (n, text.to_owned());
+    assert_eq!(numbered(0).await, [line(0, "one"), line(1, MISSING), line(4, "five")]);
+    assert_eq!(numbered(2).await, [line(2, MISSING), line(4, "five")]);
+    assert_eq!(numbered(4).await, [line(4, "five")]);
+    append(&node, &job, 5, &["six"]).await.unwrap();
+    assert_eq!(read(&node, &job, 5).await.lines[0].text, "six");
     node.stop().await.unwrap();
 }
 

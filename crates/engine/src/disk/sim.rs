@@ -10,6 +10,7 @@ mod world;
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -140,6 +141,13 @@ impl SimDisk {
         found.durable[offset] ^= flip;
     }
 
+    /// Lets every read that touches these bytes of a file fail, as a worn place does.
+    pub fn fail_reads(&self, name: &str, places: Range<u64>) {
+        let mut world = self.world();
+        let inode = world.names[name];
+        world.unreadable.insert(inode, places);
+    }
+
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -252,6 +260,9 @@ impl DiskFile for SimFile {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
+        if world.is_unreadable(self.inode, offset, bytes.len()) {
+            return Err(io::Error::other("the read failed"));
+        }
         let seen = &world.inode(self.inode).seen;
         let from = to_usize(offset).min(seen.len());
         let read = bytes.len().min(seen.len() - from);
@@ -360,6 +371,18 @@ mod tests {
         assert!(file.sync_data().is_ok());
         assert_eq!(disk.bytes("x").unwrap(), b"lost");
         assert_ne!(disk.crash(&mut || true).bytes("x").unwrap(), b"lost");
+    }
+
+    #[test]
+    fn only_reads_that_touch_a_worn_place_fail() {
+        let disk = SimDisk::new(7);
+        disk.put("x", b"12345678".to_vec());
+        disk.fail_reads("x", 3..5);
+        let file = disk.open("x").unwrap();
+        let read = |offset, bytes| file.read_at(&mut vec![0; bytes], offset).is_ok();
+        assert!(read(0, 3) && read(5, 9));
+        assert!(!read(0, 4) && !read(4, 1) && !read(0, 8));
+        assert_eq!(disk.copy().open("x").unwrap().read_at(&mut [0; 8], 0).unwrap(), 8);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use self::record::{CHUNK_BYTES_MAX, FILE_HEADER_BYTES, Record};
 pub use self::scan::LogRecovery;
 use super::names;
 use crate::disk::{self, Disk, DiskLock, Lock};
-use crate::fault::{damaged, flawed, invalid, io_error, stopped};
+use crate::fault::{flawed, invalid, io_error, stopped};
 use crate::{Cause, Error, LogChunk, Logged, Logs};
 
 /// Bounds how much is written anew at once, and how many files are open for a given amount of output.
@@ -61,7 +61,8 @@ impl FileLogs {
     /// Opens the logs in a folder and reads where every chunk is.
     ///
     /// # Errors
-    /// `InUse`, `UnknownFormat`, and whatever the disk says.
+    /// `InUse`, `UnknownFormat`, and whatever the disk says about the folder. A file that cannot be read is
+    /// left out.
     pub fn open(disk: Arc<dyn Disk>) -> Result<Self, Error> {
         Self::open_with(disk, FILE_BYTES_MAX)
     }
@@ -91,7 +92,9 @@ impl FileLogs {
             recovery,
             _lock: lock,
         };
-        logs.compact()?;
+        if let Err(error) = logs.compact() {
+            tracing::warn!(%error, "room of deleted task logs is given back with a later deletion");
+        }
         Ok(logs)
     }
 
@@ -107,9 +110,12 @@ impl FileLogs {
         mut state: MutexGuard<'a, State>,
         record: Record<'_>,
     ) -> Result<(MutexGuard<'a, State>, Stored), Error> {
+        if state.stopped {
+            return Err(stopped(WRITE));
+        }
         let bytes = record.frame_bytes() as u64;
         let full = |state: &State| {
-            state.index.last().is_none_or(|file| {
+            state.index.growing().is_none_or(|file| {
                 file.size > FILE_HEADER_BYTES as u64 && file.size + bytes > self.file_bytes
             })
         };
@@ -188,16 +194,9 @@ impl FileLogs {
     }
 
     fn read_chunk(&self, place: Place, file: &index::LogFile) -> Result<LogChunk, Error> {
-        let mut bytes = vec![0; record::frame_bytes(place.len as usize)];
-        let failed = |error| io_error(&*self.disk, READ, &file.name, error);
-        let read = file.file.read_at(&mut bytes, place.at).map_err(failed)?;
-        if read < bytes.len() {
-            return Err(damaged(&*self.disk, READ, &file.name, place.at, "the file ends inside a record"));
-        }
         let flaw = |flaw| flawed(&*self.disk, READ, &file.name, place.at, flaw);
-        let header = record::decode(&bytes, file.seed).map_err(flaw)?;
-        let body = header.body(&bytes, file.seed).map_err(flaw)?;
-        Ok(LogChunk { lease: place.lease, offset: place.offset, bytes: body.to_vec() })
+        let (_, bytes) = file.record(place.at, place.len).map_err(flaw)?;
+        Ok(LogChunk { lease: place.lease, offset: place.offset, bytes })
     }
 }
 
@@ -207,15 +206,16 @@ impl Logs for FileLogs {
             let why = format!("a chunk of {} bytes; the most is {CHUNK_BYTES_MAX}", bytes.len());
             return Err(invalid(WRITE, why));
         }
-        let state = self.state();
-        if state.stopped {
-            return Err(stopped(WRITE));
-        }
-        if state.index.has(task, lease, offset) {
+        let mut state = self.state();
+        let there = state.index.place(task, lease, offset);
+        if let Some(place) = there {
+            let file = state.index.file(place.file).clone();
             drop(self.commit(state)?);
-            return Ok(Logged::Existed);
-        }
-        if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
+            if file.record(place.at, place.len).is_ok() {
+                return Ok(Logged::Existed);
+            }
+            state = self.state();
+        } else if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
             return Err(invalid(
                 WRITE,
                 format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are"),
@@ -223,16 +223,23 @@ impl Logs for FileLogs {
         }
         let record = Record::Chunk { task, lease, offset, bytes };
         let (mut state, end) = self.write(state, record)?;
-        if state.index.has(task, lease, offset) {
-            // Waiting for a new file lets others in. A record twice does no harm: the first one counts.
-            drop(self.commit(state)?);
-            return Ok(Logged::Existed);
-        }
         let len = u32::try_from(bytes.len()).expect("a chunk is at most CHUNK_BYTES_MAX long");
         let at = end.at - record.frame_bytes() as u64;
-        state.index.add(task, Place { lease, offset, file: end.file, at, len });
+        let place = Place { lease, offset, file: end.file, at, len };
+        let logged = match state.index.place(task, lease, offset) {
+            None => {
+                state.index.add(task, place);
+                Logged::Stored
+            }
+            Some(flawed) if there == Some(flawed) => {
+                state.index.replace(task, flawed, place);
+                Logged::Existed
+            }
+            // Waiting lets others in. A record twice does no harm: the first whole one counts.
+            Some(_) => Logged::Existed,
+        };
         drop(self.commit(state)?);
-        Ok(Logged::Stored)
+        Ok(logged)
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
@@ -245,7 +252,19 @@ impl Logs for FileLogs {
             files.entry(place.file).or_insert_with(|| state.index.file(place.file).clone());
         }
         drop(state);
-        wanted.iter().map(|place| self.read_chunk(*place, &files[&place.file])).collect()
+        let mut chunks = Vec::with_capacity(wanted.len());
+        for place in wanted {
+            match self.read_chunk(place, &files[&place.file]) {
+                Ok(chunk) => chunks.push(chunk),
+                Err(error) if chunks.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.recovery.damaged == 0 && self.recovery.cut_bytes == 0
     }
 
     fn tasks(&self) -> Vec<TaskId> {

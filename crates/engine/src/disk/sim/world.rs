@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 
 use super::{Counts, Faults};
 
@@ -15,6 +16,8 @@ pub(super) struct World {
     /// What happened to the names since they were last made durable.
     pub(super) changes: Vec<Change>,
     pub(super) locks: BTreeSet<String>,
+    /// Places in files that cannot be read.
+    pub(super) unreadable: BTreeMap<u64, Range<u64>>,
     pub(super) faults: Faults,
     pub(super) counts: Counts,
 }
@@ -67,6 +70,11 @@ impl World {
 
     pub(super) fn used(&self) -> u64 {
         self.names.values().map(|inode| self.inodes[inode].seen.len() as u64).sum()
+    }
+
+    pub(super) fn is_unreadable(&self, inode: u64, offset: u64, len: usize) -> bool {
+        let touched = |places: &Range<u64>| offset < places.end && places.start < offset + len as u64;
+        self.unreadable.get(&inode).is_some_and(touched)
     }
 
     /// How many of `len` bytes fit. Bytes that a file already has can always be written again.

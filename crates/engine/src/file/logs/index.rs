@@ -1,14 +1,15 @@
 //! Where every live chunk is, and how much of every file is alive.
 //!
-//! **Invariant:** the chunks of a task are listed in the order in which they stand in the files.
+//! **Invariant:** the chunks of a task are listed in the order in which they were first stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId};
 
-use super::record;
+use super::record::{self, Header};
 use crate::disk::DiskFile;
+use crate::file::layout::Flaw;
 
 /// Where one chunk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +47,23 @@ pub(super) struct LogFile {
     pub(super) live: u64,
     /// Where its tombstones are, and how long their bodies are.
     pub(super) tombstones: Vec<(u64, u32)>,
-    /// Something needed in it cannot be read: it stays as it is.
+    /// Something in it cannot be read: it stays as it is.
     pub(super) damaged: bool,
 }
 
 impl LogFile {
+    /// The record at a place, with a body of so many bytes. What the disk does not give is damaged.
+    pub(super) fn record(&self, at: u64, len: u32) -> Result<(Header, Vec<u8>), Flaw> {
+        let mut bytes = vec![0; record::frame_bytes(len as usize)];
+        let failed = |error| Flaw::Damaged(format!("it cannot be read: {error}"));
+        if self.file.read_at(&mut bytes, at).map_err(failed)? < bytes.len() {
+            return Err(Flaw::Damaged("the file ends inside a record".to_owned()));
+        }
+        let header = record::decode(&bytes, self.seed)?;
+        let body = header.body(&bytes, self.seed)?.to_vec();
+        Ok((header, body))
+    }
+
     pub(super) fn tombstone_bytes(&self) -> u64 {
         self.tombstones.iter().map(|(_, len)| record::frame_bytes(*len as usize) as u64).sum()
     }
@@ -69,6 +82,8 @@ pub(super) struct Index {
     files: BTreeMap<u32, LogFile>,
     /// The highest number that any file ever had.
     highest: u32,
+    /// The oldest file that the disk did not give this time. The next start may find it.
+    missing: Option<u32>,
 }
 
 impl Index {
@@ -76,10 +91,10 @@ impl Index {
         self.tasks.keys().copied()
     }
 
-    pub(super) fn has(&self, task: TaskId, lease: LeaseId, offset: u64) -> bool {
-        let Some(log) = self.tasks.get(&task) else { return false };
-        log.highest.get(&lease).is_some_and(|highest| *highest >= offset)
-            && log.places.iter().any(|place| place.lease == lease && place.offset == offset)
+    pub(super) fn place(&self, task: TaskId, lease: LeaseId, offset: u64) -> Option<Place> {
+        let log = self.tasks.get(&task)?;
+        log.highest.get(&lease).filter(|highest| **highest >= offset)?;
+        log.places.iter().find(|place| place.lease == lease && place.offset == offset).copied()
     }
 
     pub(super) fn chunks(&self, task: TaskId) -> &[Place] {
@@ -91,6 +106,15 @@ impl Index {
         let highest = log.highest.entry(place.lease).or_default();
         *highest = place.offset.max(*highest);
         log.places.push(place);
+        self.file_mut(place.file).live += place.bytes();
+    }
+
+    /// Puts another record in place of one that cannot be read.
+    pub(super) fn replace(&mut self, task: TaskId, flawed: Place, place: Place) {
+        let log = self.tasks.get_mut(&task).expect("a flawed record has its place in a task");
+        let found = log.places.iter_mut().find(|place| **place == flawed);
+        *found.expect("a flawed record has its place in a task") = place;
+        self.file_mut(flawed.file).live -= flawed.bytes();
         self.file_mut(place.file).live += place.bytes();
     }
 
@@ -113,6 +137,10 @@ impl Index {
         all.filter(|place| place.file == file).map(|place| (place.at, place.len)).collect()
     }
 
+    pub(super) fn set_size(&mut self, number: u32, size: u64) {
+        self.file_mut(number).size = size;
+    }
+
     pub(super) fn set_damaged(&mut self, number: u32) {
         self.file_mut(number).damaged = true;
     }
@@ -133,6 +161,16 @@ impl Index {
     /// A number is taken, even if the file that has it cannot be read.
     pub(super) fn take_number(&mut self, number: u32) {
         self.highest = self.highest.max(number);
+    }
+
+    /// A file cannot be read this time.
+    pub(super) fn miss_file(&mut self, number: u32) {
+        self.missing = Some(self.missing.map_or(number, |oldest| oldest.min(number)));
+    }
+
+    /// Whether there is no file before this one, not even one that cannot be read this time.
+    pub(super) fn is_oldest(&self, number: u32) -> bool {
+        self.files.keys().next() == Some(&number) && self.missing.is_none_or(|missing| number < missing)
     }
 
     pub(super) fn add_file(&mut self, file: LogFile) {
@@ -158,6 +196,12 @@ impl Index {
 
     pub(super) fn last_mut(&mut self) -> Option<&mut LogFile> {
         self.files.values_mut().next_back()
+    }
+
+    /// The file that the next record goes to. It is never one with a newer one behind it, even if that cannot
+    /// be read, nor one whose end is not known.
+    pub(super) fn growing(&self) -> Option<&LogFile> {
+        self.last().filter(|file| file.number == self.highest && !file.damaged)
     }
 
     pub(super) fn next_number(&self) -> u32 {
