@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash prove fmt clean
+.PHONY: help run test check deny bench crash prove bugs fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED
 prove: ## Run simulated worlds full of faults for SECONDS, beginning with SEED
 	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --bin prove -- \
 		--seconds $(or $(SECONDS),60) --first $(or $(SEED),1)
+
+bugs: ## Plant bugs on purpose, SECONDS each, and show that the worlds find them
+	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --features planted --target-dir target/planted \
+		--bin prove -- --bugs --seconds $(or $(SECONDS),20) --first $(or $(SEED),1)
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all

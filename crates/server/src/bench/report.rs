@@ -201,6 +201,21 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
   deciding, beginning one or handing out a piece, in processor time: on a loaded machine every thread waits too.
 - **The longest turn** is how long the loop decided without a look at new questions; up to 512 events are one turn, plus one request's worth.
 
+## What limits it
+
+On a machine with two cores the load, the loop, the writer and the disk's interrupts share them, and three things
+decide, as profiles and the figures above say:
+
+- **In process, 256 in flight.** All 256 wait for the same sync, so one round is a sync, plus what the loop decides
+  (some 0.8 µs an event), plus two wake-ups of a sleeping thread. More in flight gives more: with 1,024 (8 × 128) the
+  same run came to 1.3 times as many. No function stands out in the profile; handing over half a round earlier, so
+  that the sync of one half overlaps with deciding the other, gained nothing, because every sync costs the same.
+- **One by one over HTTP** is bound by the processor: about half of the server's time is the kernel's TCP, the rest is
+  spread over HTTP, JSON and wake-ups.
+- **One client alone** waits for two wake-ups of threads more than a server of one thread does: the runtime wakes the
+  loop, the loop wakes the runtime. The loop syncs itself when one caller waits; spinning for the next question
+  instead of sleeping made it slower here.
+
 Redis and beanstalkd promise less than a coordinator does, which is what makes them a good measure: neither
 refuses every report of a worker that lost its task: a late `XACK` is taken from anyone, a late `delete` as long
 as nobody has reserved the job again.
