@@ -474,7 +474,7 @@ impl World {
             self.seen.add(Sight::SyncFailed);
             // What a failed sync leaves behind shows when the power goes.
             if self.rng.chance(500_000) {
-                let after = self.rng.range(MS, 10 * SECOND);
+                let after = self.rng.skewed(100 * MS, 60 * SECOND);
                 self.push(self.now + after, Happening::PowerLoss);
             }
         } else if self.rng.chance(plan.short_writes) {

@@ -89,7 +89,7 @@ impl Submitter {
             (_, Err(Error::Refused(Refusal::NotFound(id)))) => self.known.retain(|known| *known != id),
             (Question::Retry { .. }, Ok(_)) => world.see(true, Sight::Retried),
             (Question::Get { task }, Ok(Answer::Task(view)))
-                if view.summary.state == TaskState::Failed && self.rng.chance(300_000) =>
+                if view.summary.state == TaskState::Failed && self.rng.chance(800_000) =>
             {
                 self.again = Some(Question::Retry { task });
             }
@@ -102,7 +102,7 @@ impl Submitter {
             let task = self.known[self.rng.index(self.known.len())];
             return Question::Cancel { task };
         }
-        if !self.known.is_empty() && self.rng.chance(200_000) {
+        if !self.known.is_empty() && self.rng.chance(300_000) {
             let task = self.known[self.rng.index(self.known.len())];
             return Question::Get { task };
         }
