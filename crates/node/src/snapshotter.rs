@@ -180,7 +180,7 @@ impl Snapshotting {
 }
 
 fn next_piece(state: &mut State) -> Piece {
-    let mut chunk = Vec::with_capacity(STEP_BYTES / 2);
+    let mut chunk = Vec::with_capacity(STEP_BYTES / 4);
     state.step_capture(STEP_TASKS, STEP_BYTES, &mut chunk);
     if chunk.is_empty() { Piece::End } else { Piece::Chunk(chunk) }
 }
