@@ -10,7 +10,7 @@ pub const BUGS: [(&str, &str); 24] = [
     ("sync-skipped", "a batch is acknowledged without a sync"),
     ("sync-retried", "a failed sync is tried again and believed"),
     ("last-frame-trusted", "a start trusts the last frame as the cache shows it"),
-    ("names-not-synced", "a new segment is used before its name is durable"),
+    ("delay-never-over", "a delayed task never comes into line"),
     ("floor-too-high", "segments are dropped that the older of two snapshots needs"),
     ("capture-misses-changes", "a snapshot shows tasks as they are when their turn comes"),
     ("question-forgotten", "now and then a question is taken out of the line and never answered"),

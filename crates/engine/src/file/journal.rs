@@ -359,8 +359,6 @@ pub(super) fn next_segment(
     spare.file.write_at(&segment.header.encode(), 0).map_err(failed)?;
     spare.file.sync_data().map_err(failed)?;
     disk.rename(&spare.name, &segment.name).map_err(failed)?;
-    if !is_planted("names-not-synced") {
-        disk.sync_dir().map_err(failed)?;
-    }
+    disk.sync_dir().map_err(failed)?;
     Ok((segment, spare.file))
 }

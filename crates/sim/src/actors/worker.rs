@@ -205,7 +205,7 @@ impl Worker {
             Some(mut question) => {
                 // One that was started anew may ask other queues under an old name.
                 if let Question::Lease { queues, .. } = &mut question
-                    && self.rng.chance(200_000)
+                    && self.rng.chance(500_000)
                 {
                     *queues = self.some_queues(world);
                 }

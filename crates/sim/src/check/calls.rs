@@ -165,6 +165,8 @@ impl Look<'_> {
             let Some(granted) = self.model.leases.get(id) else {
                 return Err(Violation::new("L4", format!("lease {id} was extended and never granted")));
             };
+            let Question::HeartbeatAll { worker, .. } = &self.call.question else { return Ok(()) };
+            self.ensure(granted.worker == *worker, "L6", || format!("lease {id} is not of {worker}"))?;
             let task = granted.task;
             let fits = |is: Option<Is>| is == Some(Is::Leased(*id)) || is == Some(Is::Asked(*id));
             self.at_some_place(task, fits, "L4", "leased")?;
