@@ -13,6 +13,8 @@ mod actors;
 mod check;
 mod clock;
 mod history;
+mod nemesis;
+mod network;
 mod plan;
 mod prove;
 mod rng;

@@ -7,11 +7,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release};
-use orchestrix_core::{Json, Position, Timestamp};
+use orchestrix_core::{Position, Timestamp};
 use orchestrix_engine::Read;
-use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
-use orchestrix_node::{Error, Node};
+use orchestrix_engine::disk::sim::{Faults, SimDisk};
+use orchestrix_node::Error;
 
 use crate::actors::{Actor, Heard, actors};
 use crate::check::{self, Violation};
@@ -23,10 +22,8 @@ use crate::seen::{Seen, Sight};
 use crate::server::{Mirror, Process};
 
 /// Microseconds.
-const MS: u64 = 1_000;
-const SECOND: u64 = 1_000 * MS;
-/// How long an actor waits for an answer beyond what it asked the server to wait.
-const PATIENCE: u64 = 2 * SECOND;
+pub(crate) const MS: u64 = 1_000;
+pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Things that happen in one world at most. A world that goes on and on is a bug too.
 const STEPS_MAX: u64 = 3_000_000;
 /// Seconds of a world without faults after which everything must be at rest.
@@ -40,27 +37,27 @@ pub struct World {
     pub(crate) now: u64,
     /// Whether things still go wrong.
     pub(crate) faulty: bool,
-    happenings: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    order: u64,
-    steps: u64,
-    disk: SimDisk,
-    clock: Arc<SimClock>,
-    server: Option<Process>,
-    frozen_until: u64,
-    decide_at: Option<u64>,
+    pub(crate) happenings: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    pub(crate) order: u64,
+    pub(crate) steps: u64,
+    pub(crate) disk: SimDisk,
+    pub(crate) clock: Arc<SimClock>,
+    pub(crate) server: Option<Process>,
+    pub(crate) frozen_until: u64,
+    pub(crate) decide_at: Option<u64>,
     /// When each actor is woken next.
-    wakes: Vec<Option<u64>>,
-    mirror: Mirror,
+    pub(crate) wakes: Vec<Option<u64>>,
+    pub(crate) mirror: Mirror,
     /// Whether the state was compared since the last start.
-    compared: bool,
-    pending: BTreeMap<u64, Pending>,
-    next_pending: u64,
-    actors: Vec<Actor>,
+    pub(crate) compared: bool,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_pending: u64,
+    pub(crate) actors: Vec<Actor>,
     pub(crate) ops: Vec<Op>,
     pub(crate) history: History,
     pub(crate) seen: Seen,
-    trace: blake3::Hasher,
-    told: Option<Vec<String>>,
+    pub(crate) trace: blake3::Hasher,
+    pub(crate) told: Option<Vec<String>>,
 }
 
 /// How a world ended.
@@ -79,7 +76,7 @@ pub struct Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+pub(crate) enum Happening {
     /// The server decides a round.
     Decide,
     /// The disk has done what the writer asked for.
@@ -100,9 +97,9 @@ enum Happening {
 }
 
 /// A question that is with the server.
-struct Pending {
-    op: usize,
-    future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>>,
+pub(crate) struct Pending {
+    pub(crate) op: usize,
+    pub(crate) future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>>,
 }
 
 /// What an actor asked, until it has an answer or gives up.
@@ -111,7 +108,7 @@ pub(crate) struct Op {
     pub(crate) actor: usize,
     pub(crate) question: Question,
     pub(crate) sent: u64,
-    durable_before: Position,
+    pub(crate) durable_before: Position,
     pub(crate) done: bool,
 }
 
@@ -362,7 +359,7 @@ impl World {
     }
 
     /// Reads what has become durable, and takes the answers that were given.
-    fn look(&mut self) -> Result<(), Violation> {
+    pub(crate) fn look(&mut self) -> Result<(), Violation> {
         let Some(server) = &mut self.server else { return Ok(()) };
         self.mirror.follow(server)?;
         if !self.compared || self.rng.chance(2_000) {
@@ -388,7 +385,7 @@ impl World {
         Ok(())
     }
 
-    fn answered(&mut self, op: usize, answer: Result<Answer, Error>, at: Timestamp) {
+    pub(crate) fn answered(&mut self, op: usize, answer: Result<Answer, Error>, at: Timestamp) {
         self.note(&answer);
         let call = Call {
             op,
@@ -416,177 +413,6 @@ impl World {
             Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
             Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) | Ok(_) => {}
         }
-    }
-
-    /// The process ends without a word; what it told the operating system to write may still be written.
-    fn die(&mut self) -> Result<(), Violation> {
-        self.take_last_answers();
-        self.pending.clear();
-        self.note_snapshots();
-        self.server = None;
-        self.decide_at = None;
-        let faults = Faults::default();
-        self.disk.set_faults(faults);
-        let takes = self.rng.range(10 * MS, 5 * SECOND);
-        self.push(self.now + takes, Happening::Start);
-        Ok(())
-    }
-
-    /// What was sent before the process ended is on its way, whatever became of the process.
-    fn take_last_answers(&mut self) {
-        let Some(server) = &mut self.server else { return };
-        let at = server.stepped.now();
-        let mut context = Context::from_waker(Waker::noop());
-        let mut answered = Vec::new();
-        for pending in self.pending.values_mut() {
-            if let Poll::Ready(answer) = pending.future.as_mut().poll(&mut context)
-                && !matches!(answer, Err(Error::OutcomeUnknown))
-            {
-                answered.push((pending.op, answer));
-            }
-        }
-        for (op, answer) in answered {
-            self.answered(op, answer, at);
-        }
-    }
-
-    fn note_snapshots(&mut self) {
-        let taken = self.server.as_ref().map_or(0, |server| server.node.stats().snapshots.get());
-        (0..taken).for_each(|_| self.seen.add(Sight::SnapshotTaken));
-    }
-
-    fn nemesis(&mut self) -> Result<(), Violation> {
-        let plan = self.plan.clone();
-        let counts = self.disk.counts();
-        if self.rng.chance(plan.jumps) {
-            let by = [1_000, 60_000, 86_400_000, 315_360_000_000][self.rng.index(4)];
-            self.clock.jump(if self.rng.chance(500_000) { by } else { -by });
-            self.seen.add(Sight::ClockJump);
-        }
-        if self.rng.chance(plan.freezes) && self.server.is_some() {
-            self.frozen_until = self.now + self.rng.range(100 * MS, 3 * plan.lease_ms * MS);
-            self.seen.add(Sight::ServerFrozen);
-        }
-        if self.rng.chance(plan.sync_failures) {
-            let kind = if self.rng.chance(500_000) { SyncFailure::Keep } else { SyncFailure::Forget };
-            let nth = counts.syncs + self.rng.range(1, 20);
-            self.disk.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
-            self.seen.add(Sight::SyncFailed);
-            // What a failed sync leaves behind shows when the power goes.
-            if self.rng.chance(500_000) {
-                let after = self.rng.skewed(100 * MS, 60 * SECOND);
-                self.push(self.now + after, Happening::PowerLoss);
-            }
-        } else if self.rng.chance(plan.short_writes) {
-            let (nth, bytes) = (counts.writes + self.rng.range(1, 20), self.rng.range(0, 300));
-            let bytes = usize::try_from(bytes).unwrap_or(0);
-            self.disk.set_faults(Faults { short_write: Some((nth, bytes)), ..Faults::default() });
-            self.seen.add(Sight::WriteCutShort);
-        } else if self.rng.chance(plan.full_disks) {
-            let capacity = Some(self.disk.used() + self.rng.range(0, 8 << 10));
-            self.disk.set_faults(Faults { capacity, ..Faults::default() });
-            self.seen.add(Sight::DiskFilled);
-        }
-        if self.server.is_none() {
-            return Ok(());
-        }
-        if self.rng.chance(plan.power_losses) {
-            self.lose_power()?;
-        } else if self.rng.chance(plan.kills) {
-            self.seen.add(Sight::Kill);
-            self.die()?;
-        } else if self.rng.chance(plan.stops) {
-            self.stop()?;
-        }
-        Ok(())
-    }
-
-    /// The process is gone, and of what was not synced any part may be gone too.
-    fn lose_power(&mut self) -> Result<(), Violation> {
-        self.seen.add(Sight::PowerLoss);
-        if self.server.is_some() {
-            self.die()?;
-        }
-        let mut rng = self.rng.fork();
-        let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
-        self.disk = self.disk.crash(&mut || rng.chance(kept));
-        self.clock.use_disk(self.disk.clone());
-        Ok(())
-    }
-
-    fn stop(&mut self) -> Result<(), Violation> {
-        let Some(Process { node, stepped }) = self.server.take() else { return Ok(()) };
-        if stepped.stop().is_ok() {
-            self.seen.add(Sight::CleanStop);
-            // R5: everyone who was waiting has been answered or refused.
-            let mut context = Context::from_waker(Waker::noop());
-            for pending in self.pending.values_mut() {
-                if pending.future.as_mut().poll(&mut context).is_pending() {
-                    return Err(Violation::new(
-                        "R5",
-                        "a clean stop left a caller without an answer".to_owned(),
-                    ));
-                }
-            }
-        }
-        drop(node);
-        self.die()
-    }
-
-    /// An actor asks something; every message may be lost, doubled or late.
-    pub(crate) fn ask(&mut self, actor: usize, question: Question) -> usize {
-        let op = self.ops.len();
-        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
-        let durable_before = self.mirror.durable();
-        self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
-        let copies = if self.faulty && self.rng.chance(self.plan.doubled) { 2 } else { 1 };
-        self.see(copies == 2, Sight::MessageDoubled);
-        for _ in 0..copies {
-            if let Some(delay) = self.delay() {
-                self.push(self.now + delay, Happening::Arrive(op));
-            }
-        }
-        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
-        op
-    }
-
-    /// How long a message takes, unless it is lost.
-    fn delay(&mut self) -> Option<u64> {
-        if self.faulty && self.rng.chance(self.plan.lost) {
-            self.seen.add(Sight::MessageLost);
-            return None;
-        }
-        let slow = self.faulty && self.rng.chance(self.plan.slow);
-        Some(if slow { self.rng.range(MS, 5 * SECOND) } else { self.rng.range(20, 500) })
-    }
-
-    fn arrive(&mut self, op: usize) {
-        let Some(server) = &self.server else { return };
-        let node = server.node.clone();
-        if let Question::Submit(task) = &self.ops[op].question {
-            self.history.submits.push((task.clone(), 1));
-        }
-        let mut future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>> =
-            Box::pin(put(node, self.ops[op].question.clone()));
-        let mut context = Context::from_waker(Waker::noop());
-        // The first poll puts the question into the line of the loop. An answer at once is taken at the next look.
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(answer) => {
-                let id = self.next_pending();
-                self.pending.insert(id, Pending { op, future: Box::pin(std::future::ready(answer)) });
-            }
-            Poll::Pending => {
-                let id = self.next_pending();
-                self.pending.insert(id, Pending { op, future });
-            }
-        }
-        let takes = self.rng.range(1, 100);
-        self.decide_after(takes);
-    }
-
-    fn next_pending(&mut self) -> u64 {
-        self.next_pending += 1;
-        self.next_pending
     }
 
     fn tell(&mut self, op: usize, heard: Heard) {
@@ -624,7 +450,7 @@ impl World {
         }
     }
 
-    fn decide_after(&mut self, us: u64) {
+    pub(crate) fn decide_after(&mut self, us: u64) {
         let at = self.now + us;
         if self.decide_at.is_none_or(|planned| at < planned) {
             self.decide_at = Some(at);
@@ -632,7 +458,7 @@ impl World {
         }
     }
 
-    fn push(&mut self, at: u64, happening: Happening) {
+    pub(crate) fn push(&mut self, at: u64, happening: Happening) {
         self.order += 1;
         self.happenings.push(Reverse((at, self.order, happening)));
     }
@@ -658,41 +484,5 @@ impl World {
         self.note_snapshots();
         let Some(server) = &self.server else { return Ok(()) };
         self.mirror.compare_state(server)
-    }
-}
-
-/// Puts a question to a node.
-async fn put(node: Node, question: Question) -> Result<Answer, Error> {
-    match question {
-        Question::Submit(task) => {
-            let (outcome, seen) = node.submit(task).await?;
-            Ok(Answer::Submitted(outcome, seen))
-        }
-        Question::Lease { queues, worker, max, lease_ms, wait_ms, request_id, capacity } => {
-            let request = LeaseQueues { queues, worker, max, lease_ms, wait_ms, request_id, capacity };
-            node.lease(request).await.map(Answer::Leases)
-        }
-        Question::Heartbeat { task, lease, worker } => {
-            let body = Heartbeat { lease_id: lease, worker: Some(worker), progress: None, note: None };
-            node.heartbeat(task, body).await.map(Answer::Extended)
-        }
-        Question::HeartbeatAll { worker, leases } => {
-            node.heartbeat_worker(worker, leases, None).await.map(Answer::WorkerExtended)
-        }
-        Question::Complete { task, lease, worker, result } => {
-            let result = Json::parse(&result).ok();
-            let body = Complete { lease_id: lease, worker: Some(worker), result };
-            node.complete(task, body).await.map(Answer::Outcome)
-        }
-        Question::Fail { task, lease, worker, retry } => {
-            let body = Fail { lease_id: lease, worker: Some(worker), error: "it broke".to_owned(), retry };
-            node.fail(task, body).await.map(Answer::Outcome)
-        }
-        Question::Release { task, lease, worker } => {
-            node.release(task, Release { lease_id: lease, worker: Some(worker) }).await.map(Answer::Outcome)
-        }
-        Question::Cancel { task } => node.cancel(task).await.map(Answer::Outcome),
-        Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
-        Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
     }
 }

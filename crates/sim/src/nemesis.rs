@@ -1,0 +1,128 @@
+//! What goes wrong with the server: kills, losses of power, stops, freezes, a disk that fails or fills up.
+
+use std::task::{Context, Poll, Waker};
+
+use orchestrix_engine::disk::sim::{Faults, SyncFailure};
+use orchestrix_node::Error;
+
+use crate::check::Violation;
+use crate::seen::Sight;
+use crate::server::Process;
+use crate::world::{Happening, MS, SECOND, World};
+
+impl World {
+    pub(crate) fn nemesis(&mut self) -> Result<(), Violation> {
+        let plan = self.plan.clone();
+        let counts = self.disk.counts();
+        if self.rng.chance(plan.jumps) {
+            let by = [1_000, 60_000, 86_400_000, 315_360_000_000][self.rng.index(4)];
+            self.clock.jump(if self.rng.chance(500_000) { by } else { -by });
+            self.seen.add(Sight::ClockJump);
+        }
+        if self.rng.chance(plan.freezes) && self.server.is_some() {
+            self.frozen_until = self.now + self.rng.range(100 * MS, 3 * plan.lease_ms * MS);
+            self.seen.add(Sight::ServerFrozen);
+        }
+        if self.rng.chance(plan.sync_failures) {
+            let kind = if self.rng.chance(500_000) { SyncFailure::Keep } else { SyncFailure::Forget };
+            let nth = counts.syncs + self.rng.range(1, 20);
+            self.disk.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
+            self.seen.add(Sight::SyncFailed);
+            // What a failed sync leaves behind shows when the power goes.
+            if self.rng.chance(500_000) {
+                let after = self.rng.skewed(100 * MS, 60 * SECOND);
+                self.push(self.now + after, Happening::PowerLoss);
+            }
+        } else if self.rng.chance(plan.short_writes) {
+            let (nth, bytes) = (counts.writes + self.rng.range(1, 20), self.rng.range(0, 300));
+            let bytes = usize::try_from(bytes).unwrap_or(0);
+            self.disk.set_faults(Faults { short_write: Some((nth, bytes)), ..Faults::default() });
+            self.seen.add(Sight::WriteCutShort);
+        } else if self.rng.chance(plan.full_disks) {
+            let capacity = Some(self.disk.used() + self.rng.range(0, 8 << 10));
+            self.disk.set_faults(Faults { capacity, ..Faults::default() });
+            self.seen.add(Sight::DiskFilled);
+        }
+        if self.server.is_none() {
+            return Ok(());
+        }
+        if self.rng.chance(plan.power_losses) {
+            self.lose_power()?;
+        } else if self.rng.chance(plan.kills) {
+            self.seen.add(Sight::Kill);
+            self.die()?;
+        } else if self.rng.chance(plan.stops) {
+            self.stop()?;
+        }
+        Ok(())
+    }
+
+    /// The process is gone, and of what was not synced any part may be gone too.
+    pub(crate) fn lose_power(&mut self) -> Result<(), Violation> {
+        self.seen.add(Sight::PowerLoss);
+        if self.server.is_some() {
+            self.die()?;
+        }
+        let mut rng = self.rng.fork();
+        let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
+        self.disk = self.disk.crash(&mut || rng.chance(kept));
+        self.clock.use_disk(self.disk.clone());
+        Ok(())
+    }
+
+    pub(crate) fn stop(&mut self) -> Result<(), Violation> {
+        let Some(Process { node, stepped }) = self.server.take() else { return Ok(()) };
+        if stepped.stop().is_ok() {
+            self.seen.add(Sight::CleanStop);
+            // R5: everyone who was waiting has been answered or refused.
+            let mut context = Context::from_waker(Waker::noop());
+            for pending in self.pending.values_mut() {
+                if pending.future.as_mut().poll(&mut context).is_pending() {
+                    return Err(Violation::new(
+                        "R5",
+                        "a clean stop left a caller without an answer".to_owned(),
+                    ));
+                }
+            }
+        }
+        drop(node);
+        self.die()
+    }
+
+    /// The process ends without a word; what it told the operating system to write may still be written.
+    pub(crate) fn die(&mut self) -> Result<(), Violation> {
+        self.take_last_answers();
+        self.pending.clear();
+        self.note_snapshots();
+        self.server = None;
+        self.decide_at = None;
+        let faults = Faults::default();
+        self.disk.set_faults(faults);
+        let takes = self.rng.range(10 * MS, 5 * SECOND);
+        self.push(self.now + takes, Happening::Start);
+        Ok(())
+    }
+
+    /// What was sent before the process ended is on its way, whatever became of the process.
+    pub(crate) fn take_last_answers(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let at = server.stepped.now();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answered = Vec::new();
+        for pending in self.pending.values_mut() {
+            if let Poll::Ready(answer) = pending.future.as_mut().poll(&mut context)
+                && !matches!(answer, Err(Error::OutcomeUnknown))
+            {
+                answered.push((pending.op, answer));
+            }
+        }
+        for (op, answer) in answered {
+            self.answered(op, answer, at);
+        }
+    }
+
+    pub(crate) fn note_snapshots(&mut self) {
+        let taken = self.server.as_ref().map_or(0, |server| server.node.stats().snapshots.get());
+        (0..taken).for_each(|_| self.seen.add(Sight::SnapshotTaken));
+    }
+}

@@ -1,0 +1,110 @@
+//! Messages between actors and the server: late, lost, doubled.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use orchestrix_core::Json;
+use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release};
+use orchestrix_node::{Error, Node};
+
+use crate::history::{Answer, Question};
+use crate::seen::Sight;
+use crate::world::{Happening, MS, Op, Pending, SECOND, World};
+
+/// How long an actor waits for an answer beyond what it asked the server to wait.
+const PATIENCE: u64 = 2 * SECOND;
+
+impl World {
+    /// An actor asks something; every message may be lost, doubled or late.
+    pub(crate) fn ask(&mut self, actor: usize, question: Question) -> usize {
+        let op = self.ops.len();
+        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
+        let durable_before = self.mirror.durable();
+        self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
+        let copies = if self.faulty && self.rng.chance(self.plan.doubled) { 2 } else { 1 };
+        self.see(copies == 2, Sight::MessageDoubled);
+        for _ in 0..copies {
+            if let Some(delay) = self.delay() {
+                self.push(self.now + delay, Happening::Arrive(op));
+            }
+        }
+        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        op
+    }
+
+    /// How long a message takes, unless it is lost.
+    pub(crate) fn delay(&mut self) -> Option<u64> {
+        if self.faulty && self.rng.chance(self.plan.lost) {
+            self.seen.add(Sight::MessageLost);
+            return None;
+        }
+        let slow = self.faulty && self.rng.chance(self.plan.slow);
+        Some(if slow { self.rng.range(MS, 5 * SECOND) } else { self.rng.range(20, 500) })
+    }
+
+    pub(crate) fn arrive(&mut self, op: usize) {
+        let Some(server) = &self.server else { return };
+        let node = server.node.clone();
+        if let Question::Submit(task) = &self.ops[op].question {
+            self.history.submits.push((task.clone(), 1));
+        }
+        let mut future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>> =
+            Box::pin(put(node, self.ops[op].question.clone()));
+        let mut context = Context::from_waker(Waker::noop());
+        // The first poll puts the question into the line of the loop. An answer at once is taken at the next look.
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => {
+                let id = self.next_pending();
+                self.pending.insert(id, Pending { op, future: Box::pin(std::future::ready(answer)) });
+            }
+            Poll::Pending => {
+                let id = self.next_pending();
+                self.pending.insert(id, Pending { op, future });
+            }
+        }
+        let takes = self.rng.range(1, 100);
+        self.decide_after(takes);
+    }
+
+    pub(crate) fn next_pending(&mut self) -> u64 {
+        self.next_pending += 1;
+        self.next_pending
+    }
+}
+
+/// Puts a question to a node.
+async fn put(node: Node, question: Question) -> Result<Answer, Error> {
+    match question {
+        Question::Submit(task) => {
+            let (outcome, seen) = node.submit(task).await?;
+            Ok(Answer::Submitted(outcome, seen))
+        }
+        Question::Lease { queues, worker, max, lease_ms, wait_ms, request_id, capacity } => {
+            let request = LeaseQueues { queues, worker, max, lease_ms, wait_ms, request_id, capacity };
+            node.lease(request).await.map(Answer::Leases)
+        }
+        Question::Heartbeat { task, lease, worker } => {
+            let body = Heartbeat { lease_id: lease, worker: Some(worker), progress: None, note: None };
+            node.heartbeat(task, body).await.map(Answer::Extended)
+        }
+        Question::HeartbeatAll { worker, leases } => {
+            node.heartbeat_worker(worker, leases, None).await.map(Answer::WorkerExtended)
+        }
+        Question::Complete { task, lease, worker, result } => {
+            let result = Json::parse(&result).ok();
+            let body = Complete { lease_id: lease, worker: Some(worker), result };
+            node.complete(task, body).await.map(Answer::Outcome)
+        }
+        Question::Fail { task, lease, worker, retry } => {
+            let body = Fail { lease_id: lease, worker: Some(worker), error: "it broke".to_owned(), retry };
+            node.fail(task, body).await.map(Answer::Outcome)
+        }
+        Question::Release { task, lease, worker } => {
+            node.release(task, Release { lease_id: lease, worker: Some(worker) }).await.map(Answer::Outcome)
+        }
+        Question::Cancel { task } => node.cancel(task).await.map(Answer::Outcome),
+        Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
+        Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
+    }
+}
