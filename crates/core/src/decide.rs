@@ -97,8 +97,7 @@ impl State {
 
     /// Grants the first task in line; if that has outlived its ttl, it is expired instead.
     fn lease(&self, lease: &Lease, now: Timestamp) -> Decision {
-        let full = |capacity: u32| self.held_by(&lease.worker) >= u64::from(capacity);
-        if lease.capacity.is_some_and(full) && !is_planted("capacity-ignored") {
+        if !self.has_room(&lease.worker, lease.capacity) {
             return Decision::Nothing;
         }
         let best = lease

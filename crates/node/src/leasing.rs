@@ -115,12 +115,7 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Whether the worker of a waiting call has as many tasks as it wants.
     fn is_at_capacity(&self, id: PollId) -> bool {
         let request = self.polls.get(id).map(|poll| &poll.request);
-        let full = |request: &LeaseQueues| {
-            request
-                .capacity
-                .is_some_and(|capacity| self.state.held_by(&request.worker) >= u64::from(capacity))
-        };
-        request.is_some_and(full) && !is_planted("capacity-ignored")
+        request.is_some_and(|request| !self.state.has_room(&request.worker, request.capacity))
     }
 
     /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
@@ -166,7 +161,8 @@ impl<R: Recipient> DecisionLoop<R> {
                 bytes += leased.payload.as_str().len();
                 leases.push(leased);
             } else if self.is_full() {
-                // Many tasks in a row have outlived their ttl: the others are for the next turn.
+                // Many tasks in a row have outlived their ttl: what is behind them is for the next turn.
+                self.woken.extend(request.queues.iter().cloned());
                 break;
             }
         }

@@ -500,6 +500,41 @@ fn a_task_that_has_outlived_its_ttl_is_not_handed_out() {
 }
 
 #[test]
+fn ten_thousand_delayed_tasks_stand_in_nobodys_way() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    (task.delay_ms, task.priority) = (3_600_000, 10);
+    for _ in 0..10 {
+        world.ask("s", Ask::Batch((0..1_000).map(|_| Command::submit(task.clone())).collect()));
+        world.turn();
+    }
+    let ready = world.submit("mail");
+    world.poll("w", "mail", 0);
+    assert_eq!(world.leased(), [("w", vec![ready.0])]);
+    let line = world.desk.state().queues().next().unwrap();
+    assert_eq!((line.ready, line.all.waiting), (0, 10_000), "they are not in the line that is looked at");
+}
+
+#[test]
+fn a_call_that_waits_behind_many_expired_tasks_gets_the_first_live_one() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.ttl_ms = Some(1_000);
+    let mut commands: Vec<Command> = (0..700).map(|_| Command::submit(task.clone())).collect();
+    commands.push(submit("mail"));
+    world.ask("s", Ask::Batch(commands));
+    world.turn();
+    world.now = world.now.plus(1_000);
+    world.poll("w", "mail", 5_000);
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        world.desk.tick(world.now);
+        answers.extend(world.turn().0);
+    }
+    assert_eq!(first_lease(answers, "w").task_id, TaskId(701));
+}
+
+#[test]
 fn a_repeat_needs_no_room_on_the_disk() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
