@@ -218,7 +218,7 @@ impl Runner {
 
     /// Waits for a question, or until something is due.
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
-        if self.desk.is_full() && !self.is_writer_free() {
+        while self.desk.is_full() && !self.is_writer_free() {
             // The turn must not grow any more: new questions stay in line.
             self.wait_for_ack()?;
         }

@@ -64,8 +64,7 @@ impl Stepped {
     /// # Errors
     /// Why the node cannot go on.
     pub fn decide(&mut self) -> Result<ControlFlow<()>, Failure> {
-        let input = self.runner.inputs.try_recv().ok();
-        self.runner.turn(input)
+        self.runner.turn(None)
     }
 
     /// Whether the loop has handed something to the writer that is not done.
