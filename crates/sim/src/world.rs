@@ -214,7 +214,8 @@ impl World {
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
         match happening {
             Happening::Decide => {
-                if self.decide_at == Some(self.now) || self.decide_at.is_some_and(|at| at < self.now) {
+                // One that was put off is not this one.
+                if self.decide_at.is_some_and(|at| at <= self.now) {
                     self.decide_at = None;
                     self.decide()?;
                 }
@@ -327,17 +328,13 @@ impl World {
             let takes = if slow { self.rng.range(5 * MS, SECOND) } else { self.rng.range(50, 2_000) };
             self.push(self.now + takes, Happening::Written);
         }
+        // Snapshots are written beside the loop, now and then.
         let takes = self.rng.range(100, 20_000);
-        self.push_rarely(takes);
-        self.decide_after(idle_us);
-        Ok(())
-    }
-
-    /// Snapshots are written beside the loop, now and then.
-    fn push_rarely(&mut self, takes: u64) {
         if self.rng.chance(200_000) {
             self.push(self.now + takes, Happening::SnapshotWritten);
         }
+        self.decide_after(idle_us);
+        Ok(())
     }
 
     fn write(&mut self) -> Result<(), Violation> {

@@ -206,10 +206,10 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
 On a machine with two cores the load, the loop, the writer and the disk's interrupts share them, and three things
 decide, as profiles and the figures above say:
 
-- **In process, 256 in flight.** All 256 wait for the same sync, so one round is a sync, plus what the loop decides
-  (some 0.8 µs an event), plus two wake-ups of a sleeping thread. More in flight gives more: with 1,024 (8 × 128) the
-  same run came to 1.3 times as many. No function stands out in the profile; handing over half a round earlier, so
-  that the sync of one half overlaps with deciding the other, gained nothing, because every sync costs the same.
+- **In process, 256 in flight.** All 256 wait for the same sync, so one round is a sync, plus about as long for what
+  the loop decides, plus two wake-ups of a sleeping thread; the processors are idle half of the time. More in flight
+  gives more. No function stands out in the profile; handing over half a round earlier, so that the sync of one half
+  overlaps with deciding the other, gained nothing, because a sync of half as much takes as long.
 - **One by one over HTTP** is bound by the processor: about half of the server's time is the kernel's TCP, the rest is
   spread over HTTP, JSON and wake-ups.
 - **One client alone** waits for two wake-ups of threads more than a server of one thread does: the runtime wakes the
