@@ -42,6 +42,10 @@ pub use self::notice::{Notice, Noticed};
 /// the expiry of its lease.
 const LAST_OUTCOMES: Duration = Duration::from_secs(10);
 
+/// A call waits this many lease lengths at most. `waited_ms` is rounded down by 2 %, because clocks differ, and
+/// a lease counts from there: after a wait that is too long, none of a short lease would be left.
+const WAIT_LEASES_MAX: u64 = 10;
+
 /// A worker of some queues. Set what differs from the defaults, then [`run`](Worker::run) it.
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
@@ -105,7 +109,7 @@ impl Worker {
         self
     }
 
-    /// How long one request waits for a task, up to a minute.
+    /// How long one request waits for a task, up to a minute and to ten lease lengths.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
@@ -240,7 +244,7 @@ impl Worker {
             worker,
             max: 1,
             lease_ms,
-            wait_ms: millis(self.wait).min(WAIT_MS_MAX),
+            wait_ms: millis(self.wait).min(WAIT_MS_MAX).min(WAIT_LEASES_MAX * lease_ms),
             request_id: None,
             capacity: Some(u32::try_from(self.concurrency).expect("concurrency was checked above")),
         })
@@ -330,6 +334,12 @@ mod tests {
         for worker in wrong {
             assert_eq!(worker.check().unwrap_err().code(), "invalid", "{worker:?}");
         }
+    }
+
+    #[test]
+    fn a_short_lease_is_not_used_up_by_a_long_wait() {
+        let waits = |lease_ms| worker().lease(Duration::from_millis(lease_ms)).check().unwrap().wait_ms;
+        assert_eq!((waits(100), waits(1_999), waits(2_000)), (1_000, 19_990, 20_000));
     }
 
     #[test]
