@@ -219,6 +219,10 @@ wire! {
         pub cancel: Vec<LeaseId>,
         /// The shortest of the extended leases' lengths; 0 when none was extended.
         pub lease_ms: u64,
+        /// The length of each, in the order of `extended`: one that is near its time limit does not shorten the
+        /// others for a worker that looks here.
+        #[serde(default)]
+        pub lease_ms_each: Vec<u64>,
     }
 
     /// One task, with all that is known of it.

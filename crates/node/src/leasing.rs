@@ -62,13 +62,15 @@ impl<R: Recipient> DecisionLoop<R> {
         let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
-        let lease_ms = extended.iter().filter_map(held).map(|lease| lease.told_ms(now)).min().unwrap_or(0);
+        let told = |id| held(id).map_or(0, |lease| lease.told_ms(now));
+        let lease_ms_each: Vec<u64> = extended.iter().map(told).collect();
+        let lease_ms = lease_ms_each.iter().copied().min().unwrap_or(0);
         let mut lost: Vec<LeaseId> =
             leases.into_iter().filter(|id| extended.binary_search(id).is_err()).chain(outside).collect();
         lost.sort();
         lost.dedup();
         self.stats.stale_reports.add(lost.len() as u64);
-        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms })
+        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms, lease_ms_each })
     }
 
     pub(crate) fn lease(&mut self, request: LeaseQueues, to: R, now: Timestamp) {

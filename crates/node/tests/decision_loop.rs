@@ -290,7 +290,26 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
     assert_eq!(heard.extended, [ids[1], ids[2]]);
     assert_eq!(heard.lost, [ids[0], LeaseId(77)]);
     assert_eq!(heard.cancel, [ids[1]]);
-    assert_eq!(heard.lease_ms, 10_000);
+    assert_eq!((heard.lease_ms, heard.lease_ms_each.as_slice()), (10_000, [10_000, 10_000].as_slice()));
+}
+
+#[test]
+fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.timeout_ms = Some(2_000);
+    world.ask("s", Ask::Batch(vec![Command::submit(task), submit("mail")]));
+    world.turn();
+    let mut ask = request("w", "mail", 0);
+    ask.max = 2;
+    world.ask("w", Ask::Lease(ask));
+    let ids: Vec<LeaseId> =
+        leases(world.turn().0.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
+    world.ask("w", Ask::HeartbeatAll { worker: Name::new("w").unwrap(), leases: ids.clone(), within: None });
+    let (answers, _) = world.turn();
+    let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!((heard.extended.as_slice(), heard.lease_ms_each[1]), (ids.as_slice(), 10_000));
+    assert!(heard.lease_ms_each[0] <= 2_000 && heard.lease_ms == heard.lease_ms_each[0]);
 }
 
 #[test]

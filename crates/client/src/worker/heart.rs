@@ -57,8 +57,10 @@ impl Heart {
     }
 
     fn take(&self, sent: Duration, answer: &WorkerExtended) {
-        let until = trusted_until(sent, 0, answer.lease_ms);
-        answer.extended.iter().for_each(|lease| self.held.extend(*lease, until));
+        let each = answer.lease_ms_each.iter().copied().chain(std::iter::repeat(answer.lease_ms));
+        for (lease, lease_ms) in answer.extended.iter().zip(each) {
+            self.held.extend(*lease, trusted_until(sent, 0, lease_ms));
+        }
         answer.lost.iter().for_each(|lease| self.held.tell(*lease, Stop::LeaseLost));
         answer.cancel.iter().for_each(|lease| self.held.tell(*lease, Stop::CancelRequested));
     }
@@ -73,23 +75,46 @@ mod tests {
     use super::*;
     use crate::clock::manual::ManualClock;
 
+    fn heart(held: &Arc<Held>) -> Heart {
+        Heart {
+            client: Client::new("http://127.0.0.1:1").unwrap(),
+            worker: Name::new("w").unwrap(),
+            held: Arc::clone(held),
+            lease: Duration::from_secs(30),
+        }
+    }
+
+    #[test]
+    fn a_task_near_its_time_limit_does_not_shorten_the_others() {
+        let clock = Arc::new(ManualClock::default());
+        let held = Arc::new(Held::new(Arc::<ManualClock>::clone(&clock)));
+        let signals: Vec<_> = (1..=2).map(|n| held.add(LeaseId(n), Duration::from_secs(5))).collect();
+        let answer = WorkerExtended {
+            extended: vec![LeaseId(1), LeaseId(2)],
+            lost: Vec::new(),
+            cancel: Vec::new(),
+            lease_ms: 6_000,
+            lease_ms_each: vec![30_000, 6_000],
+        };
+        heart(&held).take(Duration::ZERO, &answer);
+        clock.advance(Duration::from_secs(10));
+        held.expire();
+        let why: Vec<_> = signals.iter().map(|signal| signal.why()).collect();
+        assert_eq!(why, [None, Some(Stop::Deadline)]);
+    }
+
     #[test]
     fn the_answer_to_a_heartbeat_reaches_every_handler_that_it_names() {
         let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
-        let heart = Heart {
-            client: Client::new("http://127.0.0.1:1").unwrap(),
-            worker: Name::new("w").unwrap(),
-            held: Arc::clone(&held),
-            lease: Duration::from_secs(30),
-        };
         let signals: Vec<_> = (1..=3).map(|n| held.add(LeaseId(n), Duration::from_secs(5))).collect();
-        heart.take(
+        heart(&held).take(
             Duration::ZERO,
             &WorkerExtended {
                 extended: vec![LeaseId(1), LeaseId(2)],
                 lost: vec![LeaseId(3)],
                 cancel: vec![LeaseId(2)],
                 lease_ms: 30_000,
+                lease_ms_each: Vec::new(),
             },
         );
         let why: Vec<_> = signals.iter().map(|signal| signal.why()).collect();
