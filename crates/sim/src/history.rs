@@ -1,6 +1,8 @@
 //! What the actors of a world asked, heard and did, in the time of the world.
 
-use orchestrix_core::wire::{Extended, Leases, Outcome, Submit, TaskView, WorkerExtended};
+use std::collections::BTreeMap;
+
+use orchestrix_core::wire::{Extended, Leases, Outcome, QueueList, Submit, TaskView, WorkerExtended};
 use orchestrix_core::{Event, LeaseId, Name, Position, TaskId, Timestamp};
 use orchestrix_node::{Error, Seen};
 
@@ -62,6 +64,7 @@ pub(crate) enum Question {
     Get {
         task: TaskId,
     },
+    Queues,
 }
 
 /// What the server answers.
@@ -73,6 +76,7 @@ pub(crate) enum Answer {
     WorkerExtended(WorkerExtended),
     Outcome(Outcome),
     Task(Box<TaskView>),
+    Queues(QueueList),
 }
 
 /// One delivery of a question to the server and what came of it there.
@@ -98,12 +102,24 @@ pub(crate) struct Execution {
     pub(crate) to_us: u64,
 }
 
+/// What a process says that it has done, when it has come to rest or stopped cleanly.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    /// The end of the journal when it started.
+    pub(crate) after: Position,
+    pub(crate) until: Position,
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+}
+
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
+    /// Nothing went wrong in this world, and nobody was slow.
+    pub(crate) calm: bool,
     pub(crate) log: Vec<Entry>,
     pub(crate) calls: Vec<Call>,
     pub(crate) executions: Vec<Execution>,
     /// Every submit, and how often it reached the server.
     pub(crate) submits: Vec<(Submit, u32)>,
+    pub(crate) counted: Vec<Counted>,
 }

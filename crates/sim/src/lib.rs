@@ -20,10 +20,12 @@ mod prove;
 mod rng;
 mod seen;
 mod server;
+mod shrink;
 mod world;
 
 pub use check::Violation;
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_seed};
 pub use seen::{Seen, Sight};
+pub use shrink::shrink;
 pub use world::{Ended, World};

@@ -7,7 +7,7 @@ use orchestrix_node::Error;
 
 use crate::check::Violation;
 use crate::seen::Sight;
-use crate::server::Process;
+use crate::server::{Process, counted};
 use crate::world::{Happening, MS, SECOND, World};
 
 impl World {
@@ -71,9 +71,10 @@ impl World {
     }
 
     pub(crate) fn stop(&mut self) -> Result<(), Violation> {
-        let Some(Process { node, stepped }) = self.server.take() else { return Ok(()) };
+        let Some(Process { node, stepped, after }) = self.server.take() else { return Ok(()) };
         if stepped.stop().is_ok() {
             self.seen.add(Sight::CleanStop);
+            self.history.counted.push(counted(&node, after));
             // R5: everyone who was waiting has been answered or refused.
             let mut context = Context::from_waker(Waker::noop());
             for pending in self.pending.values_mut() {

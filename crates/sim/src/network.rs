@@ -106,5 +106,6 @@ async fn put(node: Node, question: Question) -> Result<Answer, Error> {
         Question::Cancel { task } => node.cancel(task).await.map(Answer::Outcome),
         Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
         Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
+        Question::Queues => node.queues().await.map(Answer::Queues),
     }
 }

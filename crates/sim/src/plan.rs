@@ -10,6 +10,8 @@ use crate::rng::Rng;
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
+    /// Nothing goes wrong.
+    pub(crate) calm: bool,
     /// Seconds with faults, before they stop and everything must come to rest.
     pub(crate) seconds: u64,
     pub(crate) submitters: usize,
@@ -80,6 +82,7 @@ impl Plan {
         let tiny = rng.chance(100_000);
         Self {
             seed,
+            calm,
             seconds: rng.skewed(20, 400) * large,
             submitters: usize::try_from(rng.skewed(1, 6)).unwrap_or(1),
             workers: usize::try_from(rng.skewed(1, 10)).unwrap_or(1),

@@ -9,13 +9,15 @@ use orchestrix_node::{Failure, Node, Recovered, Stepped};
 
 use crate::check::Violation;
 use crate::clock::SimClock;
-use crate::history::Entry;
+use crate::history::{Counted, Entry};
 use crate::plan::Plan;
 
 /// A running process.
 pub(crate) struct Process {
     pub(crate) node: Node,
     pub(crate) stepped: Stepped,
+    /// The end of the journal when it started.
+    pub(crate) after: Position,
 }
 
 /// The journal as the world has seen it become durable, and the state that it amounts to.
@@ -36,8 +38,30 @@ impl Process {
         let clock: Arc<SimClock> = Arc::clone(clock);
         let (node, stepped, recovered) =
             Stepped::open(Arc::new(disk.clone()), plan.files(), plan.node(), clock)?;
-        Ok((Self { node, stepped }, recovered))
+        Ok((Self { node, stepped, after: recovered.position }, recovered))
     }
+}
+
+/// What a process says that it has done since `after`; all of it is durable.
+pub(crate) fn counted(node: &Node, after: Position) -> Counted {
+    let stats = node.stats();
+    let counters = [
+        ("submitted", &stats.submitted),
+        ("leased", &stats.leased),
+        ("extended", &stats.extended),
+        ("completed", &stats.completed),
+        ("failed", &stats.failed),
+        ("released", &stats.released),
+        ("expired_silent", &stats.expired_silent),
+        ("expired_timeout", &stats.expired_timeout),
+        ("cancelled", &stats.cancelled),
+        ("ttl_expired", &stats.ttl_expired),
+        ("retried", &stats.retried),
+        ("purged", &stats.purged),
+        ("dead_letters", &stats.dead_letters),
+    ];
+    let counts = counters.into_iter().map(|(name, counter)| (name, counter.get())).collect();
+    Counted { after, until: Position(stats.durable.get()), counts }
 }
 
 impl Mirror {

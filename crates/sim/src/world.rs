@@ -19,7 +19,7 @@ use crate::history::{Answer, Call, Execution, History, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::seen::{Seen, Sight};
-use crate::server::{Mirror, Process};
+use crate::server::{Mirror, Process, counted};
 
 /// Microseconds.
 pub(crate) const MS: u64 = 1_000;
@@ -144,7 +144,7 @@ impl World {
             next_pending: 0,
             actors,
             ops: Vec::new(),
-            history: History::default(),
+            history: History { calm: plan.calm, ..History::default() },
             seen: Seen::default(),
             trace: blake3::Hasher::new(),
             told: None,
@@ -358,10 +358,21 @@ impl World {
     /// Reads what has become durable, and takes the answers that were given.
     pub(crate) fn look(&mut self) -> Result<(), Violation> {
         let Some(server) = &mut self.server else { return Ok(()) };
+        let known = self.mirror.log.len();
         self.mirror.follow(server)?;
+        if let Some(told) = &mut self.told {
+            let new = self.mirror.log[known..].iter();
+            told.extend(
+                new.map(|entry| format!("{:>12}   durable {}: {:?}", self.now, entry.position, entry.event)),
+            );
+        }
         if !self.compared || self.rng.chance(2_000) {
             self.mirror.compare_state(server)?;
             self.compared |= server.stepped.state().position() == self.mirror.durable();
+        }
+        let (polls, most) = (server.node.stats().polls.get(), self.plan.polls_max as u64);
+        if polls > most {
+            return Err(Violation::new("R1", format!("{polls} calls wait, and {most} may")));
         }
         let at = server.stepped.now();
         let mut context = Context::from_waker(Waker::noop());
@@ -465,14 +476,23 @@ impl World {
         self.actors.iter().all(Actor::is_done)
             && state.lease_count() == 0
             && state.queues().all(|queue| queue.all.waiting == 0 && queue.all.leased == 0)
+            && self.kept() <= 2 * self.plan.retention.count as u64
+    }
+
+    /// Tasks that have ended and are still there.
+    fn kept(&self) -> u64 {
+        let all = self.mirror.state.queues().map(|queue| queue.all);
+        all.map(|all| all.completed + all.failed + all.cancelled).sum()
     }
 
     fn why_no_rest(&self) -> String {
         let waiting: u64 = self.mirror.state.queues().map(|queue| queue.all.waiting).sum();
         let leased = self.mirror.state.lease_count();
         let busy = self.actors.iter().filter(|actor| !actor.is_done()).count();
+        let kept = self.kept();
         format!(
-            "after {REST_SECONDS} s without faults {waiting} tasks wait, {leased} are leased, {busy} actors are busy"
+            "after {REST_SECONDS} s without faults {waiting} tasks wait, {leased} are leased, {busy} actors are busy, \
+             {kept} that have ended are kept"
         )
     }
 
@@ -480,6 +500,9 @@ impl World {
     fn rest(&mut self) -> Result<(), Violation> {
         self.note_snapshots();
         let Some(server) = &self.server else { return Ok(()) };
+        if server.stepped.state().position() == self.mirror.durable() {
+            self.history.counted.push(counted(&server.node, server.after));
+        }
         self.mirror.compare_state(server)
     }
 }

@@ -106,6 +106,9 @@ impl Submitter {
             let task = self.known[self.rng.index(self.known.len())];
             return Question::Get { task };
         }
+        if self.rng.chance(100_000) {
+            return Question::Queues;
+        }
         self.left -= 1;
         if !self.keyed.is_empty() && self.rng.chance(50_000) {
             let mut task = self.keyed[self.rng.index(self.keyed.len())].clone();

@@ -35,8 +35,9 @@ pub(crate) struct Worker {
     /// Reports that have no certain answer yet, with the op that is on its way.
     reports: Vec<Report>,
     requests: u64,
-    /// It was told to come back later.
+    /// It was told to come back later, with a lease call or with a report.
     patient_until: u64,
+    reports_from: u64,
 }
 
 struct Job {
@@ -48,6 +49,7 @@ struct Job {
 }
 
 struct Report {
+    lease: LeaseId,
     question: Question,
     op: Option<usize>,
     tries: u32,
@@ -70,6 +72,7 @@ impl Worker {
             reports: Vec::new(),
             requests: 0,
             patient_until: 0,
+            reports_from: 0,
         }
     }
 
@@ -156,7 +159,7 @@ impl Worker {
                 continue;
             }
             let question = self.report(world, job.task, lease);
-            self.reports.push(Report { question, op: None, tries: 0 });
+            self.reports.push(Report { lease, question, op: None, tries: 0 });
         }
     }
 
@@ -173,7 +176,7 @@ impl Worker {
     }
 
     fn send_reports(&mut self, world: &mut World, me: usize) {
-        if world.now < self.patient_until {
+        if world.now < self.reports_from {
             return;
         }
         for report in self.reports.iter_mut().filter(|report| report.op.is_none()) {
@@ -183,15 +186,18 @@ impl Worker {
     }
 
     fn beat(&mut self, world: &mut World, me: usize) {
-        if self.held.is_empty() || self.heartbeat.is_some() || world.now < self.next_heartbeat {
+        // What is done is still held until the coordinator knows.
+        let done = self.reports.iter().filter(|report| report.tries < 3).map(|report| report.lease);
+        let leases: Vec<LeaseId> = self.held.keys().copied().chain(done).collect();
+        if leases.is_empty() || self.heartbeat.is_some() || world.now < self.next_heartbeat {
             return;
         }
         self.next_heartbeat = world.now + world.plan.lease_ms * MS / 4;
         let worker = self.name.clone();
-        let alone = self.held.iter().next().filter(|_| self.held.len() == 1 && self.rng.chance(500_000));
+        let alone = self.held.iter().next().filter(|_| leases.len() == 1 && self.rng.chance(500_000));
         let question = match alone {
             Some((lease, job)) => Question::Heartbeat { task: job.task, lease: *lease, worker },
-            None => Question::HeartbeatAll { worker, leases: self.held.keys().copied().collect() },
+            None => Question::HeartbeatAll { worker, leases },
         };
         self.heartbeat = Some(world.ask(me, question));
     }
@@ -224,7 +230,11 @@ impl Worker {
             worker: self.name.clone(),
             max: 1 + self.rng.index(room),
             lease_ms: world.plan.lease_ms,
-            wait_ms: if self.rng.chance(700_000) { self.rng.skewed(1, 20_000) } else { 0 },
+            wait_ms: if self.rng.chance(700_000) {
+                self.rng.skewed(1, 20_000.min(10 * world.plan.lease_ms))
+            } else {
+                0
+            },
             request_id: request_id.map(|id| Name::new(&id).expect("a plain name")),
             capacity: self.capacity,
         }
@@ -278,8 +288,8 @@ impl Worker {
                 }
             }
             if let Some(Ok(Answer::WorkerExtended(heard))) = heard {
-                let until = self.trust(sent, heard.lease_ms);
-                for lease in &heard.extended {
+                for (lease, lease_ms) in heard.extended.iter().zip(&heard.lease_ms_each) {
+                    let until = self.trust(sent, *lease_ms);
                     if let Some(job) = self.held.get_mut(lease) {
                         job.trusted_until = job.trusted_until.max(until);
                     }
@@ -311,7 +321,7 @@ impl Worker {
         match heard.certain() {
             None | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull)) => {
                 self.reports[index].op = None;
-                self.patient_until = world.now + self.rng.range(100 * MS, SECOND);
+                self.reports_from = world.now + world.plan.lease_ms * MS / self.rng.range(8, 20);
             }
             Some(answer) => {
                 let report = self.reports.remove(index);
@@ -351,7 +361,7 @@ impl Worker {
         }
         if cancelled {
             let question = Question::Release { task: job.task, lease, worker: self.name.clone() };
-            self.reports.push(Report { question, op: None, tries: 0 });
+            self.reports.push(Report { lease, question, op: None, tries: 0 });
         }
     }
 

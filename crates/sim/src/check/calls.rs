@@ -9,8 +9,8 @@ use orchestrix_core::wire::{Leases, TaskView, WorkerExtended};
 use orchestrix_core::{AttemptEnd, LeaseId, Position, Refusal, TaskId, TaskState};
 use orchestrix_node::{Error, Seen};
 
-use crate::check::Violation;
 use crate::check::model::{Is, Model};
+use crate::check::{Violation, counts};
 use crate::history::{Answer, Call, History, Question};
 
 /// Every answer that nothing explains, at most one per kind of question.
@@ -84,6 +84,7 @@ impl Look<'_> {
                 self.at_some_place(*task, |is| is == Some(Is::Waiting), "T13", "waiting again")
             }
             (Question::Get { task }, Ok(Answer::Task(view))) => self.viewed(*task, view),
+            (Question::Queues, Ok(Answer::Queues(list))) => counts::queues(self.call, list, self.model),
             (Question::Heartbeat { task, lease, .. }, Ok(Answer::Extended(extended))) => {
                 let fits = |is: Option<Is>| is == Some(Is::Leased(*lease)) || is == Some(Is::Asked(*lease));
                 self.at_some_place(*task, fits, "L4", "leased")?;
@@ -161,7 +162,10 @@ impl Look<'_> {
     }
 
     fn extended(&self, heard: &WorkerExtended) -> Result<(), Violation> {
-        for id in &heard.extended {
+        self.ensure(heard.extended.len() == heard.lease_ms_each.len(), "R7", || {
+            "not every extended lease has a length".to_owned()
+        })?;
+        for (id, lease_ms) in heard.extended.iter().zip(&heard.lease_ms_each) {
             let Some(granted) = self.model.leases.get(id) else {
                 return Err(Violation::new("L4", format!("lease {id} was extended and never granted")));
             };
@@ -170,6 +174,7 @@ impl Look<'_> {
             let task = granted.task;
             let fits = |is: Option<Is>| is == Some(Is::Leased(*id)) || is == Some(Is::Asked(*id));
             self.at_some_place(task, fits, "L4", "leased")?;
+            self.told_no_more_than_kept(*id, *lease_ms)?;
             self.told_no_more_than_kept(*id, heard.lease_ms)?;
         }
         for id in &heard.lost {

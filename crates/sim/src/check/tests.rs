@@ -1,5 +1,7 @@
 //! Every invariant that the checker knows, with a short history that breaks it.
 
+mod numbers;
+
 use orchestrix_core::wire::{Leased, Leases, Outcome, Submit, WorkerExtended};
 use orchestrix_core::{
     CancelRequested, Event, ExpiryReason, Extension, Json, Key, KeyClaim, LeaseExpired, LeaseExtended,
@@ -102,13 +104,13 @@ impl Story {
         self.0.calls.last_mut().unwrap()
     }
 
-    fn breaks(self, invariant: &str) {
+    fn breaks(&self, invariant: &str) {
         let found = check(&self.0, &mut Seen::default());
         let names: Vec<_> = found.iter().map(|violation| violation.invariant).collect();
         assert!(names.contains(&invariant), "expected {invariant}, found {found:?}");
     }
 
-    fn holds(self) {
+    fn holds(&self) {
         assert_eq!(check(&self.0, &mut Seen::default()), []);
     }
 }
@@ -478,7 +480,13 @@ fn l8_a_worker_that_is_told_more_than_is_kept() {
 fn l8_an_extension_that_is_told_and_not_kept() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
-    let heard = WorkerExtended { extended: vec![lease], lost: vec![], cancel: vec![], lease_ms: KEPT + 1 };
+    let heard = WorkerExtended {
+        extended: vec![lease],
+        lost: vec![],
+        cancel: vec![],
+        lease_ms: KEPT + 1,
+        lease_ms_each: vec![KEPT],
+    };
     let question = Question::HeartbeatAll { worker: name("w"), leases: vec![lease] };
     story.call(question, Ok(Answer::WorkerExtended(heard)));
     story.breaks("L8");

@@ -1,0 +1,103 @@
+//! Numbers against the journal: what a process says that it counted, and how many tasks it says are where.
+
+use std::collections::BTreeMap;
+
+use orchestrix_core::wire::QueueList;
+use orchestrix_core::{Event, ExpiryReason, Name, Next, Position};
+
+use crate::check::Violation;
+use crate::check::model::{Is, Model};
+use crate::history::{Call, Counted, Entry, History};
+
+/// R2: the counters of a process are the events that it wrote.
+pub(super) fn counters(history: &History) -> Option<Violation> {
+    history.counted.iter().find_map(|counted| counted_wrong(counted, &history.log))
+}
+
+fn counted_wrong(counted: &Counted, log: &[Entry]) -> Option<Violation> {
+    let mut events: BTreeMap<&'static str, u64> = counted.counts.keys().map(|name| (*name, 0)).collect();
+    let own = log.iter().filter(|entry| entry.position > counted.after && entry.position <= counted.until);
+    for (name, number) in own.flat_map(|entry| numbers(&entry.event)) {
+        *events.entry(name).or_default() += number;
+    }
+    let wrong = counted.counts.iter().find(|(name, count)| events.get(*name) != Some(count))?;
+    let (name, said) = wrong;
+    let (is, after, until) = (events[name], counted.after, counted.until);
+    Some(Violation::new("R2", format!("{name} says {said}, and there were {is} from {after} to {until}")))
+}
+
+/// What an event adds to which counter.
+fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
+    let ended = |next: Next| match next {
+        Next::Failed => vec![("dead_letters", 1)],
+        Next::Cancelled => vec![("cancelled", 1)],
+        Next::Waiting { .. } => Vec::new(),
+    };
+    match event {
+        Event::TermStarted(_) | Event::FormatRaised(_) | Event::CancelRequested(_) => Vec::new(),
+        Event::TaskCreated(_) => vec![("submitted", 1)],
+        Event::LeaseGranted(_) => vec![("leased", 1)],
+        Event::LeaseExtended(event) => vec![("extended", event.extended.len() as u64)],
+        Event::LeaseReleased(event) if event.undelivered == Some(true) => ended(event.next),
+        Event::LeaseReleased(event) => [vec![("released", 1)], ended(event.next)].concat(),
+        Event::LeaseExpired(event) => {
+            let name = match event.reason {
+                ExpiryReason::Silent => "expired_silent",
+                ExpiryReason::Timeout => "expired_timeout",
+            };
+            [vec![(name, 1)], ended(event.next)].concat()
+        }
+        Event::TaskCompleted(_) => vec![("completed", 1)],
+        Event::TaskFailed(event) => [vec![("failed", 1)], ended(event.next)].concat(),
+        Event::TaskCancelled(_) => vec![("cancelled", 1)],
+        Event::TaskExpired(_) => vec![("ttl_expired", 1)],
+        Event::TaskRetried(_) => vec![("retried", 1)],
+        Event::TaskPurged(event) => vec![("purged", event.tasks.len() as u64)],
+    }
+}
+
+/// Waiting, leased, completed, failed, cancelled.
+type Where = [u64; 5];
+
+/// T14: the tasks of each queue are counted as they were at one place between asking and answering.
+pub(super) fn queues(call: &Call, list: &QueueList, model: &Model) -> Result<(), Violation> {
+    let said: BTreeMap<&Name, Where> = list
+        .queues
+        .iter()
+        .map(|queue| {
+            let waiting = queue.ready + queue.delayed;
+            (&queue.queue, [waiting, queue.leased, queue.completed, queue.failed, queue.cancelled])
+        })
+        .filter(|(_, counts)| counts.iter().any(|count| *count > 0))
+        .collect();
+    let places = call.durable_before.0..=call.durable_after.0;
+    if places.clone().any(|position| all_at(model, Position(position)) == said) {
+        return Ok(());
+    }
+    let (from, to, was) = (call.durable_before, call.durable_after, all_at(model, call.durable_after));
+    Err(Violation::new("T14", format!("never so between {from} and {to}: {said:?}, at last {was:?}")))
+}
+
+fn all_at(model: &Model, position: Position) -> BTreeMap<&Name, Where> {
+    let mut all: BTreeMap<&Name, Where> = BTreeMap::new();
+    for task in model.tasks.values() {
+        let place = match task.at(position) {
+            None | Some(Is::Purged) => continue,
+            Some(Is::Waiting) => 0,
+            Some(Is::Leased(_) | Is::Asked(_)) => 1,
+            Some(Is::Completed) => 2,
+            Some(Is::Failed) => 3,
+            Some(Is::Cancelled) => 4,
+        };
+        all.entry(&task.queue).or_default()[place] += 1;
+    }
+    all
+}
+
+/// LL1: where nothing goes wrong, nobody who heartbeats loses a lease.
+pub(super) fn lost_leases(history: &History) -> Option<Violation> {
+    let silent =
+        |event: &Event| matches!(event, Event::LeaseExpired(event) if event.reason == ExpiryReason::Silent);
+    let lost = history.log.iter().filter(|_| history.calm).find(|entry| silent(&entry.event))?;
+    Some(Violation::new("LL1", format!("a lease ended by time at {} in a calm world", lost.position)))
+}
