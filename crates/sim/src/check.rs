@@ -1,13 +1,15 @@
 //! Holds a journal and what the actors saw against the invariants.
 //!
 //! [`model`] walks the journal and says whether each event may follow those before it, [`calls`] says whether each
-//! answer is explained by the journal at a place between asking and answering, [`counts`] holds numbers against it,
-//! and [`executions`] says whether two honest workers were ever at work on one task. None of them uses the rules'
+//! answer is explained by the journal at a place between asking and answering, [`story`] finds an order of what was
+//! heard of each task without the journal, [`counts`] holds numbers against it, and [`executions`] says whether two honest workers were ever at work on one task. None of them uses the rules'
 //! own code: what is wrong there must not be wrong here too.
 
 mod calls;
 mod counts;
 mod model;
+mod search;
+mod story;
 
 use std::collections::BTreeMap;
 
@@ -43,6 +45,7 @@ pub(crate) fn check(history: &History, seen: &mut Seen) -> Vec<Violation> {
         Ok(model) => found.extend(calls::check(history, &model)),
         Err(violation) => found.push(violation),
     }
+    found.extend(story::check(history));
     found.extend(counts::counters(history));
     found.extend(counts::lost_leases(history));
     found.extend(executions(&history.executions));

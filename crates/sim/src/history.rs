@@ -90,6 +90,9 @@ pub(crate) struct Call {
     pub(crate) durable_after: Position,
     /// The time of the server when the answer was given.
     pub(crate) at: Timestamp,
+    /// When it was asked and answered, in microseconds of the world.
+    pub(crate) asked_us: u64,
+    pub(crate) answered_us: u64,
     pub(crate) answer: Result<Answer, Error>,
 }
 
@@ -122,4 +125,6 @@ pub(crate) struct History {
     /// Every submit, and how often it reached the server.
     pub(crate) submits: Vec<(Submit, u32)>,
     pub(crate) counted: Vec<Counted>,
+    /// What reached the server and was never answered, with when it was asked.
+    pub(crate) unanswered: Vec<(Question, u64)>,
 }

@@ -92,7 +92,8 @@ impl World {
 
     /// The process ends without a word; what it told the operating system to write may still be written.
     pub(crate) fn die(&mut self) -> Result<(), Violation> {
-        self.take_last_answers();
+        let unanswered = self.take_last_answers();
+        self.unanswered(unanswered);
         self.pending.clear();
         self.note_snapshots();
         self.server = None;
@@ -104,22 +105,25 @@ impl World {
         Ok(())
     }
 
-    /// What was sent before the process ended is on its way, whatever became of the process.
-    pub(crate) fn take_last_answers(&mut self) {
-        let Some(server) = &mut self.server else { return };
+    /// What was sent before the process ended is on its way, whatever became of the process. Answers what was not
+    /// answered.
+    fn take_last_answers(&mut self) -> Vec<usize> {
+        let Some(server) = &mut self.server else {
+            return self.pending.values().map(|pending| pending.op).collect();
+        };
         let at = server.stepped.now();
         let mut context = Context::from_waker(Waker::noop());
-        let mut answered = Vec::new();
+        let (mut answered, mut unanswered) = (Vec::new(), Vec::new());
         for pending in self.pending.values_mut() {
-            if let Poll::Ready(answer) = pending.future.as_mut().poll(&mut context)
-                && !matches!(answer, Err(Error::OutcomeUnknown))
-            {
-                answered.push((pending.op, answer));
+            match pending.future.as_mut().poll(&mut context) {
+                Poll::Ready(Err(Error::OutcomeUnknown)) | Poll::Pending => unanswered.push(pending.op),
+                Poll::Ready(answer) => answered.push((pending.op, answer)),
             }
         }
         for (op, answer) in answered {
             self.answered(op, answer, at);
         }
+        unanswered
     }
 
     pub(crate) fn note_snapshots(&mut self) {

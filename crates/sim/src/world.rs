@@ -173,6 +173,8 @@ impl World {
         if let Err(violation) = self.go_on() {
             violations.push(violation);
         }
+        let open: Vec<usize> = self.pending.values().map(|pending| pending.op).collect();
+        self.unanswered(open);
         self.history.log = std::mem::take(&mut self.mirror.log);
         if violations.is_empty() {
             violations = check::check(&self.history, &mut self.seen);
@@ -401,6 +403,8 @@ impl World {
             durable_before: self.ops[op].durable_before,
             durable_after: self.mirror.durable(),
             at,
+            asked_us: self.ops[op].sent,
+            answered_us: self.now,
             answer,
         };
         self.trace.update(format!("{call:?}").as_bytes());
@@ -415,6 +419,12 @@ impl World {
         }
     }
 
+    /// Nobody will hear what came of these.
+    pub(crate) fn unanswered(&mut self, ops: impl IntoIterator<Item = usize>) {
+        let asked = ops.into_iter().map(|op| (self.ops[op].question.clone(), self.ops[op].sent));
+        self.history.unanswered.extend(asked);
+    }
+
     fn note(&mut self, answer: &Result<Answer, Error>) {
         match answer {
             Err(Error::StorageFull) => self.seen.add(Sight::FullDiskRefused),
@@ -426,7 +436,9 @@ impl World {
     fn tell(&mut self, op: usize, heard: Heard) {
         // An actor whose connection is gone does not listen to another answer.
         if matches!(heard, Heard::Nothing) && self.rng.chance(500_000) {
-            self.pending.retain(|_, pending| pending.op != op);
+            let gone = self.pending.extract_if(.., |_, pending| pending.op == op);
+            let gone: Vec<usize> = gone.map(|(_, pending)| pending.op).collect();
+            self.unanswered(gone);
         }
         let actor = self.ops[op].actor;
         let mut acting = self.actors[actor].take();

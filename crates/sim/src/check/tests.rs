@@ -99,6 +99,8 @@ impl Story {
             durable_before: Position(1),
             durable_after: end,
             at: Timestamp(NOW),
+            asked_us: 0,
+            answered_us: 1,
             answer,
         });
         self.0.calls.last_mut().unwrap()
