@@ -32,9 +32,8 @@ prove: ## Run simulated worlds full of faults for SECONDS, beginning with SEED
 	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --bin prove -- \
 		--seconds $(or $(SECONDS),60) --first $(or $(SEED),1)
 
-bugs: ## Plant bugs on purpose, SECONDS each, and show that the worlds find them
-	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --features planted --target-dir target/planted \
-		--bin prove -- --bugs --seconds $(or $(SECONDS),20) --first $(or $(SEED),1)
+bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
+	@./scripts/bugs $(or $(SECONDS),20) $(or $(SEED),1)
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all

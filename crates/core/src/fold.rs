@@ -60,6 +60,9 @@ impl State {
         self.epoch = event.epoch;
         let leased: Vec<TaskId> = self.leases.values().copied().collect();
         for id in leased {
+            if is_planted("expiry-implicit") && self.forget_if_over(id) {
+                continue;
+            }
             self.change_lease(id, |lease, at| {
                 if !lease.prolonged && !is_planted("no-prolonging") {
                     lease.expires_at = lease.expires_at.max(lease_end(at, lease.length_ms));
@@ -67,6 +70,16 @@ impl State {
                 }
             });
         }
+    }
+
+    /// A planted bug: the lease of a task ends without an event.
+    fn forget_if_over(&mut self, id: TaskId) -> bool {
+        let lease = self.tasks.get(id).and_then(|task| task.lease.as_ref());
+        let over = lease.is_some_and(|lease| lease.expires_at <= self.at);
+        if over {
+            self.change(id, |task, _| (task.state, task.lease) = (TaskState::Waiting, None));
+        }
+        over
     }
 
     fn format_raised(&mut self, event: &FormatRaised) {

@@ -3,53 +3,190 @@
 //! Without the feature `planted`, which no program that ships has, nothing can be planted and nothing here costs
 //! anything.
 
-/// Every bug that can be planted, by name, with what it does.
-pub const BUGS: [(&str, &str); 24] = [
-    ("ack-before-sync", "answers are sent before the turn is written"),
-    ("refusal-before-durable", "refusals are sent while what they were decided on is not durable"),
-    ("sync-skipped", "a batch is acknowledged without a sync"),
-    ("sync-retried", "a failed sync is tried again and believed"),
-    ("last-frame-trusted", "a start trusts the last frame as the cache shows it"),
-    ("delay-never-over", "a delayed task never comes into line"),
-    ("floor-too-high", "segments are dropped that the older of two snapshots needs"),
-    ("capture-misses-changes", "a snapshot shows tasks as they are when their turn comes"),
-    ("question-forgotten", "now and then a question is taken out of the line and never answered"),
-    ("expiry-uncounted", "an attempt that ends by time does not count"),
-    ("no-prolonging", "a new term gives leases no more time"),
-    ("lease-too-short", "a lease is kept for less than what its worker was told"),
-    ("told-too-long", "a worker is told twice what its lease is kept for"),
-    ("expired-lease-accepted", "a report under a lease that is over is accepted"),
-    ("completed-by-task-only", "a report is taken from whoever had the task once"),
-    ("wall-clock", "rights end by the wall clock"),
-    ("key-without-request", "the same key with another request finds the first task"),
-    ("key-forgotten", "a purge forgets keys at once"),
-    ("priority-ignored", "tasks are granted in the order of their ids"),
-    ("granted-early", "a delayed task is granted half a second early"),
-    ("attempts-unlimited", "a task is tried again and again"),
-    ("cancel-forgotten", "a task that was to be cancelled goes on when it is given back"),
-    ("capacity-ignored", "a worker gets more than it wants"),
-    ("repeat-of-any-queue", "a repeat gets tasks of queues that it does not ask for"),
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bug {
+    pub name: &'static str,
+    /// What it does.
+    pub what: &'static str,
+    pub found_by: FoundBy,
+}
+
+/// What notices a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundBy {
+    /// Simulated worlds.
+    Worlds,
+    /// A test: its crate, its target and its name.
+    Test(&'static str, &'static str, &'static str),
+}
+
+const fn worlds(name: &'static str, what: &'static str) -> Bug {
+    Bug { name, what, found_by: FoundBy::Worlds }
+}
+
+const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'static str; 3]) -> Bug {
+    Bug { name, what, found_by: FoundBy::Test(of, target, test) }
+}
+
+/// Every bug that can be planted.
+pub const BUGS: [Bug; 40] = [
+    worlds("ack-before-sync", "answers are sent before the turn is written"),
+    worlds("refusal-before-durable", "refusals are sent while what they were decided on is not durable"),
+    worlds("sync-skipped", "a batch is acknowledged without a sync"),
+    worlds("sync-retried", "a failed sync is tried again and believed"),
+    worlds("last-frame-trusted", "a start trusts the last frame as the cache shows it"),
+    worlds("delay-never-over", "a delayed task never comes into line"),
+    worlds("floor-too-high", "segments are dropped that the older of two snapshots needs"),
+    worlds("capture-misses-changes", "a snapshot shows tasks as they are when their turn comes"),
+    worlds("question-forgotten", "now and then a question is taken out of the line and never answered"),
+    worlds("expiry-uncounted", "an attempt that ends by time does not count"),
+    worlds("no-prolonging", "a new term gives leases no more time"),
+    worlds("lease-too-short", "a lease is kept for less than what its worker was told"),
+    worlds("told-too-long", "a worker is told twice what its lease is kept for"),
+    worlds("expired-lease-accepted", "a report under a lease that is over is accepted"),
+    worlds("completed-by-task-only", "a report is taken from whoever had the task once"),
+    worlds("wall-clock", "rights end by the wall clock"),
+    worlds("key-without-request", "the same key with another request finds the first task"),
+    worlds("key-forgotten", "a purge forgets keys at once"),
+    worlds("priority-ignored", "tasks are granted in the order of their ids"),
+    worlds("granted-early", "a delayed task is granted half a second early"),
+    worlds("attempts-unlimited", "a task is tried again and again"),
+    worlds("cancel-forgotten", "a task that was to be cancelled goes on when it is given back"),
+    worlds("capacity-ignored", "a worker gets more than it wants"),
+    worlds("repeat-of-any-queue", "a repeat gets tasks of queues that it does not ask for"),
+    worlds(
+        "segments-dropped-early",
+        "segments are dropped before the snapshot that replaces them has its name",
+    ),
+    worlds("expiry-implicit", "leases that are over end at a start without an event"),
+    test(
+        "folder-sync-skipped",
+        "segments are used though their names are not durable",
+        ["orchestrix-engine", "journal", "crash::nothing_acknowledged_is_lost_wherever_the_power_fails"],
+    ),
+    test(
+        "snapshot-unsynced",
+        "a snapshot gets its name before its bytes are durable",
+        ["orchestrix-engine", "journal", "crash::nothing_acknowledged_is_lost_wherever_the_power_fails"],
+    ),
+    test(
+        "replayed-twice",
+        "the batch that a snapshot ends with is applied again",
+        ["orchestrix-engine", "journal", "crash::nothing_acknowledged_is_lost_wherever_the_power_fails"],
+    ),
+    test(
+        "order-ignored",
+        "a batch that does not follow the end is appended",
+        ["orchestrix-engine", "conformance", "files_on_a_simulated_disk"],
+    ),
+    test(
+        "damage-cut-off",
+        "damage is cut off as if a write had been torn",
+        ["orchestrix-engine", "journal", "damage::every_flipped_bit_of_a_journal_is_harmless_or_named"],
+    ),
+    test(
+        "bad-record-skipped",
+        "a damaged batch is passed over and reading goes on",
+        ["orchestrix-engine", "journal", "damage::every_flipped_bit_of_a_journal_is_harmless_or_named"],
+    ),
+    test(
+        "chain-unchecked",
+        "a batch only needs the right position to follow",
+        ["orchestrix-engine", "journal", "damage::whole_frames_and_segments_of_another_history_are_damage"],
+    ),
+    test(
+        "length-unsummed",
+        "the checksum of a frame does not cover its length",
+        [
+            "orchestrix-engine",
+            "journal",
+            "damage::without_a_last_mark_a_flipped_bit_costs_at_most_the_last_batch",
+        ],
+    ),
+    test(
+        "length-believed",
+        "memory is taken for a length before the length is checked",
+        [
+            "orchestrix-engine",
+            "journal",
+            "damage::every_flipped_bit_of_a_snapshot_is_noticed_and_the_one_before_it_used",
+        ],
+    ),
+    test(
+        "segment-recycled",
+        "a used segment is used again as it is, without an id of its own",
+        ["orchestrix-engine", "journal", "damage::what_an_earlier_segment_left_in_a_spare_never_comes_back"],
+    ),
+    test(
+        "floor-unchecked",
+        "a journal without its beginning is taken for a whole one",
+        ["orchestrix-engine", "journal", "damage::a_truncated_journal_does_not_start_without_a_snapshot"],
+    ),
+    test(
+        "events-unbounded",
+        "all events are kept for those who watch",
+        ["orchestrix-server", "http", "streams::events_that_are_not_kept_any_more_are_a_gap"],
+    ),
+    test(
+        "role-missing",
+        "one route asks for no role",
+        ["orchestrix-server", "http", "access::every_route_is_for_its_role_and_for_administrators_only"],
+    ),
+    test(
+        "secret-shown",
+        "a refusal repeats the token",
+        ["orchestrix-server", "http", "access::a_wrong_way_to_show_a_token_is_no_token"],
+    ),
 ];
+
+/// Names of the bugs that worlds find, with what they do.
+pub fn bugs_of_worlds() -> impl Iterator<Item = (&'static str, &'static str)> {
+    BUGS.into_iter().filter(|bug| bug.found_by == FoundBy::Worlds).map(|bug| (bug.name, bug.what))
+}
 
 #[cfg(feature = "planted")]
 mod ground {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+    /// Names the bug that a process begins with.
+    const VARIABLE: &str = "ORCHESTRIX_PLANTED";
+    /// Nobody has looked at the variable yet.
+    const UNKNOWN: usize = usize::MAX;
+
     /// The number of the planted bug, plus one.
-    static PLANTED: AtomicUsize = AtomicUsize::new(0);
+    static PLANTED: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
     /// Plants a bug in this process. Answers whether there is one of this name.
     pub fn plant(name: &str) -> bool {
-        let found = super::BUGS.iter().position(|(bug, _)| *bug == name);
-        PLANTED.store(found.map_or(0, |number| number + 1), Relaxed);
-        found.is_some()
+        let found = number(name);
+        PLANTED.store(found, Relaxed);
+        found > 0
     }
 
     /// Whether a bug is planted.
     #[must_use]
     pub fn is_planted(name: &str) -> bool {
-        let planted = PLANTED.load(Relaxed);
-        planted > 0 && super::BUGS[planted - 1].0 == name
+        let planted = match PLANTED.load(Relaxed) {
+            UNKNOWN => {
+                let planted = planted_from_outside();
+                PLANTED.store(planted, Relaxed);
+                planted
+            }
+            planted => planted,
+        };
+        planted > 0 && super::BUGS[planted - 1].name == name
+    }
+
+    fn number(name: &str) -> usize {
+        super::BUGS.iter().position(|bug| bug.name == name).map_or(0, |number| number + 1)
+    }
+
+    fn planted_from_outside() -> usize {
+        let Ok(name) = std::env::var(VARIABLE) else { return 0 };
+        let found = number(&name);
+        assert!(found > 0 || name.is_empty(), "{VARIABLE} is {name:?}, which is no bug");
+        found
     }
 }
 

@@ -86,7 +86,7 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
 
 /// What a node is started from.
 pub(crate) struct Stored {
-    state: State,
+    pub(crate) state: State,
     journal: Box<dyn Journal>,
     logs: Arc<dyn Logs>,
     pub(crate) recovered: Recovered,

@@ -14,7 +14,7 @@ use orchestrix_engine::{Read, file};
 
 use crate::clock::Clock;
 use crate::node::Node;
-use crate::open::{Failure, Parts, Recovered, assemble, open_journal};
+use crate::open::{Failure, Parts, Recovered, Stored, assemble, open_journal};
 use crate::options::Options;
 use crate::runner::{Input, Runner};
 use crate::snapshotter::SnapshotJob;
@@ -57,6 +57,15 @@ impl Stepped {
             let _ = started.send(job);
         });
         Ok((node, Self { runner, writer, handed, acks, jobs, job: None, given: None }, recovered))
+    }
+
+    /// The state that a start would begin with, and how it was found, without starting a node.
+    ///
+    /// # Errors
+    /// As for [`open`](crate::open).
+    pub fn recover(disk: Arc<dyn Disk>, files: file::Options) -> Result<(State, Recovered), Failure> {
+        let Stored { state, recovered, .. } = open_journal(disk, files)?;
+        Ok((state, recovered))
     }
 
     /// Decides one round: all that was asked, and what time asks for. Breaks when the node was told to stop.

@@ -6,12 +6,14 @@
 //! - `check` holds the journal and what the actors saw against the invariants; it knows nothing of the rules'
 //!   own code.
 //! - [`prove`] runs many worlds and says what was seen.
+//! - [`damage`] changes what a coordinator left on its disk in every way, and opens it again.
 //!
 //! **Invariant:** the same seed gives the same world, to the last byte of its trace.
 
 mod actors;
 mod check;
 mod clock;
+mod damage;
 mod history;
 mod nemesis;
 mod network;
@@ -24,6 +26,7 @@ mod shrink;
 mod world;
 
 pub use check::Violation;
+pub use damage::{DamageCampaign, DamageOutcome, damage};
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_seed};
 pub use seen::{Seen, Sight};

@@ -78,7 +78,7 @@ fn plant_all(args: &Args) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let mut unfound = 0;
     println!("{:<24} {:>7} {:>7}  {:<40} found by", "bug", "worlds", "first", "what it does");
-    for (bug, what) in orchestrix_core::BUGS {
+    for (bug, what) in orchestrix_core::bugs_of_worlds() {
         if !orchestrix_core::plant(bug) {
             println!("nothing can be planted in this build: the feature `planted` is needed");
             return ExitCode::FAILURE;

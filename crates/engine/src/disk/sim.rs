@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** the same calls with the same seed and faults give the same answers and the same bytes.
 
+mod outcomes;
 mod world;
 
 use std::fmt;
@@ -14,7 +15,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use self::world::{Change, World, to_usize};
+pub use self::outcomes::Covered;
+use self::world::{Change, Kind, World, to_usize};
 use super::{Disk, DiskFile, DiskLock, Lock};
 
 /// What a real disk writes whole or not at all, in bytes.
@@ -25,6 +27,8 @@ pub const SECTOR_BYTES: usize = 512;
 pub struct Faults {
     /// After so many operations the power is off: every later one fails and does nothing.
     pub power_off_after: Option<u64>,
+    /// The operation with this number fails and does nothing, whatever it is.
+    pub fail: Option<(u64, Lasting)>,
     /// The sync of bytes with this number fails.
     pub fail_sync: Option<(u64, SyncFailure)>,
     /// The sync of names with this number fails; what it should have made durable stays pending.
@@ -33,6 +37,14 @@ pub struct Faults {
     pub short_write: Option<(u64, usize)>,
     /// All files together may not be longer than this, in bytes.
     pub capacity: Option<u64>,
+}
+
+/// For how long an operation fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    Once,
+    /// All later operations of the same kind fail too.
+    ForEver,
 }
 
 /// What a failed sync does with the bytes it should have made durable.
@@ -76,12 +88,19 @@ impl SimDisk {
     }
 
     pub fn set_faults(&self, faults: Faults) {
-        self.world().faults = faults;
+        let mut world = self.world();
+        (world.faults, world.failing) = (faults, None);
     }
 
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.world().counts
+    }
+
+    /// The most bytes that one read asked for.
+    #[must_use]
+    pub fn longest_read(&self) -> usize {
+        self.world().longest_read
     }
 
     /// Bytes of all files that have names.
@@ -175,7 +194,7 @@ impl Disk for SimDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Kind::Create)?;
         let inode = match world.find(name) {
             Ok(inode) => {
                 world.inode(inode).seen.clear();
@@ -189,7 +208,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Kind::Rename)?;
         let inode = world.find(from)?;
         world.names.remove(from);
         world.names.insert(to.to_owned(), inode);
@@ -199,7 +218,7 @@ impl Disk for SimDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Kind::Remove)?;
         world.find(name)?;
         world.names.remove(name);
         world.changes.push(Change::Removed { name: name.to_owned() });
@@ -212,7 +231,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
+        world.operation(Kind::SyncDir)?;
         world.counts.dir_syncs += 1;
         if world.faults.fail_sync_dir == Some(world.counts.dir_syncs) {
             return Err(io::Error::other("the sync of the folder failed"));
@@ -260,6 +279,7 @@ impl DiskFile for SimFile {
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
+        world.longest_read = world.longest_read.max(bytes.len());
         if world.is_unreadable(self.inode, offset, bytes.len()) {
             return Err(io::Error::other("the read failed"));
         }
@@ -272,7 +292,7 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut world = self.disk.world();
-        world.operation()?;
+        world.operation(Kind::Write)?;
         world.counts.writes += 1;
         let room = world.room_for(self.inode, offset, bytes.len());
         let stop = world.faults.short_write.filter(|(nth, _)| *nth == world.counts.writes);
@@ -290,7 +310,7 @@ impl DiskFile for SimFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut world = self.disk.world();
-        world.operation()?;
+        world.operation(Kind::SetLen)?;
         let sector = world.sector;
         world.inode(self.inode).resize(to_usize(len), sector);
         Ok(())
@@ -298,7 +318,7 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let mut world = self.disk.world();
-        world.operation()?;
+        world.operation(Kind::Sync)?;
         world.counts.syncs += 1;
         let failure = world.faults.fail_sync.filter(|(nth, _)| *nth == world.counts.syncs);
         let sector = world.sector;

@@ -252,7 +252,7 @@ impl Journal for FileJournal {
         if link == end {
             return Ok(Appended::Done(end));
         }
-        if batch.previous != end {
+        if batch.previous != end && !is_planted("order-ignored") {
             return Ok(Appended::Conflict(end));
         }
         let frame = layout::frame_bytes(batch.records.len());
@@ -354,11 +354,15 @@ pub(super) fn next_segment(
         error
     };
     let mut segment = [0; 16];
-    disk.random(&mut segment).map_err(failed)?;
+    if !is_planted("segment-recycled") {
+        disk.random(&mut segment).map_err(failed)?;
+    }
     let segment = Segment::new(SegmentHeader { journal, segment, size: spare.size, follows });
     spare.file.write_at(&segment.header.encode(), 0).map_err(failed)?;
     spare.file.sync_data().map_err(failed)?;
     disk.rename(&spare.name, &segment.name).map_err(failed)?;
-    disk.sync_dir().map_err(failed)?;
+    if !is_planted("folder-sync-skipped") {
+        disk.sync_dir().map_err(failed)?;
+    }
     Ok((segment, spare.file))
 }

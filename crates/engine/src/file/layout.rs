@@ -6,7 +6,7 @@
 //! **Invariant:** every byte of a frame is under a checksum that starts from the random id of its segment,
 //! so neither rot nor bytes of another time or place pass for a frame.
 
-use orchestrix_core::{Position, Term};
+use orchestrix_core::{Position, Term, is_planted};
 
 use crate::{BATCH_BYTES_MAX, BatchRef, ChainHash, JournalId, Link};
 
@@ -142,12 +142,20 @@ pub(crate) fn encode_batch(batch: BatchRef<'_>, durable: Position, seed: u32, in
     into.extend_from_slice(&durable.0.to_le_bytes());
     into.extend_from_slice(&batch.previous.hash.0);
     into.extend_from_slice(&[0; 4]);
-    let sum = crc32c::crc32c_append(seed, into);
+    let sum = header_sum(into, seed);
     into.extend_from_slice(&sum.to_le_bytes());
     into.extend_from_slice(batch.records);
     into.resize(frame_bytes(batch.records.len()) - 4, 0);
     let sum = crc32c::crc32c_append(sum, &into[BATCH_HEADER_BYTES..]);
     into.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// The checksum of all that comes before it in a frame of a batch.
+fn header_sum(bytes: &[u8], seed: u32) -> u32 {
+    if is_planted("length-unsummed") {
+        return crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[..8]), &bytes[12..]);
+    }
+    crc32c::crc32c_append(seed, bytes)
 }
 
 /// A frame that says: all up to `durable` is durable.
@@ -182,7 +190,7 @@ pub(crate) fn decode_frame(bytes: &[u8], seed: u32) -> Result<FrameHeader, Flaw>
 
 fn decode_batch(bytes: &[u8], seed: u32) -> Result<FrameHeader, Flaw> {
     let sum = u32_at(bytes, 60);
-    check_sum("batch header", crc32c::crc32c_append(seed, &bytes[..60]), sum)?;
+    check_sum("batch header", header_sum(&bytes[..60], seed), sum)?;
     check_format(bytes[4])?;
     let (body, count, first) = (u32_at(bytes, 8) as usize, u32_at(bytes, 12), u64_at(bytes, 24));
     if body > BATCH_BYTES_MAX || count == 0 || first == 0 || first.checked_add(u64::from(count)).is_none() {

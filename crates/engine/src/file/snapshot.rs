@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blake3::Hasher;
-use orchestrix_core::Position;
+use orchestrix_core::{Position, is_planted};
 
 use super::layout::{FORMAT, Flaw, check_sum, id_at, u32_at, u64_at};
 use super::names;
@@ -57,6 +57,9 @@ impl SnapshotStore {
 
     /// The older of the two newest snapshots that are whole; `None` while there are not two.
     pub(super) fn older_of_two_sound(&self) -> Result<Option<Position>, Error> {
+        if is_planted("segments-dropped-early") {
+            return Ok(self.known().sound.last().copied());
+        }
         let mut sound = 0;
         for at in self.list()? {
             sound += u32::from(self.is_sound(at));
@@ -139,6 +142,9 @@ impl Snapshots for SnapshotStore {
             self.known().unfinished.remove(&beside);
             failed(error)
         })?;
+        if is_planted("segments-dropped-early") {
+            self.known().sound.insert(at.position);
+        }
         let header = encode_header(self.id, at);
         let progress = Progress::new(&header);
         let writer =
@@ -258,7 +264,9 @@ impl SnapshotWriter for Writer {
 
     fn finish(mut self: Box<Self>) -> Result<(), Error> {
         self.write(&self.progress.trailer(), self.progress.offset)?;
-        self.file.sync_data().map_err(|error| self.failed(error))?;
+        if !is_planted("snapshot-unsynced") {
+            self.file.sync_data().map_err(|error| self.failed(error))?;
+        }
         self.read_back()?;
         let disk = &*self.store.disk;
         disk.rename(&self.beside, &self.name).map_err(|error| self.failed(error))?;
@@ -335,7 +343,7 @@ impl SnapshotReader for Reader {
             self.check_end()?;
             return Ok(None);
         }
-        if len as usize > SNAPSHOT_CHUNK_MAX {
+        if len as usize > SNAPSHOT_CHUNK_MAX && !is_planted("length-believed") {
             return Err(self.damaged(format!("a chunk of {len} bytes; the most is {SNAPSHOT_CHUNK_MAX}")));
         }
         let mut bytes = vec![0; len as usize];

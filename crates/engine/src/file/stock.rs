@@ -9,6 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use orchestrix_core::is_planted;
+
 use super::layout::{ALIGN, SEGMENT_HEADER_BYTES};
 use super::{Options, Prepare, names};
 use crate::disk::{Disk, DiskFile};
@@ -270,7 +272,9 @@ impl Stock {
             write_zeros(&*file, 0, size)?;
             file.sync_data()?;
             self.disk.rename(&beside, &name)?;
-            self.disk.sync_dir()?;
+            if !is_planted("folder-sync-skipped") {
+                self.disk.sync_dir()?;
+            }
             Ok(file)
         });
         match made {
@@ -289,7 +293,9 @@ impl Stock {
         let file = self.disk.open(&name).map_err(failed)?;
         let size = file.len().map_err(failed)?;
         let smallest = self.options.segment_bytes.unwrap_or(SEGMENT_BYTES_MIN);
-        if size >= smallest && is_zero(&*file, SEGMENT_HEADER_BYTES as u64, size).map_err(failed)? {
+        let clean = is_planted("segment-recycled")
+            || is_zero(&*file, SEGMENT_HEADER_BYTES as u64, size).map_err(failed)?;
+        if size >= smallest && clean {
             return Ok(Some(Spare { name, size, file }));
         }
         drop(file);

@@ -10,6 +10,9 @@ use orchestrix_engine::{Appended, Batch, Error, Journal, Link};
 
 pub(crate) const SMALL: Options = Options { segment_bytes: Some(1024), prepare: Prepare::Inline };
 
+/// What makes a snapshot longer.
+const FILLER: u8 = 0x5a;
+
 /// Depends on every byte of every batch, and on their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
@@ -76,9 +79,17 @@ impl Node {
     }
 
     pub(crate) fn snapshot(&self) -> Result<(), Error> {
+        self.snapshot_of(0)
+    }
+
+    /// A snapshot that is longer than it needs to be.
+    pub(crate) fn snapshot_of(&self, more: usize) -> Result<(), Error> {
         let mut writer = self.journal.snapshots().create(self.state.link)?;
         writer.chunk(&self.state.encode()[..3])?;
         writer.chunk(&self.state.encode()[3..])?;
+        for part in vec![FILLER; more].chunks(500) {
+            writer.chunk(part)?;
+        }
         writer.finish()
     }
 }
@@ -89,7 +100,9 @@ fn load(opening: &orchestrix_engine::file::Opening, at: Position) -> Result<Stat
     while let Some(chunk) = reader.next()? {
         bytes.extend(chunk);
     }
-    let fold = u64::from_le_bytes(bytes.try_into().expect("a whole snapshot has eight bytes"));
+    let (fold, more) = bytes.split_first_chunk().expect("a whole snapshot has eight bytes");
+    assert!(more.iter().all(|byte| *byte == FILLER), "what is read is what was written");
+    let fold = u64::from_le_bytes(*fold);
     Ok(State { link: reader.link(), fold })
 }
 

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use crate::common::{History, Node, SMALL};
-use orchestrix_engine::disk::sim::{Faults, SimDisk};
+use orchestrix_engine::disk::sim::{Covered, Faults, SimDisk};
+use orchestrix_engine::file::Cut;
 use orchestrix_engine::{Error, Journal};
 
 /// What a workload was told before the power failed.
@@ -17,8 +18,12 @@ struct Told {
 
 /// Batches over several segments, one too long for a segment, rests, snapshots, truncation, a restart.
 fn workload(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
+    long_workload(disk, 6, told)
+}
+
+fn long_workload(disk: &SimDisk, rounds: usize, told: &mut Told) -> Result<(), Error> {
     told.history = History::new();
-    for round in 0..6_usize {
+    for round in 0..rounds {
         let mut node = Node::start(Arc::new(disk.clone()), SMALL)?;
         for number in 0..9_usize {
             let bytes = if round == 2 && number == 4 { 1500 } else { 30 + (round * 31 + number * 17) % 120 };
@@ -39,8 +44,8 @@ fn workload(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was acknowledged is there, and at most the one batch that was under way besides.
-fn check(told: &Told, disk: &SimDisk) -> SimDisk {
+/// What was acknowledged is there, and at most the one batch that was under way besides. Answers what was cut off.
+fn check(told: &Told, disk: &SimDisk) -> Option<Cut> {
     let mut node = Node::start(Arc::new(disk.clone()), SMALL)
         .unwrap_or_else(|error| panic!("a crash alone never keeps a journal from starting: {error}"));
     let reached = told.history.reached(&node.state);
@@ -50,13 +55,11 @@ fn check(told: &Told, disk: &SimDisk) -> SimDisk {
     let mut history = History { states: vec![node.state], batches: Vec::new() };
     let batch = history.next(&node.journal, 1, 40);
     node.append(&batch).unwrap();
-    let state = node.state;
+    let (state, cut) = (node.state, node.journal.recovery().cut.clone());
     drop(node);
-    let after = disk.crash(&mut || false);
-    let node = Node::start(Arc::new(after.clone()), SMALL).unwrap();
+    let node = Node::start(Arc::new(disk.crash(&mut || false)), SMALL).unwrap();
     assert_eq!(node.state, state, "what is appended after a recovery stays");
-    drop(node);
-    after
+    cut
 }
 
 /// A reproducible stream of choices.
@@ -70,26 +73,6 @@ fn choices(seed: u64) -> impl FnMut() -> bool {
     }
 }
 
-/// Calls `with` for what a crash could leave: all subsets if there are few, else some of them.
-fn each_outcome(disk: &SimDisk, sampled: u64, mut with: impl FnMut(SimDisk)) {
-    let pending = disk.pending();
-    if pending <= 4 {
-        for subset in 0..1_u32 << pending {
-            let mut bit = 0_u32;
-            with(disk.crash(&mut || {
-                bit += 1;
-                subset.checked_shr(bit - 1).is_some_and(|rest| rest & 1 == 1)
-            }));
-        }
-        return;
-    }
-    with(disk.crash(&mut || true));
-    with(disk.crash(&mut || false));
-    for seed in 0..sampled {
-        with(disk.crash(&mut choices(seed)));
-    }
-}
-
 fn operations() -> u64 {
     let disk = SimDisk::new(5);
     let mut told = Told::default();
@@ -98,27 +81,54 @@ fn operations() -> u64 {
     disk.counts().operations
 }
 
+/// Sectors of 512 bytes are what disks have. Smaller ones tear every frame, in more ways than can all be tried.
 #[test]
 fn nothing_acknowledged_is_lost_wherever_the_power_fails() {
     let operations = operations();
     assert!(operations > 300, "{operations}");
+    let (mut crashes, mut torn, mut whole_points) = (0, 0, 0);
+    for sector in [512, 64] {
+        for last in 0..operations {
+            let disk = SimDisk::with_sectors(5, sector);
+            disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
+            let mut told = Told::default();
+            workload(&disk, &mut told).unwrap_err();
+            let covered = disk.each_crash(4_096, 256, |after| {
+                torn += usize::from(check(&told, &after).is_some());
+                crashes += 1;
+            });
+            whole_points += usize::from(sector == 512 && covered == Covered::All);
+        }
+    }
+    println!("{operations} operations: {crashes} different disks, {torn} torn ends");
+    assert_eq!(
+        whole_points as u64, operations,
+        "with sectors of 512 bytes, all that could be left was tried"
+    );
+    assert!(crashes > 2_000 && torn > 500, "{crashes} crashes, {torn} torn ends");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_a_long_life_either() {
+    const ROUNDS: usize = 36;
+    let disk = SimDisk::new(6);
+    long_workload(&disk, ROUNDS, &mut Told::default()).unwrap();
+    let operations = disk.counts().operations;
+    assert!(operations >= 2_000, "{operations}");
     let mut crashes = 0;
-    let mut torn = 0;
     for last in 0..operations {
-        let disk = SimDisk::with_sectors(5, 64);
+        let disk = SimDisk::new(6);
         disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
         let mut told = Told::default();
-        workload(&disk, &mut told).unwrap_err();
-        each_outcome(&disk, 6, |after| {
-            let copy = after.copy();
-            torn += usize::from(
-                Node::start(Arc::new(copy), SMALL).is_ok_and(|node| node.journal.recovery().cut.is_some()),
-            );
+        long_workload(&disk, ROUNDS, &mut told).unwrap_err();
+        let covered = disk.each_crash(4_096, 256, |after| {
             check(&told, &after);
             crashes += 1;
         });
+        assert_eq!(covered, Covered::All, "operation {last}");
     }
-    assert!(crashes > 1000 && torn > 20, "{crashes} crashes, {torn} torn ends");
+    println!("{operations} operations: {crashes} different disks");
+    assert!(crashes > operations, "{crashes}");
 }
 
 #[test]
@@ -161,7 +171,7 @@ fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
             if let Ok(node) = Node::start(Arc::new(disk.clone()), SMALL) {
                 told.acknowledged = told.history.reached(&node.state);
             }
-            each_outcome(&disk, 3, |after| {
+            disk.each_crash(16, 5, |after| {
                 check(&told, &after);
             });
         }

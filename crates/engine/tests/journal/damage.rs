@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::common::{History, Node, SMALL, fill, names};
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
-use orchestrix_engine::file::{FileJournal, Options};
-use orchestrix_engine::{Cause, Error, Journal};
+use orchestrix_engine::file::FileJournal;
+use orchestrix_engine::{Cause, Error, Journal, SNAPSHOT_CHUNK_MAX};
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
@@ -155,48 +155,6 @@ fn a_missing_segment_is_refused_and_named() {
     }
 }
 
-#[test]
-fn swapped_doubled_and_zeroed_sectors_never_give_another_history() {
-    let disk = SimDisk::new(12);
-    let options = Options { segment_bytes: Some(8192), ..SMALL };
-    let mut history = History::new();
-    let mut node = Node::start(Arc::new(disk.clone()), options).unwrap();
-    fill(&mut node, &mut history, 50);
-    node.journal.rest().unwrap();
-    drop(node);
-    remove_spares(&disk);
-    let name = names(&disk, ".journal").remove(0);
-    let bytes = disk.bytes(&name).unwrap();
-    let sectors = bytes.len() / 512;
-    let mut refused = 0;
-    for one in 0..sectors {
-        for other in 0..=sectors {
-            let mut changed = bytes.clone();
-            if other == sectors {
-                changed[one * 512..(one + 1) * 512].fill(0);
-            } else {
-                changed.copy_within(one * 512..(one + 1) * 512, other * 512);
-                if one < other {
-                    changed[one * 512..(one + 1) * 512]
-                        .copy_from_slice(&bytes[other * 512..(other + 1) * 512]);
-                }
-            }
-            let copy = disk.copy();
-            copy.put(&name, changed);
-            match Node::start(Arc::new(copy), options) {
-                Ok(node) => {
-                    history.reached(&node.state);
-                }
-                Err(error) => {
-                    place(&error);
-                    refused += 1;
-                }
-            }
-        }
-    }
-    assert!(refused > sectors, "{refused}");
-}
-
 /// A journal with two snapshots and all its segments, closed.
 fn with_snapshots() -> (SimDisk, History) {
     let disk = SimDisk::new(13);
@@ -222,8 +180,9 @@ fn every_flipped_bit_of_a_snapshot_is_noticed_and_the_one_before_it_used() {
         for bit in 0..disk.bytes(&name).unwrap().len() * 8 {
             let copy = disk.copy();
             copy.rot(&name, bit / 8, 1 << (bit % 8));
-            let node = Node::start(Arc::new(copy), SMALL).unwrap();
+            let node = Node::start(Arc::new(copy.clone()), SMALL).unwrap();
             assert_eq!(node.state, end, "{name} bit {bit}");
+            assert!(copy.longest_read() <= SNAPSHOT_CHUNK_MAX, "{name} bit {bit}: a length is not believed");
             let newest = *names(&disk, ".snapshot").last().unwrap() == name;
             assert_eq!(node.bad_snapshots, usize::from(newest), "{name} bit {bit}");
             flips += 1;
@@ -303,6 +262,64 @@ fn whole_frames_in_another_order_are_damage() {
                 assert_eq!(place(&error), (name.clone(), frame(first).start as u64), "{error}");
             }
         }
+    }
+}
+
+/// Two copies of a folder that went on apart: frames of one are whole in the other, at the same places.
+#[test]
+fn whole_frames_and_segments_of_another_history_are_damage() {
+    let (disk, history) = journal(true);
+    let copies = [(disk.copy(), 50), (disk.copy(), 51)];
+    for (copy, bytes) in &copies {
+        let mut node = Node::start(Arc::new(copy.clone()), SMALL).unwrap();
+        let mut history = history.clone();
+        for _ in 0..16 {
+            let batch = history.next(&node.journal, 1, *bytes);
+            node.append(&batch).unwrap();
+        }
+        node.journal.rest().unwrap();
+    }
+    let [one, other] = [&copies[0].0, &copies[1].0];
+    let segments = names(one, ".journal");
+    assert_eq!(segments, names(other, ".journal"));
+    assert!(segments.len() > 4);
+    // From here on the two are different: the first segment that both have, and one that begins later.
+    let parted = names(&disk, ".journal").pop().unwrap();
+    let (ours, theirs) = (one.bytes(&parted).unwrap(), other.bytes(&parted).unwrap());
+    let same = ours.iter().zip(&theirs).take_while(|(one, other)| one == other).count();
+    let first = (128..=same).rev().find(|at| at % 8 == 0 && ours[*at..].starts_with(b"orxF")).unwrap();
+    let second = (first + 8..ours.len()).find(|at| at % 8 == 0 && ours[*at..].starts_with(b"orxF")).unwrap();
+    let mut mixed = ours.clone();
+    mixed[second..].copy_from_slice(&theirs[second..]);
+    let later = segments.last().unwrap();
+    for (name, bytes) in [(&parted, mixed), (later, other.bytes(later).unwrap())] {
+        let copy = one.copy();
+        copy.put(name, bytes);
+        let error = Node::start(Arc::new(copy), SMALL).map(|_| ()).unwrap_err();
+        place(&error);
+    }
+}
+
+/// A spare that still has the frames of the segment that it once was, at the places where new ones will end.
+#[test]
+fn what_an_earlier_segment_left_in_a_spare_never_comes_back() {
+    let disk = SimDisk::new(17);
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    for _ in 0..12 {
+        let batch = history.next(&node.journal, 1, 60);
+        node.append(&batch).unwrap();
+    }
+    drop(node);
+    remove_spares(&disk);
+    let old = names(&disk, ".journal").remove(0);
+    disk.put("00000000000000000099.spare", disk.bytes(&old).unwrap());
+    for _ in 0..20 {
+        let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+        assert_eq!(history.reached(&node.state), history.batches.len());
+        assert_eq!(node.journal.recovery().cut, None, "nothing is left behind the end");
+        let batch = history.next(&node.journal, 1, 60);
+        node.append(&batch).unwrap();
     }
 }
 

@@ -11,6 +11,10 @@ mod faults;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod nth;
+#[cfg(test)]
 mod property;
+#[cfg(test)]
+mod sectors;
 #[cfg(test)]
 mod verify;

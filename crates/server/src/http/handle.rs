@@ -10,7 +10,7 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use orchestrix_core::Name;
+use orchestrix_core::{Name, is_planted};
 use tokio::time::Instant;
 
 use crate::http::answer::{Body, Reply};
@@ -151,9 +151,13 @@ fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, access: Access) -> Re
     };
     let token = tokens.find(&secret).filter(|token| !token.is_expired(wall_seconds()));
     let Some(token) = token else {
+        if is_planted("secret-shown") {
+            return Err(Fault::Unauthorized(format!("{:?} is not known here", given.map(|(_, text)| text))));
+        }
         return Err(Fault::Unauthorized("this token is not known here, or it has expired".to_owned()));
     };
-    if !token.has(role) {
+    let open = is_planted("role-missing") && head.uri.path().ends_with("/retry");
+    if !token.has(role) && !open {
         return Err(Fault::Forbidden(format!("this needs a token with the role {}", role.as_str())));
     }
     Ok(Caller::Token(token))

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 
-use super::{Counts, Faults};
+use super::{Counts, Faults, Lasting};
 
 #[derive(Default)]
 pub(super) struct World {
@@ -19,7 +19,22 @@ pub(super) struct World {
     /// Places in files that cannot be read.
     pub(super) unreadable: BTreeMap<u64, Range<u64>>,
     pub(super) faults: Faults,
+    /// The kind of operation that fails from now on.
+    pub(super) failing: Option<Kind>,
     pub(super) counts: Counts,
+    pub(super) longest_read: usize,
+}
+
+/// The operations that change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Create,
+    Rename,
+    Remove,
+    SyncDir,
+    Write,
+    SetLen,
+    Sync,
 }
 
 pub(super) enum Change {
@@ -60,11 +75,18 @@ impl World {
         self.durable_names.insert(name.to_owned(), inode);
     }
 
-    pub(super) fn operation(&mut self) -> io::Result<()> {
+    pub(super) fn operation(&mut self, kind: Kind) -> io::Result<()> {
         if self.faults.power_off_after.is_some_and(|last| self.counts.operations >= last) {
             return Err(io::Error::other("the power is off"));
         }
         self.counts.operations += 1;
+        let fails = self.faults.fail.filter(|(nth, _)| *nth == self.counts.operations);
+        if let Some((_, Lasting::ForEver)) = fails {
+            self.failing = Some(kind);
+        }
+        if fails.is_some() || self.failing == Some(kind) {
+            return Err(io::Error::other(format!("{kind:?} failed")));
+        }
         Ok(())
     }
 
