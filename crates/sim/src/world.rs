@@ -436,9 +436,9 @@ impl World {
     fn tell(&mut self, op: usize, heard: Heard) {
         // An actor whose connection is gone does not listen to another answer.
         if matches!(heard, Heard::Nothing) && self.rng.chance(500_000) {
-            let gone = self.pending.extract_if(.., |_, pending| pending.op == op);
-            let gone: Vec<usize> = gone.map(|(_, pending)| pending.op).collect();
-            self.unanswered(gone);
+            let before = self.pending.len();
+            self.pending.retain(|_, pending| pending.op != op);
+            self.unanswered(std::iter::repeat_n(op, before - self.pending.len()));
         }
         let actor = self.ops[op].actor;
         let mut acting = self.actors[actor].take();
