@@ -6,6 +6,7 @@
 //! - `check` holds the journal and what the actors saw against the invariants; it knows nothing of the rules'
 //!   own code.
 //! - [`prove`] runs many worlds and says what was seen.
+//! - [`REAL_CAMPAIGNS`] have no world: they meet the program that ships, as a process, with faults of a real machine.
 //!
 //! **Invariant:** the same seed gives the same world, to the last byte of its trace.
 
@@ -17,6 +18,8 @@ mod nemesis;
 mod network;
 mod plan;
 mod prove;
+mod real;
+mod report;
 mod rng;
 mod seen;
 mod server;
@@ -25,5 +28,7 @@ mod world;
 pub use check::Violation;
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_seed};
+pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
+pub use report::{Failure, Row, table};
 pub use seen::{Seen, Sight};
 pub use world::{Ended, World};
