@@ -26,11 +26,10 @@ bench: ## Measure beside Redis Streams and beanstalkd; writes docs/benchmarks.md
 	@./scripts/bench
 
 crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED
-	@./scripts/crash
+	@SEED=$(or $(SEED),1) ./scripts/prove --only kills --rounds $(or $(ROUNDS),500)
 
-prove: ## Run simulated worlds full of faults for SECONDS, beginning with SEED
-	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --bin prove -- \
-		--seconds $(or $(SECONDS),60) --first $(or $(SEED),1)
+prove: ## Run worlds and real processes full of faults for SECONDS, beginning with SEED
+	@SEED=$(or $(SEED),1) ./scripts/prove --seconds $(or $(SECONDS),60)
 
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
 	@./scripts/bugs $(or $(SECONDS),20) $(or $(SEED),1)

@@ -66,6 +66,9 @@ settings! {
     /// How many ended tasks of each of the two kinds are kept [default: 250000]
     #[arg(long, value_name = "N")]
     retention_count: usize,
+    /// Bytes of journal after which a snapshot is taken, unless the last one was larger [default: 128MiB]
+    #[arg(long, value_name = "SIZE")]
+    snapshot_after: Size,
     /// File with these settings, in TOML
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -148,6 +151,8 @@ pub struct Settings {
     pub tokens: Option<PathBuf>,
     pub insecure_plaintext: bool,
     pub retention: Retention,
+    /// Bytes of journal after which a snapshot is taken.
+    pub snapshot_bytes: u64,
     pub port_file: Option<PathBuf>,
     pub log: String,
     pub log_format: LogFormat,
@@ -209,7 +214,8 @@ impl Settings {
             write_timeout: set.write_timeout.map_or(usual.write_timeout, |span| span.0),
             ..usual
         };
-        let kept = orchestrix_node::Options::default().retention;
+        let node = orchestrix_node::Options::default();
+        let kept = node.retention;
         Ok(Self {
             data: set.data.unwrap_or_else(|| PathBuf::from("./data")),
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
@@ -222,6 +228,12 @@ impl Settings {
                 failed_ms: set.retention_failed.map_or(kept.failed_ms, Span::millis),
                 count: set.retention_count.unwrap_or(kept.count),
             },
+            snapshot_bytes: at_least(
+                "snapshot_after",
+                set.snapshot_after.map(|size| size.0 as u64),
+                4 << 10,
+                node.snapshot_bytes,
+            )?,
             port_file: set.port_file,
             log: set.log.unwrap_or_else(|| "info".to_owned()),
             log_format: set.log_format.unwrap_or(LogFormat::Text),
@@ -340,7 +352,9 @@ mod tests {
                 "engine" => "memory",
                 "log_format" => "json",
                 "insecure_plaintext" => "true",
-                name if name.contains("max_") || name == "retention_count" => "5000",
+                name if name.contains("max_") || ["retention_count", "snapshot_after"].contains(&name) => {
+                    "5000"
+                }
                 name if name.contains("timeout") || name.starts_with("retention") => "5s",
                 "config" => continue,
                 _ => "text",
@@ -372,6 +386,7 @@ mod tests {
         assert!(told(&[], &[("ORCHESTRIX_RETENTION", "5")]).contains("30s"));
         assert!(told(&[], &[("PORT", "http")]).contains("PORT is \"http\""));
         assert!(told(&["--max-body", "1"], &[]).contains("max_body is 1"));
+        assert!(told(&["--snapshot-after", "1"], &[]).contains("snapshot_after is 1"));
     }
 
     #[test]

@@ -108,8 +108,12 @@ async fn open(settings: &Settings) -> Result<(Node, Recovered), Ended> {
         Engine::File => Storage::File(settings.data.clone()),
         Engine::Memory => Storage::Memory,
     };
-    let options =
-        Options { node: settings.node.clone(), retention: settings.retention, ..Options::default() };
+    let options = Options {
+        node: settings.node.clone(),
+        retention: settings.retention,
+        snapshot_bytes: settings.snapshot_bytes,
+        ..Options::default()
+    };
     let opened = tokio::task::spawn_blocking(move || orchestrix_node::open(&storage, options)).await;
     Ok(opened.map_err(|error| failed(format!("opening the journal stopped because of a bug: {error}")))??)
 }

@@ -7,6 +7,7 @@
 //!   own code.
 //! - [`prove`] runs many worlds and says what was seen.
 //! - [`damage`] changes what a coordinator left on its disk in every way, and opens it again.
+//! - [`REAL_CAMPAIGNS`] have no world: they meet the program that ships, as a process, with faults of a real machine.
 //!
 //! **Invariant:** the same seed gives the same world, to the last byte of its trace.
 
@@ -19,6 +20,8 @@ mod nemesis;
 mod network;
 mod plan;
 mod prove;
+mod real;
+mod report;
 mod rng;
 mod seen;
 mod server;
@@ -29,6 +32,8 @@ pub use check::Violation;
 pub use damage::{DamageCampaign, DamageOutcome, damage};
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_seed};
+pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
+pub use report::{Failure, Row, table};
 pub use seen::{Seen, Sight};
 pub use shrink::shrink;
 pub use world::{Ended, World};

@@ -1,16 +1,26 @@
-//! `prove`: runs worlds and prints what was seen.
+//! `prove`: runs worlds, and campaigns against the real binary, and prints what was tried and seen.
 
 #![expect(clippy::print_stdout, reason = "it prints its findings")]
+#![expect(clippy::print_stderr, reason = "it says how far it is")]
 
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
-use orchestrix_sim::{Campaign, Plan, Sight, World, prove};
+use orchestrix_sim::{Campaign, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, prove, table};
 
-/// Runs the coordinator in simulated worlds full of faults and holds it against its invariants.
+/// Runs the coordinator between faults, in simulated worlds and as a real process, and holds it against its
+/// invariants.
 #[derive(Debug, Parser)]
-#[command(name = "prove", after_help = "EXAMPLES\n  prove --seconds 60\n  prove --seed 4711 --tell")]
+#[command(
+    name = "prove",
+    after_help = "EXAMPLES\n  prove --seconds 60\n  prove --seconds 600 --binary target/release/orchestrix\n  \
+                  prove --seed 4711 --tell\n  prove --binary target/release/orchestrix --only kills --seed 7 --rounds 1000"
+)]
 struct Args {
     /// Run for so long
     #[arg(long, default_value_t = 30)]
@@ -21,12 +31,21 @@ struct Args {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// Run this seed alone
+    /// Run the world of this seed alone; with --only, the seed of the campaign
     #[arg(long)]
     seed: Option<u64>,
     /// With --seed: print everything that happens
     #[arg(long)]
     tell: bool,
+    /// The program that ships; without it only worlds are run
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+    /// Run this campaign against the binary alone: kills, points, syncs, full, freezes, clocks or sockets
+    #[arg(long, value_name = "NAME", requires = "binary", value_parser = campaign)]
+    only: Option<RealCampaign>,
+    /// With --only: at most so many rounds, however long they take
+    #[arg(long, requires = "only")]
+    rounds: Option<u64>,
     /// Plant every bug in turn and say in how many worlds it is found; needs the feature `planted`
     #[arg(long)]
     bugs: bool,
@@ -34,6 +53,11 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     plant: Option<String>,
 }
+
+/// Of the whole time, so many hundredths are for worlds when there is a binary too.
+const WORLDS_SHARE: u32 = 40;
+/// Between two lines of progress where nothing can be written over.
+const PROGRESS: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -46,9 +70,84 @@ fn main() -> ExitCode {
     if args.bugs {
         return plant_all(&args);
     }
-    match args.seed {
-        Some(seed) => run_one(seed, args.tell),
-        None => run_many(&args),
+    let time = Duration::from_secs(args.seconds);
+    let rows = match (args.only, args.seed, &args.binary) {
+        (Some(only), seed, Some(binary)) => {
+            let time = if args.rounds.is_some() { Duration::MAX } else { time };
+            vec![run_real(&only, binary, seed.unwrap_or(args.first), args.rounds, time)]
+        }
+        (_, Some(seed), _) => return run_one(seed, args.tell),
+        (_, None, Some(binary)) => run_all(&args, binary, time),
+        (_, None, None) => vec![run_worlds(&args, time)],
+    };
+    print!("{}", table(&rows));
+    if rows.iter().all(Row::is_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn campaign(name: &str) -> Result<RealCampaign, String> {
+    RealCampaign::named(name).ok_or_else(|| {
+        let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+/// Worlds first, then every campaign against the binary, each for its share of the time.
+fn run_all(args: &Args, binary: &Path, time: Duration) -> Vec<Row> {
+    let mut rows = vec![run_worlds(args, time * WORLDS_SHARE / 100)];
+    let real = time * (100 - WORLDS_SHARE) / 100;
+    let shares: u32 = REAL_CAMPAIGNS.iter().map(|campaign| campaign.share).sum();
+    for campaign in REAL_CAMPAIGNS {
+        rows.push(run_real(&campaign, binary, args.first, None, real * campaign.share / shares));
+    }
+    rows
+}
+
+fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, rounds: Option<u64>, time: Duration) -> Row {
+    let ended = AtomicU64::new(0);
+    let trial = Trial { binary, seed, rounds: rounds.unwrap_or(u64::MAX), time, ended: &ended };
+    let label = format!("{}: {}", campaign.name, campaign.what);
+    let tried = with_progress(&label, "rounds", &ended, || campaign.run(&trial));
+    Row::of_real(&tried, binary, seed)
+}
+
+fn run_worlds(args: &Args, time: Duration) -> Row {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
+    let ended = AtomicU64::new(0);
+    let count = |_| {
+        ended.fetch_add(1, Relaxed);
+    };
+    let outcome = with_progress("worlds", "worlds", &ended, || prove(campaign, count));
+    Row::of_worlds(&outcome)
+}
+
+/// Says on standard error how far it is while something runs: one line that changes on a terminal, else a line
+/// every half minute.
+fn with_progress<T>(what: &str, unit: &str, ended: &AtomicU64, run: impl FnOnce() -> T) -> T {
+    let (done, wait) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || tell_progress(what, unit, ended, &wait));
+        let outcome = run();
+        drop(done);
+        outcome
+    })
+}
+
+fn tell_progress(what: &str, unit: &str, ended: &AtomicU64, wait: &Receiver<()>) {
+    let (began, terminal) = (Instant::now(), std::io::stderr().is_terminal());
+    let every = if terminal { Duration::from_millis(200) } else { PROGRESS };
+    let line = || format!("{what}: {} {unit} in {} s", ended.load(Relaxed), began.elapsed().as_secs());
+    while wait.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        if terminal {
+            eprint!("\r\x1b[K{}", line());
+            // A line that is not shown at once is shown with the next.
+            let _ = std::io::stderr().flush();
+        } else {
+            eprintln!("{}", line());
+        }
+    }
+    if terminal {
+        eprint!("\r\x1b[K");
     }
 }
 
@@ -94,31 +193,4 @@ fn plant_all(args: &Args) -> ExitCode {
         println!("{bug:<24} {:>7} {first:>7}  {what:<40} {}", outcome.worlds, found.join(" "));
     }
     if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn run_many(args: &Args) -> ExitCode {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let time = Duration::from_secs(args.seconds);
-    let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
-    let start = std::time::Instant::now();
-    let outcome = prove(campaign, |_| {});
-    let took = start.elapsed().as_secs_f64();
-    println!("worlds            {:>12}", outcome.worlds);
-    println!("run twice         {:>12}", outcome.repeated);
-    println!("simulated hours   {:>12.1}", outcome.simulated_seconds as f64 / 3_600.0);
-    println!("times real time   {:>12.0}", outcome.simulated_seconds as f64 / took);
-    println!("answered calls    {:>12}", outcome.calls);
-    for (sight, count) in outcome.seen.all() {
-        println!("{:<22} {count:>7}", format!("{sight:?}"));
-    }
-    let missing: Vec<Sight> = outcome.seen.missing();
-    for (seed, violation) in &outcome.failed {
-        println!("FAILED seed {seed}: {violation}");
-        println!("       again with: prove --seed {seed} --tell");
-    }
-    println!("violations        {:>12}", outcome.failed.len());
-    if !missing.is_empty() {
-        println!("never seen: {missing:?}");
-    }
-    if outcome.failed.is_empty() && missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

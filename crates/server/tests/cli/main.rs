@@ -5,6 +5,5 @@
 mod client;
 mod commands;
 #[path = "../support/mod.rs"]
-#[expect(dead_code, reason = "other tests use the rest")]
 mod support;
 mod work;

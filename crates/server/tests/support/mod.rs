@@ -40,17 +40,7 @@ impl Coordinator {
     }
 
     pub(crate) fn launch_with(&mut self, options: &[&str]) {
-        self.launch_as(Command::new(binary()), options);
-    }
-
-    /// Launches it as the last words of another program, which runs it.
-    pub(crate) fn launch_under(&mut self, mut program: Command) {
-        program.arg(binary());
-        self.launch_as(program, &[]);
-    }
-
-    fn launch_as(&mut self, mut program: Command, options: &[&str]) {
-        let child = program
+        let child = Command::new(binary())
             .arg("serve")
             .arg("--data")
             .arg(self.data.path())
@@ -67,18 +57,6 @@ impl Coordinator {
             assert!(ended.is_none(), "serve ended with {ended:?}: {}", self.stderr());
             self.get("/ready").filter(|answer| answer.starts_with("HTTP/1.1 200"))
         });
-    }
-
-    /// Waits until it has ended by itself; answers its exit code and what it said.
-    pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
-        let mut child = self.child.take().unwrap();
-        let status = eventually("the coordinator ends", || child.try_wait().unwrap());
-        (status.code(), self.stderr())
-    }
-
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let child = self.child.as_ref().unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
     }
 
     /// Kills it without a warning.

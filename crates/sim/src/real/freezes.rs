@@ -1,0 +1,282 @@
+//! `freezes`: the coordinator, its callers and real worker processes are frozen for half a lease to three leases.
+//!
+//! A lease is never over before its length has passed, nobody finishes a task after it, and what a frozen
+//! worker says when it wakes up is refused.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use orchestrix_client::{Client, Error};
+use orchestrix_core::wire::{LeaseQueues, Leased, TaskView};
+use orchestrix_core::{LeaseId, TaskId, TaskState};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::load::{QUEUE, completion, lease_call, task};
+use super::oracle::{check_one_outcome, outcomes};
+use super::process::{Coordinator, eventually};
+use super::{Checked, Round, Trial, Tried, failed};
+
+const LEASE_MS: u64 = 300;
+/// Of real workers: long enough for them to heartbeat on a busy machine.
+const WORKER_LEASE_MS: u64 = 600;
+/// What a real worker does for each task.
+const COMMAND: &str = "sleep 0.3";
+
+const MUST: &[&str] = &[
+    "coordinator frozen",
+    "caller frozen",
+    "worker process frozen",
+    "reported in time",
+    "stale reports refused",
+    "tasks taken over",
+];
+
+pub(super) fn run(trial: &Trial<'_>) -> Tried {
+    let mut ground: Option<Coordinator> = None;
+    trial.rounds(12, MUST, |round| {
+        let coordinator = match ground.take() {
+            Some(coordinator) => coordinator,
+            None => {
+                let mut coordinator = Coordinator::prepare(trial.binary, &[])?;
+                coordinator.launch()?;
+                coordinator
+            }
+        };
+        let coordinator = ground.insert(coordinator);
+        // From half of a lease to three; the first rounds have one of each kind.
+        let tenths =
+            if round.number <= 6 { [5, 15][usize::from(round.number > 3)] } else { round.rng.range(5, 30) };
+        let runtime = round.runtime;
+        round.tried.faults += 1;
+        match round.number % 3 {
+            0 => freeze_worker(coordinator, round, tenths),
+            1 => runtime.block_on(freeze_coordinator(coordinator, round, tenths)),
+            _ => runtime.block_on(freeze_caller(coordinator, round, tenths)),
+        }
+    })
+}
+
+/// A lease, and when the caller knew what about it.
+struct Held {
+    leased: Leased,
+    sent: Instant,
+    got: Instant,
+}
+
+/// What a report was answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Report {
+    Accepted,
+    Stale,
+}
+
+async fn take(client: &Client, worker: &str, wait_ms: u64) -> Checked<Option<Held>> {
+    let sent = Instant::now();
+    let call = LeaseQueues { wait_ms, ..lease_call(worker, LEASE_MS) };
+    let leases = client.lease(&call).await.map_err(failed("lease"))?.leases;
+    let got = Instant::now();
+    Ok(leases.into_iter().next().map(|leased| Held { leased, sent, got }))
+}
+
+impl Held {
+    /// Completes the task, and holds the answer against the time that has passed.
+    async fn report(&self, client: &Client) -> Checked<Report> {
+        let asked = Instant::now();
+        let answer = client.complete(self.leased.task_id, &completion(self.leased.lease_id)).await;
+        let length = Duration::from_millis(self.leased.lease_ms);
+        let report = judge(answer.map(|_| ()))?;
+        // It was granted between `sent` and `got` and judged between `asked` and now. Clocks may differ by a
+        // hundredth, and the coordinator adds another one.
+        let (at_least, at_most) = (asked - self.got, self.sent.elapsed());
+        if report == Report::Accepted && at_least > length.mul_f64(1.03) + Duration::from_millis(5) {
+            return Err(format!("a report was accepted {at_least:?} after a lease of {length:?}"));
+        }
+        if report == Report::Stale && at_most < length {
+            return Err(format!("a lease of {length:?} was over after {at_most:?}"));
+        }
+        Ok(report)
+    }
+}
+
+fn judge(answer: Result<(), Error>) -> Checked<Report> {
+    match answer {
+        Ok(()) => Ok(Report::Accepted),
+        Err(error) if error.code() == "stale_lease" => Ok(Report::Stale),
+        Err(error) => Err(format!("a report was neither accepted nor stale: {error}")),
+    }
+}
+
+async fn submit(client: &Client, round: &mut Round<'_>) -> Checked<TaskId> {
+    let submitted = client.submit(&task(&format!("f{}", round.number), 10)).await;
+    round.tried.acknowledged += 1;
+    submitted.map(|submitted| submitted.id).map_err(failed("submit"))
+}
+
+async fn freeze_coordinator(coordinator: &Coordinator, round: &mut Round<'_>, tenths: u64) -> Checked {
+    let client = coordinator.client()?;
+    let id = submit(&client, round).await?;
+    let held = take(&client, "a", 0).await?.ok_or("the task was not leased")?;
+    coordinator.signal(Signal::STOP)?;
+    tokio::time::sleep(Duration::from_millis(LEASE_MS * tenths / 10)).await;
+    coordinator.signal(Signal::CONT)?;
+    round.tried.see("coordinator frozen", 1);
+    match held.report(&client).await? {
+        Report::Accepted => end_in_time(&client, round, id, held.leased.lease_id).await,
+        Report::Stale => {
+            let next = take(&client, "b", 5_000).await?.ok_or("nobody got the task after its lease")?;
+            end_late(&client, round, &held, &next).await
+        }
+    }
+}
+
+async fn freeze_caller(coordinator: &Coordinator, round: &mut Round<'_>, tenths: u64) -> Checked {
+    let client = coordinator.client()?;
+    let id = submit(&client, round).await?;
+    let held = take(&client, "a", 0).await?.ok_or("the task was not leased")?;
+    // Somebody else waits for the task all the time.
+    let other = tokio::spawn({
+        let client = client.clone();
+        async move { take(&client, "b", 2 * LEASE_MS).await }
+    });
+    let silence = Duration::from_millis(LEASE_MS * tenths / 10);
+    tokio::time::sleep_until((held.got + silence).into()).await;
+    round.tried.see("caller frozen", 1);
+    let report = held.report(&client).await?;
+    let next = other.await.map_err(|error| format!("a call stopped: {error}"))??;
+    match (report, next) {
+        (Report::Accepted, None) => end_in_time(&client, round, id, held.leased.lease_id).await,
+        (Report::Accepted, Some(next)) => Err(format!(
+            "two had the task: {} reported, {} was granted",
+            held.leased.lease_id, next.leased.lease_id
+        )),
+        (Report::Stale, Some(next)) => {
+            if next.got - held.sent < Duration::from_millis(LEASE_MS) {
+                return Err(format!("a lease was over after {:?}", next.got - held.sent));
+            }
+            end_late(&client, round, &held, &next).await
+        }
+        (Report::Stale, None) => Err("nobody got the task after its lease".to_owned()),
+    }
+}
+
+async fn end_in_time(client: &Client, round: &mut Round<'_>, id: TaskId, lease: LeaseId) -> Checked {
+    round.tried.see("reported in time", 1);
+    round.tried.acknowledged += 1;
+    check_one_outcome(&look(client, id).await?, lease)
+}
+
+/// The task is somebody else's now: the first worker is refused before and after the second one's report.
+async fn end_late(client: &Client, round: &mut Round<'_>, first: &Held, second: &Held) -> Checked {
+    round.tried.see("tasks taken over", 1);
+    if (second.leased.task_id, second.leased.attempt) != (first.leased.task_id, first.leased.attempt + 1) {
+        return Err(format!("the next lease is {:?}, after {:?}", second.leased, first.leased));
+    }
+    let refused = first.report(client).await?;
+    let ended = second.report(client).await?;
+    let late = first.report(client).await?;
+    if [refused, late] != [Report::Stale; 2] {
+        return Err(format!(
+            "lease {} was over, and its reports were {refused:?}, {late:?}",
+            first.leased.lease_id
+        ));
+    }
+    round.tried.see("stale reports refused", 3);
+    let view = look(client, first.leased.task_id).await?;
+    if ended == Report::Accepted {
+        round.tried.acknowledged += 1;
+        return check_one_outcome(&view, second.leased.lease_id);
+    }
+    if outcomes(&view).is_empty() { drain(client, view.summary.id).await } else { Err(format!("{view:?}")) }
+}
+
+/// Completes a task whose second lease was over too, so that the next round finds the queue empty.
+async fn drain(client: &Client, id: TaskId) -> Checked {
+    while look(client, id).await?.summary.state != TaskState::Completed {
+        if let Some(held) = take(client, "c", 5_000).await? {
+            held.report(client).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn look(client: &Client, id: TaskId) -> Checked<TaskView> {
+    client.task(id).await.map_err(failed("look at a task"))
+}
+
+/// An `orchestrix work` process.
+struct WorkerProcess(Child);
+
+impl WorkerProcess {
+    fn start(coordinator: &Coordinator, name: &str) -> Checked<Self> {
+        let mut command = Command::new(coordinator.binary());
+        command.args([
+            "work",
+            QUEUE,
+            "--name",
+            name,
+            "--lease",
+            &format!("{WORKER_LEASE_MS}ms"),
+            "--",
+            "sh",
+            "-c",
+        ]);
+        command.arg(COMMAND).env("ORCHESTRIX_URL", coordinator.url()).env_remove("ORCHESTRIX_TOKEN");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(command.spawn().map_err(failed("start a worker"))?))
+    }
+
+    fn signal(&self, signal: Signal) -> Checked {
+        kill_process(Pid::from_child(&self.0), signal).map_err(failed("send a signal"))
+    }
+
+    /// Asks it to stop, and waits until it has.
+    fn stop(mut self) -> Checked {
+        self.signal(Signal::TERM)?;
+        let status =
+            eventually("the worker ends", || self.0.try_wait().map_err(failed("look at the worker")))?;
+        if status.success() { Ok(()) } else { Err(format!("the worker ended with {status}")) }
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn freeze_worker(coordinator: &Coordinator, round: &mut Round<'_>, tenths: u64) -> Checked {
+    let client = coordinator.client()?;
+    let (runtime, first) = (round.runtime, WorkerProcess::start(coordinator, "first")?);
+    let id = runtime.block_on(submit(&client, round))?;
+    let view = || runtime.block_on(look(&client, id));
+    eventually("the first worker has the task", || Ok(view()?.summary.lease.map(|_| ())))?;
+    first.signal(Signal::STOP)?;
+    let second = WorkerProcess::start(coordinator, "second")?;
+    std::thread::sleep(Duration::from_millis(WORKER_LEASE_MS * tenths / 10));
+    first.signal(Signal::CONT)?;
+    round.tried.see("worker process frozen", 1);
+    let ended = eventually("the task is completed", || {
+        Ok(Some(view()?).filter(|view| view.summary.state == TaskState::Completed))
+    })?;
+    // When both have said all that they had to say, nothing has changed.
+    first.stop()?;
+    second.stop()?;
+    let settled = view()?;
+    if outcomes(&settled).len() != 1 || outcomes(&settled) != outcomes(&ended) {
+        return Err(format!(
+            "the task had {:?} as outcomes, then {:?}",
+            outcomes(&ended),
+            outcomes(&settled)
+        ));
+    }
+    round.tried.acknowledged += 1;
+    for attempt in settled.attempts.iter().filter(|attempt| attempt.outcome == "silent") {
+        let lasted = attempt.ended_at.0 - attempt.started_at.0;
+        if lasted < WORKER_LEASE_MS {
+            return Err(format!("a lease of {WORKER_LEASE_MS} ms was over after {lasted} ms: {attempt:?}"));
+        }
+        round.tried.see("leases of frozen workers ended", 1);
+    }
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! `full`: a small disk of its own is filled up.
+//!
+//! New tasks are refused, what is under way can end, nothing is lost by a kill meanwhile, and when there is room
+//! again everything goes on.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use orchestrix_client::Client;
+use orchestrix_core::wire::Leased;
+
+use super::ledger::{Ledger, Word};
+use super::load::{completion, lease_call, task};
+use super::oracle::hold;
+use super::process::{Coordinator, eventually};
+use super::{Checked, Round, Trial, Tried, failed};
+
+const PAYLOAD: usize = 100 << 10;
+/// Longer than a round.
+const LEASE_MS: u64 = 600_000;
+
+const MUST: &[&str] = &["full disks", "completed on a full disk", "started on a full disk", "room came back"];
+
+pub(super) fn run(trial: &Trial<'_>) -> Tried {
+    trial.rounds(3, MUST, |round| one(trial, round))
+}
+
+fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
+    let megabytes = round.rng.range(40, 64);
+    let mut disk = SmallDisk::mount(megabytes)?;
+    disk.fill(round.rng.range(10, megabytes / 2))?;
+    let mut coordinator = Coordinator::prepare_on(trial.binary, disk.path().join("data"))?;
+    let ledger = Arc::new(Ledger::create(coordinator.file("ledger"))?);
+    coordinator.launch()?;
+    let client = coordinator.client()?;
+    let held = round.runtime.block_on(fill_up(&client, &ledger))?;
+    round.tried.faults += 1;
+    round.tried.see("full disks", 1);
+
+    // Under its lease a task can end although there is no room.
+    let (task, lease) = (held.task_id, held.lease_id);
+    let completed = round.runtime.block_on(client.complete(task, &completion(lease)));
+    completed.map_err(failed("complete a task on a full disk"))?;
+    ledger.say(&Word::Completed { task, lease });
+    round.tried.see("completed on a full disk", 1);
+
+    coordinator.kill()?;
+    coordinator.launch()?;
+    let client = coordinator.client()?;
+    round.runtime.block_on(hold(&client, &ledger, PAYLOAD))?.tell(round.tried);
+    round.tried.see("started on a full disk", 1);
+
+    disk.free()?;
+    let mut tries = 0;
+    eventually("there is room again", || {
+        tries += 1;
+        submit(round, &client, &ledger, &format!("after-{tries}"))
+    })?;
+    round.tried.see("room came back", 1);
+    coordinator.kill()?;
+    coordinator.launch()?;
+    let found = round.runtime.block_on(hold(&coordinator.client()?, &ledger, PAYLOAD))?;
+    found.tell(round.tried);
+    round.tried.acknowledged += found.said.acknowledged;
+    Ok(())
+}
+
+/// Submits until there is no room; the first task is under a lease then.
+async fn fill_up(client: &Client, ledger: &Ledger) -> Checked<Leased> {
+    let mut held = None;
+    for count in 0..10_000 {
+        let key = format!("before-{count}");
+        match client.submit(&task(&key, PAYLOAD)).await {
+            Ok(submitted) => ledger.say(&Word::Submitted { key, task: submitted.id }),
+            Err(error) if error.code() == "storage_full" => {
+                return held.ok_or_else(|| "not even one task was stored".to_owned());
+            }
+            Err(error) => return Err(format!("a disk that fills up is no reason for this: {error}")),
+        }
+        if held.is_none() {
+            let leases = client.lease(&lease_call("w", LEASE_MS)).await.map_err(failed("lease"))?.leases;
+            held = leases.into_iter().next();
+            if let Some(held) = &held {
+                ledger.say(&Word::Granted { lease: held.lease_id });
+            }
+        }
+    }
+    Err("a small disk holds a gigabyte".to_owned())
+}
+
+/// Whether a submit is accepted again. One that is refused leaves no trace.
+fn submit(round: &Round<'_>, client: &Client, ledger: &Ledger, key: &str) -> Checked<Option<()>> {
+    match round.runtime.block_on(client.submit(&task(key, PAYLOAD))) {
+        Ok(submitted) => {
+            ledger.say(&Word::Submitted { key: key.to_owned(), task: submitted.id });
+            Ok(Some(()))
+        }
+        Err(error) if error.code() == "storage_full" => Ok(None),
+        Err(error) => Err(format!("there is room, and yet: {error}")),
+    }
+}
+
+/// A disk in memory, in a namespace that goes away with the process that holds it.
+struct SmallDisk {
+    holder: Child,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn mount(megabytes: u64) -> Checked<Self> {
+        let folder = tempfile::tempdir().map_err(failed("make a folder"))?;
+        let script = r#"mount -t tmpfs -o "size=$2m,mode=700" tmpfs "$1" && touch "$1/mounted" && exec cat"#;
+        let mut command = Command::new("unshare");
+        if !rustix::process::getuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(megabytes.to_string());
+        let holder = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        let holder = holder.map_err(failed("start a process with a disk of its own"))?;
+        // The disk as the holder sees it.
+        let inside = folder.path().strip_prefix("/").map_err(failed("find the disk"))?;
+        let path = Path::new("/proc").join(holder.id().to_string()).join("root").join(inside);
+        let mut disk = Self { holder, path, _folder: folder };
+        eventually("the disk is mounted", || {
+            if let Some(status) = disk.holder.try_wait().map_err(failed("look at the holder"))? {
+                return Err(format!("a small disk cannot be mounted: {status}"));
+            }
+            Ok(disk.path.join("mounted").exists().then_some(()))
+        })?;
+        Ok(disk)
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes some room away.
+    fn fill(&self, megabytes: u64) -> Checked {
+        let filler = std::fs::File::create(self.path.join("filler")).map_err(failed("make a file"))?;
+        let bytes = vec![0; 1 << 20];
+        for _ in 0..megabytes {
+            std::io::Write::write_all(&mut &filler, &bytes).map_err(failed("fill the disk"))?;
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    fn free(&mut self) -> Checked {
+        std::fs::remove_file(self.path.join("filler")).map_err(failed("free some room"))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}

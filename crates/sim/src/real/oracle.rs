@@ -1,0 +1,237 @@
+//! Holds a coordinator that has started again to every word that it gave before.
+//!
+//! What was acknowledged is there; what nobody answered is there at most once, and a repeat finds it; no task has two
+//! outcomes, and none came from nowhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orchestrix_client::{Client, TaskQuery};
+use orchestrix_core::wire::{TaskSummary, TaskView};
+use orchestrix_core::{LeaseId, TaskId, TaskState};
+
+use super::ledger::{Ledger, Said, Word};
+use super::load::{completion, task};
+use super::{Checked, Tried, failed};
+
+/// Ended tasks that are looked at closely after each start: the latest, which a crash is most likely to hurt.
+const LOOKED_AT: usize = 20;
+
+/// What was found beyond that all is well.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// Submits without an answer that had been carried out.
+    pub(crate) carried_out: u64,
+    /// Submits without an answer that had left no trace.
+    pub(crate) left_no_trace: u64,
+    /// Completions without an answer, asked again.
+    pub(crate) repeated: u64,
+    pub(crate) said: Said,
+}
+
+impl Found {
+    pub(crate) fn tell(&self, tried: &mut Tried) {
+        tried.see("unknown outcomes resolved", self.carried_out + self.left_no_trace + self.repeated);
+    }
+}
+
+/// Compares what there is with what was said, and finds out what is unknown. `payload` is that of all tasks.
+pub(crate) async fn hold(client: &Client, ledger: &Ledger, payload: usize) -> Checked<Found> {
+    let said = ledger.settle()?;
+    let tasks = all_tasks(client).await?;
+    let by_key = by_key(&tasks)?;
+    check_submits(&said, &by_key)?;
+    check_outcomes(&said, &tasks)?;
+    for (id, lease) in said.completed.iter().rev().take(LOOKED_AT) {
+        let view = client.task(*id).await.map_err(failed("look at a task"))?;
+        check_one_outcome(&view, *lease)?;
+    }
+    for (id, lines) in said.logged.iter().rev().take(LOOKED_AT) {
+        let page = client.logs(*id, None, 0, None).await.map_err(failed("read the output of a task"))?;
+        if page.next_offset < *lines {
+            return Err(format!(
+                "{lines} lines of task {id} were acknowledged, {} are there",
+                page.next_offset
+            ));
+        }
+    }
+    resolve(client, ledger, said, &by_key, payload).await
+}
+
+/// Repeats every call without an answer; says how many had been carried out.
+async fn resolve(
+    client: &Client,
+    ledger: &Ledger,
+    said: Said,
+    by_key: &BTreeMap<String, TaskId>,
+    payload: usize,
+) -> Checked<Found> {
+    let mut found = Found::default();
+    for key in &said.submits_unknown {
+        let submitted = client.submit(&task(key, payload)).await.map_err(failed("repeat a submit"))?;
+        match by_key.get(key) {
+            Some(id) if *id != submitted.id => {
+                return Err(format!("a repeat of submit {key} made task {} beside {id}", submitted.id));
+            }
+            Some(_) => found.carried_out += 1,
+            None => found.left_no_trace += 1,
+        }
+        ledger.say(&Word::Submitted { key: key.clone(), task: submitted.id });
+    }
+    for (id, lease) in &said.completes_unknown {
+        let (task, lease) = (*id, *lease);
+        match client.complete(task, &completion(lease)).await {
+            Ok(_) => ledger.say(&Word::Completed { task, lease }),
+            Err(error) if error.code() == "stale_lease" => {
+                let view = client.task(task).await.map_err(failed("look at a task"))?;
+                if outcomes(&view).contains(&lease) {
+                    return Err(format!("task {task} was completed under {lease}; a repeat was refused"));
+                }
+                ledger.say(&Word::Stale { task, lease });
+            }
+            Err(error) => return Err(format!("a repeated completion of task {task} was refused: {error}")),
+        }
+        found.repeated += 1;
+    }
+    ledger.settle()?;
+    Ok(Found { said, ..found })
+}
+
+async fn all_tasks(client: &Client) -> Checked<BTreeMap<TaskId, TaskSummary>> {
+    let mut tasks = BTreeMap::new();
+    let mut walk = client.all_tasks(TaskQuery { limit: Some(1_000), ..TaskQuery::default() });
+    while let Some(task) = walk.next().await.map_err(failed("list tasks"))? {
+        tasks.insert(task.id, task);
+    }
+    Ok(tasks)
+}
+
+fn by_key(tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked<BTreeMap<String, TaskId>> {
+    let mut by_key = BTreeMap::new();
+    for task in tasks.values() {
+        let key = task.key.as_ref().map(ToString::to_string);
+        let key = key.ok_or_else(|| format!("task {} has lost its key", task.id))?;
+        if let Some(other) = by_key.insert(key.clone(), task.id) {
+            return Err(format!("key {key} has two tasks: {other} and {}", task.id));
+        }
+    }
+    Ok(by_key)
+}
+
+fn check_submits(said: &Said, by_key: &BTreeMap<String, TaskId>) -> Checked {
+    for (key, id) in &said.submitted {
+        let found = by_key.get(key);
+        if found != Some(id) {
+            return Err(format!("submit {key} was acknowledged as task {id}; there is {found:?}"));
+        }
+    }
+    let asked = |key: &String| said.submitted.contains_key(key) || said.submits_unknown.contains(key);
+    match by_key.keys().find(|key| !asked(key)) {
+        Some(key) => Err(format!("nobody asked for the task with key {key}")),
+        None => Ok(()),
+    }
+}
+
+fn check_outcomes(said: &Said, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked {
+    for (id, lease) in &said.completed {
+        let state = tasks.get(id).map(|task| task.state);
+        if state != Some(TaskState::Completed) {
+            return Err(format!(
+                "task {id} was acknowledged as completed under {lease}; now it is {state:?}"
+            ));
+        }
+    }
+    let reported: BTreeSet<TaskId> =
+        said.completes_unknown.iter().chain(&said.stale).map(|(task, _)| *task).collect();
+    let completed = tasks.values().filter(|task| task.state == TaskState::Completed);
+    for task in completed {
+        if !said.completed.contains_key(&task.id) && !reported.contains(&task.id) {
+            return Err(format!("nobody reported task {}, but it is completed", task.id));
+        }
+    }
+    Ok(())
+}
+
+/// A completed task has one attempt that completed it, under the lease that was told so, with its result.
+pub(crate) fn check_one_outcome(view: &TaskView, lease: LeaseId) -> Checked {
+    let ended = outcomes(view);
+    let result = view.result.as_ref().map(|result| result.as_str().to_owned());
+    if ended != [lease] || result != Some(lease.to_string()) {
+        let id = view.summary.id;
+        return Err(format!(
+            "task {id} was completed under {lease}; it says {ended:?} with the result {result:?}"
+        ));
+    }
+    Ok(())
+}
+
+/// The leases under which a task was completed: never more than one.
+pub(crate) fn outcomes(view: &TaskView) -> Vec<LeaseId> {
+    let completed = view.attempts.iter().filter(|attempt| attempt.outcome == "completed");
+    completed.map(|attempt| attempt.lease_id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::Timestamp;
+
+    use super::*;
+    use crate::real::load::name;
+
+    fn said(words: Vec<Word>) -> Said {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::create(folder.path().join("ledger")).unwrap();
+        words.iter().for_each(|word| ledger.say(word));
+        ledger.settle().unwrap()
+    }
+
+    fn found(id: u64, state: TaskState) -> BTreeMap<TaskId, TaskSummary> {
+        let summary = TaskSummary {
+            id: TaskId(id),
+            queue: name("q"),
+            state,
+            priority: 0,
+            key: task(&format!("k{id}"), 0).key,
+            attempt: 1,
+            max_attempts: 3,
+            round: 1,
+            created_at: Timestamp(0),
+            not_before_at: None,
+            ttl_at: None,
+            timeout_ms: None,
+            lease: None,
+            ended_at: None,
+            reason: None,
+            error: None,
+        };
+        BTreeMap::from([(TaskId(id), summary)])
+    }
+
+    fn submitted(id: u64) -> Word {
+        Word::Submitted { key: format!("k{id}"), task: TaskId(id) }
+    }
+
+    #[test]
+    fn a_submit_that_is_lost_changed_or_from_nowhere_is_found() {
+        let there = by_key(&found(2, TaskState::Waiting)).unwrap();
+        assert_eq!(check_submits(&said(vec![submitted(2)]), &there), Ok(()));
+        assert_eq!(check_submits(&said(vec![Word::SubmitUnknown { key: "k2".to_owned() }]), &there), Ok(()));
+        let lost = check_submits(&said(vec![submitted(2), submitted(3)]), &there).unwrap_err();
+        assert!(lost.contains("submit k3 was acknowledged as task 3"), "{lost}");
+        let other = Word::Submitted { key: "k2".to_owned(), task: TaskId(9) };
+        assert!(check_submits(&said(vec![other]), &there).is_err());
+        let nobody = check_submits(&said(vec![]), &there).unwrap_err();
+        assert!(nobody.contains("nobody asked"), "{nobody}");
+    }
+
+    #[test]
+    fn a_completion_that_is_lost_or_from_nowhere_is_found() {
+        let completed = Word::Completed { task: TaskId(2), lease: LeaseId(3) };
+        let unknown = Word::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) };
+        let (done, open) = (found(2, TaskState::Completed), found(2, TaskState::Waiting));
+        assert_eq!(check_outcomes(&said(vec![completed.clone()]), &done), Ok(()));
+        assert_eq!(check_outcomes(&said(vec![unknown.clone()]), &done), Ok(()));
+        assert_eq!(check_outcomes(&said(vec![unknown]), &open), Ok(()));
+        assert!(check_outcomes(&said(vec![completed]), &open).is_err(), "it is lost");
+        assert!(check_outcomes(&said(vec![]), &done).is_err(), "nobody reported it");
+    }
+}

@@ -1,0 +1,258 @@
+//! The coordinator as a process, with a folder and a port of its own, gone when its owner is.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use orchestrix_client::Client;
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use super::{Checked, failed};
+
+/// Longer than anything takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at something that will be.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The next segment and the reserve, where there is room for all of it.
+const SPARES: usize = 5;
+
+/// A coordinator, running or not.
+pub(crate) struct Coordinator {
+    child: Option<Child>,
+    port: u16,
+    folder: TempDir,
+    data: PathBuf,
+    binary: PathBuf,
+    options: Vec<String>,
+}
+
+/// How a process ended, and what it said.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) said: String,
+}
+
+impl Coordinator {
+    /// A folder, and nobody there yet.
+    pub(crate) fn prepare(binary: &Path, options: &[&str]) -> Checked<Self> {
+        let folder = TempDir::new().map_err(failed("make a folder"))?;
+        let data = folder.path().join("data");
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        Ok(Self { child: None, port: 0, folder, data, binary: binary.to_owned(), options })
+    }
+
+    /// The same, with its data elsewhere.
+    pub(crate) fn prepare_on(binary: &Path, data: PathBuf) -> Checked<Self> {
+        let mut coordinator = Self::prepare(binary, &[])?;
+        coordinator.data = data;
+        Ok(coordinator)
+    }
+
+    /// Starts it and waits until it serves.
+    pub(crate) fn launch(&mut self) -> Checked {
+        self.start(None)?;
+        self.await_ready()
+    }
+
+    /// Starts it, as the last words of another program if one is given, which has to become it.
+    pub(crate) fn start(&mut self, program: Option<Command>) -> Checked {
+        let port_file = self.file("port");
+        if port_file.exists() {
+            std::fs::remove_file(&port_file).map_err(failed("remove the file of the port"))?;
+        }
+        let output = |name: &str| std::fs::File::create(self.file(name)).map_err(failed("make a file"));
+        let mut program = match program {
+            Some(mut program) => {
+                program.arg(&self.binary);
+                program
+            }
+            None => Command::new(&self.binary),
+        };
+        let (stdout, stderr) = (output("stdout")?, output("stderr")?);
+        program.arg("serve").arg("--data").arg(&self.data).args(["--listen", "127.0.0.1:0", "--port-file"]);
+        program.arg(&port_file).args(&self.options).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        self.child = Some(program.spawn().map_err(failed("start the coordinator"))?);
+        Ok(())
+    }
+
+    pub(crate) fn await_ready(&mut self) -> Checked {
+        self.port = eventually("the coordinator is ready", || {
+            if let Some(status) = self.child()?.try_wait().map_err(failed("look at the coordinator"))? {
+                return Err(format!("the coordinator ended with {status}: {}", self.said()));
+            }
+            Ok(self.served_port())
+        })?;
+        Ok(())
+    }
+
+    /// Waits until the spares are prepared with which it begins.
+    pub(crate) fn await_reserve(&self) -> Checked {
+        eventually("all spares are prepared", || {
+            let names = std::fs::read_dir(&self.data).map_err(failed("list the data folder"))?;
+            let spares =
+                names.flatten().filter(|entry| entry.path().extension().is_some_and(|end| end == "spare"));
+            Ok((spares.count() >= SPARES).then_some(()))
+        })
+    }
+
+    /// Whether it has come so far as to serve.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.served_port().is_some()
+    }
+
+    fn served_port(&self) -> Option<u16> {
+        std::fs::read_to_string(self.file("port")).ok()?.strip_suffix('\n')?.parse().ok()
+    }
+
+    /// A client that repeats nothing by itself.
+    pub(crate) fn client(&self) -> Checked<Client> {
+        let builder = Client::builder(&self.url()).retries(0).timeout(PATIENCE);
+        builder.build().map_err(failed("make a client"))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// A file beside the data.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn pid(&self) -> Checked<Pid> {
+        let child = self.child.as_ref().ok_or("the coordinator does not run")?;
+        Ok(Pid::from_child(child))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> Checked {
+        rustix::process::kill_process(self.pid()?, signal).map_err(failed("send a signal"))
+    }
+
+    /// Kills it without a warning.
+    pub(crate) fn kill(&mut self) -> Checked {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill().map_err(failed("kill the coordinator"))?;
+        child.wait().map_err(failed("wait for the coordinator"))?;
+        Ok(())
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(&mut self) -> Checked<Ended> {
+        let status = eventually("the coordinator ends", || {
+            self.child()?.try_wait().map_err(failed("look at the coordinator"))
+        })?;
+        self.child = None;
+        Ok(Ended { code: status.code(), signal: status.signal(), said: self.said() })
+    }
+
+    /// What it wrote to standard error.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.file("stderr")).unwrap_or_default()
+    }
+
+    /// What it wrote to standard output: where everything is, and what was recovered.
+    pub(crate) fn greeting(&self) -> String {
+        std::fs::read_to_string(self.file("stdout")).unwrap_or_default()
+    }
+
+    /// The whole answer to a plain request.
+    pub(crate) fn get(&self, path: &str) -> Checked<String> {
+        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).map_err(failed("connect"))?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(failed("set a timeout"))?;
+        let host = format!("127.0.0.1:{}", self.port);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        socket.write_all(request.as_bytes()).map_err(failed("send a request"))?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).map_err(failed("read an answer"))?;
+        Ok(answer)
+    }
+
+    /// What a metric without labels says.
+    pub(crate) fn metric(&self, name: &str) -> Checked<u64> {
+        let answer = self.get("/metrics")?;
+        let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.ok_or_else(|| format!("there is no metric {name}"))
+    }
+
+    /// Bytes of memory that it has in use.
+    pub(crate) fn resident_bytes(&self) -> Checked<u64> {
+        let status = self.proc("status")?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        Ok(kib.ok_or("the process has no VmRSS")? << 10)
+    }
+
+    /// How many files and sockets it has open.
+    pub(crate) fn descriptors(&self) -> Checked<u64> {
+        let folder = format!("/proc/{}/fd", self.pid()?.as_raw_nonzero());
+        Ok(std::fs::read_dir(folder).map_err(failed("list file descriptors"))?.count() as u64)
+    }
+
+    /// Whether every thread of it is under a tracer.
+    pub(crate) fn is_traced(&self) -> Checked<bool> {
+        let folder = format!("/proc/{}/task", self.pid()?.as_raw_nonzero());
+        let threads = std::fs::read_dir(folder).map_err(failed("list threads"))?;
+        let traced = |thread: std::io::Result<std::fs::DirEntry>| {
+            let status = std::fs::read_to_string(thread?.path().join("status"))?;
+            Ok(status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0")))
+        };
+        let all: std::io::Result<Vec<bool>> = threads.map(traced).collect();
+        // A thread that ends meanwhile is not under anything any more; the next look does without it.
+        Ok(all.is_ok_and(|all| all.into_iter().all(|traced| traced)))
+    }
+
+    fn proc(&self, name: &str) -> Checked<String> {
+        let path = format!("/proc/{}/{name}", self.pid()?.as_raw_nonzero());
+        std::fs::read_to_string(path).map_err(failed("look at the process"))
+    }
+
+    fn child(&mut self) -> Checked<&mut Child> {
+        self.child.as_mut().ok_or_else(|| "the coordinator does not run".to_owned())
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        // A frozen process is killed as well; whoever cannot be killed is gone already.
+        let _ = self.kill();
+    }
+}
+
+/// Waits until something is there.
+pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Checked<Option<T>>) -> Checked<T> {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if began.elapsed() >= PATIENCE {
+            return Err(format!("waited {PATIENCE:?} in vain: {what}"));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// A runtime for those who talk to the coordinator.
+pub(crate) fn runtime() -> Checked<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().map_err(failed("start a runtime"))
+}

@@ -1,0 +1,170 @@
+//! Faults at the calls that the coordinator makes, put there by `strace`.
+//!
+//! A signal arrives at the entry of the call, so a process that is killed there has not made it. This needs
+//! every call to stop for the tracer: with `--seccomp-bpf` the signal is lost.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::process::{Coordinator, eventually};
+use super::{Checked, failed};
+
+/// Positions whose files are looked for by name: more than a round writes.
+const POSITIONS: u64 = 600;
+/// Numbers of prepared segments and files of logs.
+const NUMBERS: u64 = 40;
+
+/// What the n-th call of a thread meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Injection<'a> {
+    pub(crate) call: &'a str,
+    pub(crate) on: On,
+    /// As `strace` says it: `signal=SIGKILL`, `error=EIO`.
+    pub(crate) fault: &'a str,
+    pub(crate) nth: u64,
+}
+
+/// The files that a call must be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Journal,
+    /// A prepared segment, and while it is being prepared.
+    Spare,
+    SpareUnfinished,
+    Snapshot,
+    SnapshotUnfinished,
+    NextFloor,
+    Logs,
+    Folder,
+    Lock,
+    /// Calls about no file.
+    Anything,
+}
+
+impl On {
+    fn names(self) -> Vec<String> {
+        let positions = 1..=POSITIONS;
+        match self {
+            Self::Journal => positions.map(|n| format!("{n:020}.journal")).collect(),
+            Self::Spare => (1..=NUMBERS).map(|n| format!("{n:020}.spare")).collect(),
+            Self::SpareUnfinished => (1..=NUMBERS).map(|n| format!("{n:020}.spare.tmp")).collect(),
+            Self::Snapshot => positions.map(|n| format!("snap-{n:020}.snapshot")).collect(),
+            Self::SnapshotUnfinished => positions.map(|n| format!("snap-{n:020}.snapshot.tmp")).collect(),
+            Self::NextFloor => vec!["floor.next".to_owned()],
+            Self::Logs => (1..=NUMBERS)
+                .flat_map(|n| ["", ".tmp"].map(|ending| format!("logs-{n:020}.chunks{ending}")))
+                .collect(),
+            Self::Folder => vec![String::new()],
+            Self::Lock => vec!["lock".to_owned()],
+            Self::Anything => Vec::new(),
+        }
+    }
+}
+
+/// A tracer of a process that ran before.
+pub(crate) struct Tracer(Child);
+
+impl Injection<'_> {
+    fn command(&self, coordinator: &Coordinator) -> Command {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-y", "-qq", "-s", "16", "-o"]).arg(coordinator.file("strace"));
+        strace.args(["-e", &format!("trace={}", self.call)]);
+        strace.args(["-e", &format!("inject={}:{}:when={}", self.call, self.fault, self.nth)]);
+        for name in self.on.names() {
+            // Some calls name the file under its folder, others have it open.
+            let path =
+                if name.is_empty() { coordinator.data().to_owned() } else { coordinator.data().join(&name) };
+            strace.arg("-P").arg(path);
+            if !name.is_empty() {
+                strace.arg("-P").arg(name);
+            }
+        }
+        strace
+    }
+
+    /// Starts the coordinator with the fault from its first call on. The tracer is a grandchild, so the child is the
+    /// coordinator itself.
+    pub(crate) fn start(&self, coordinator: &mut Coordinator) -> Checked {
+        let mut command = self.command(coordinator);
+        command.arg("-D");
+        coordinator.start(Some(command))
+    }
+
+    /// Puts the fault into a coordinator that runs, and waits until all its threads are watched.
+    pub(crate) fn attach(&self, coordinator: &Coordinator) -> Checked<Tracer> {
+        let pid = coordinator.pid()?.as_raw_nonzero().to_string();
+        let mut command = self.command(coordinator);
+        command.args(["-p", &pid]).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut tracer = Tracer(command.spawn().map_err(failed("start strace"))?);
+        eventually("strace watches the coordinator", || {
+            if let Some(status) = tracer.0.try_wait().map_err(failed("look at strace"))? {
+                return Err(format!("strace ended with {status}; may this user trace processes?"));
+            }
+            Ok(coordinator.is_traced()?.then_some(()))
+        })?;
+        Ok(tracer)
+    }
+
+    /// The call that the process died at, as `strace` wrote it down: the n-th of its thread, without a result.
+    pub(crate) fn fatal_call(&self, log: &Path) -> Checked<String> {
+        eventually(&format!("the process died at {} number {}", self.call, self.nth), || {
+            let text = std::fs::read_to_string(log).unwrap_or_default();
+            Ok(self.find_fatal_call(&text))
+        })
+    }
+
+    fn find_fatal_call(&self, log: &str) -> Option<String> {
+        let (begin, resumed) = (format!(" {}(", self.call), format!("<... {} resumed>", self.call));
+        let mut died = log
+            .lines()
+            .filter(|line| line.ends_with("= ?") && (line.contains(&begin) || line.contains(&resumed)));
+        died.find_map(|line| {
+            let thread = line.split(' ').next()?;
+            let mut calls =
+                log.lines().filter(|line| line.split(' ').next() == Some(thread) && line.contains(&begin));
+            let last = calls.clone().next_back()?;
+            let count = calls.by_ref().count() as u64;
+            (count == self.nth).then(|| last.to_owned())
+        })
+    }
+
+    /// How many times the fault was put into a call.
+    pub(crate) fn injected(log: &Path) -> u64 {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        text.matches("(INJECTED)").count() as u64
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        // SIGTERM lets it detach; the process that it watches goes on, if it is there.
+        let _ = rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.0),
+            rustix::process::Signal::TERM,
+        );
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+7  fsync(11</data>) = 0
+8  fsync(11</data>) = 0
+7  fsync(11</data> <unfinished ...>
+8  +++ killed by SIGKILL +++
+7  <... fsync resumed>)  = ?
+7  +++ killed by SIGKILL +++
+";
+
+    #[test]
+    fn the_call_that_a_process_died_at_is_the_nth_of_its_thread_and_has_no_result() {
+        let injection = |call, nth| Injection { call, on: On::Folder, fault: "signal=SIGKILL", nth };
+        let found = injection("fsync", 2).find_fatal_call(LOG);
+        assert_eq!(found.as_deref(), Some("7  fsync(11</data> <unfinished ...>"));
+        assert_eq!(injection("fsync", 1).find_fatal_call(LOG), None, "the first of each came back");
+        assert_eq!(injection("renameat", 1).find_fatal_call(LOG), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The table of `prove`: one row for each thing that was tried, whoever tried it.
+
+use std::fmt::Write as _;
+
+use crate::prove::Outcome;
+use crate::real::Tried;
+use crate::seen::{Seen, Sight};
+
+/// Characters of the column that says what was seen.
+const SEEN_WIDTH: usize = 70;
+
+/// What was tried, what it met, and what came of it.
+#[derive(Debug, Default)]
+pub struct Row {
+    pub name: String,
+    /// How often: worlds, rounds, inputs.
+    pub tried: u64,
+    pub faults: u64,
+    /// Answers that somebody was held to.
+    pub answers: u64,
+    /// What was seen how often.
+    pub seen: Vec<(String, u64)>,
+    /// What had to be seen and was not.
+    pub missing: Vec<String>,
+    /// How often is enough to demand that everything is seen.
+    pub enough: u64,
+    /// What was broken, and the command that shows it again.
+    pub failures: Vec<Failure>,
+}
+
+/// A broken promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub what: String,
+    /// The command that shows it again.
+    pub again: String,
+}
+
+/// What counts as a fault in a world.
+const FAULTS: [Sight; 12] = [
+    Sight::Kill,
+    Sight::PowerLoss,
+    Sight::CleanStop,
+    Sight::ServerFrozen,
+    Sight::WorkerCrash,
+    Sight::WorkerFrozen,
+    Sight::ClockJump,
+    Sight::SyncFailed,
+    Sight::WriteCutShort,
+    Sight::DiskFilled,
+    Sight::MessageLost,
+    Sight::MessageDoubled,
+];
+
+impl Row {
+    /// The row of the simulated worlds.
+    #[must_use]
+    pub fn of_worlds(outcome: &Outcome) -> Self {
+        let count = |seen: &Seen| FAULTS.into_iter().map(|fault| seen.count(fault)).sum();
+        let mut seen = vec![
+            ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
+            ("run twice".to_owned(), outcome.repeated),
+        ];
+        seen.extend(outcome.seen.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
+        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
+            what: format!("seed {seed}: {violation}"),
+            again: format!("prove --seed {seed} --tell"),
+        });
+        Self {
+            name: "worlds".to_owned(),
+            tried: outcome.worlds,
+            faults: count(&outcome.seen),
+            answers: outcome.calls,
+            seen,
+            enough: 0,
+            missing: outcome.seen.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
+            failures: failures.collect(),
+        }
+    }
+
+    /// The row of a campaign against the real binary.
+    #[must_use]
+    pub fn of_real(tried: &Tried, binary: &std::path::Path, seed: u64) -> Self {
+        let failures = tried.violations.iter().map(|(round, violation)| Failure {
+            what: format!("round {round}: {violation}"),
+            again: format!(
+                "prove --binary {} --only {} --seed {seed} --rounds {round}",
+                binary.display(),
+                tried.name
+            ),
+        });
+        Self {
+            name: tried.name.to_owned(),
+            tried: tried.rounds,
+            faults: tried.faults,
+            answers: tried.acknowledged,
+            seen: tried.seen.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect(),
+            enough: tried.enough,
+            missing: tried.missing.iter().map(|what| (*what).to_owned()).collect(),
+            failures: failures.collect(),
+        }
+    }
+
+    /// Whether nothing is broken, and everything was seen that had to be.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty() && self.missing.is_empty()
+    }
+}
+
+/// `TornTailCut` as people say it.
+fn words(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+/// The whole table, and below it what failed and how to see it again.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let mut text = String::new();
+    let mut line = |cells: [&str; 5], seen: &str| {
+        let [name, tried, faults, answers, broken] = cells;
+        let row = format!("{name:<10} {tried:>9} {faults:>9} {answers:>11} {broken:>10}  {seen}");
+        text.push_str(row.trim_end());
+        text.push('\n');
+    };
+    line(["what", "tried", "faults", "answers", "violations"], "seen");
+    for row in rows {
+        let numbers = [row.tried, row.faults, row.answers, row.failures.len() as u64].map(thousands);
+        let seen = wrapped(&row.seen);
+        let first = seen.first().map_or("", String::as_str);
+        line([&row.name, &numbers[0], &numbers[1], &numbers[2], &numbers[3]], first);
+        for more in seen.iter().skip(1) {
+            line([""; 5], more);
+        }
+    }
+    let sum = |number: fn(&Row) -> u64| thousands(rows.iter().map(number).sum());
+    let broken = sum(|row| row.failures.len() as u64);
+    line(["all", "", &sum(|row| row.faults), &sum(|row| row.answers), &broken], "");
+    for row in rows {
+        for failure in &row.failures {
+            let Failure { what, again } = failure;
+            write!(text, "\nFAILED {}: {what}\n       again with: {again}\n", row.name)
+                .expect("a string takes everything");
+        }
+        if row.tried < row.enough && row.failures.is_empty() {
+            writeln!(text, "\nTOO SHORT for {}: it sees everything in {} rounds", row.name, row.enough)
+                .expect("a string takes everything");
+        }
+        if !row.missing.is_empty() {
+            writeln!(text, "\nNEVER SEEN in {}: {}", row.name, row.missing.join(", "))
+                .expect("a string takes everything");
+        }
+    }
+    text
+}
+
+/// What was seen, in lines that fit the column.
+fn wrapped(seen: &[(String, u64)]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for (what, count) in seen {
+        let item = format!("{} {what}", thousands(*count));
+        match lines.last_mut() {
+            Some(line) if line.len() + item.len() + 2 <= SEEN_WIDTH => {
+                line.push_str(", ");
+                line.push_str(&item);
+            }
+            _ => lines.push(item),
+        }
+    }
+    lines
+}
+
+/// 1234567 as 1,234,567.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_row_for_each_and_says_how_to_see_a_failure_again() {
+        let failure = Failure { what: "round 3: lost".to_owned(), again: "prove --only kills".to_owned() };
+        let good = Row {
+            name: "worlds".to_owned(),
+            tried: 12_345,
+            faults: 7,
+            answers: 1_000,
+            seen: vec![("kills".to_owned(), 5), ("x".repeat(SEEN_WIDTH), 1)],
+            ..Row::default()
+        };
+        let bad = Row { name: "kills".to_owned(), tried: 3, failures: vec![failure], ..Row::default() };
+        assert!(good.is_good() && !bad.is_good());
+        let text = table(&[good, bad]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "what           tried    faults     answers violations  seen");
+        assert_eq!(lines[1], "worlds        12,345         7       1,000          0  5 kills");
+        assert!(lines[2].ends_with(&"x".repeat(SEEN_WIDTH)), "{text}");
+        assert_eq!(lines[3], "kills              3         0           0          1");
+        assert_eq!(lines[4], "all                          7       1,000          1");
+        assert!(
+            text.ends_with("FAILED kills: round 3: lost\n       again with: prove --only kills\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_was_never_seen_is_named() {
+        let row = Row { name: "full".to_owned(), missing: vec!["full disks".to_owned()], ..Row::default() };
+        assert!(!row.is_good());
+        assert!(table(&[row]).ends_with("NEVER SEEN in full: full disks\n"));
+        let row = Row { name: "full".to_owned(), tried: 1, enough: 3, ..Row::default() };
+        assert!(table(&[row]).ends_with("TOO SHORT for full: it sees everything in 3 rounds\n"));
+        assert_eq!(words("TornTailCut"), "torn tail cut");
+    }
+}
