@@ -30,7 +30,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 40] = [
+pub const BUGS: [Bug; 44] = [
     worlds("ack-before-sync", "answers are sent before the turn is written"),
     worlds("refusal-before-durable", "refusals are sent while what they were decided on is not durable"),
     worlds("sync-skipped", "a batch is acknowledged without a sync"),
@@ -59,6 +59,10 @@ pub const BUGS: [Bug; 40] = [
         "segments-dropped-early",
         "segments are dropped before the snapshot that replaces them has its name",
     ),
+    worlds("repeat-counted", "a repeated submit counts as a new one"),
+    worlds("leased-counted-twice", "leased tasks are shown as waiting, too"),
+    worlds("polls-unlimited", "more calls wait for tasks than may"),
+    worlds("shortest-for-all", "a worker is told of all its leases what holds for the shortest"),
     worlds("expiry-implicit", "leases that are over end at a start without an event"),
     test(
         "folder-sync-skipped",

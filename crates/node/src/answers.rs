@@ -1,7 +1,7 @@
 //! Answers that change nothing: what there is, and why it is where it is.
 
 use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, WorkerList};
-use orchestrix_core::{Counts, LeaseId, Place, Refusal, Task, TaskId, Timestamp};
+use orchestrix_core::{Counts, LeaseId, Place, Refusal, Task, TaskId, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
 use crate::rates::Rate;
@@ -73,7 +73,8 @@ impl<R: Recipient> DecisionLoop<R> {
         let rate = |rate| self.rates.per_second(&queue, rate, now);
         QueueView {
             ready,
-            delayed: all.waiting.saturating_sub(ready),
+            delayed: all.waiting.saturating_sub(ready)
+                + if is_planted("leased-counted-twice") { all.leased } else { 0 },
             leased: all.leased,
             completed: all.completed,
             failed: all.failed,

@@ -1,6 +1,6 @@
 //! What the loop counts: every event, every refusal, every repeat.
 
-use orchestrix_core::{AttemptEnd, Command, Event, ExpiryReason, Next, Timestamp};
+use orchestrix_core::{AttemptEnd, Command, Event, ExpiryReason, Next, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
 use crate::rates::Rate;
@@ -9,6 +9,7 @@ use crate::request::Recipient;
 impl<R: Recipient> DecisionLoop<R> {
     pub(crate) fn count_repeat(&self, command: &Command) {
         match command {
+            Command::Submit { .. } if is_planted("repeat-counted") => self.stats.submitted.add(1),
             Command::Submit { .. } => self.stats.submit_repeats.add(1),
             Command::Complete { .. } | Command::Fail { .. } | Command::Release { .. } => {
                 self.stats.repeated_reports.add(1);

@@ -15,6 +15,7 @@ mod actors;
 mod check;
 mod clock;
 mod damage;
+mod fuzzing;
 mod history;
 mod nemesis;
 mod network;
@@ -30,8 +31,9 @@ mod world;
 
 pub use check::Violation;
 pub use damage::{DamageCampaign, DamageOutcome, damage};
+pub use fuzzing::fuzz;
 pub use plan::Plan;
-pub use prove::{Campaign, Outcome, prove, run_seed};
+pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Row, table};
 pub use seen::{Seen, Sight};

@@ -11,15 +11,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use orchestrix_sim::{Campaign, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, prove, table};
+use orchestrix_sim::{
+    Campaign, DamageCampaign, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, damage, fuzz, prove,
+    run_plan, run_seed, shrink, table,
+};
 
-/// Runs the coordinator between faults, in simulated worlds and as a real process, and holds it against its
-/// invariants.
+/// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
+/// against its invariants.
 #[derive(Debug, Parser)]
 #[command(
     name = "prove",
     after_help = "EXAMPLES\n  prove --seconds 60\n  prove --seconds 600 --binary target/release/orchestrix\n  \
-                  prove --seed 4711 --tell\n  prove --binary target/release/orchestrix --only kills --seed 7 --rounds 1000"
+                  prove --seed 4711 --tell\n  prove --seed 4711 --shrink\n  prove --binary target/release/orchestrix --only kills --seed 7 --rounds 1000"
 )]
 struct Args {
     /// Run for so long
@@ -37,13 +40,20 @@ struct Args {
     /// With --seed: print everything that happens
     #[arg(long)]
     tell: bool,
-    /// The program that ships; without it only worlds are run
+    /// With --seed: if the world fails, look for a simpler one that breaks the same invariant
+    #[arg(long, requires = "seed")]
+    shrink: bool,
+    /// The program that ships; without it no campaign against it is run
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Run this campaign against the binary alone: kills, points, syncs, full, freezes, clocks or sockets
-    #[arg(long, value_name = "NAME", requires = "binary", value_parser = campaign)]
-    only: Option<RealCampaign>,
-    /// With --only: at most so many rounds, however long they take
+    /// The script that fuzzes all decoders; without it none is
+    #[arg(long, value_name = "FILE")]
+    fuzzer: Option<PathBuf>,
+    /// Run this alone: worlds, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
+    /// clocks or sockets
+    #[arg(long, value_name = "NAME", value_parser = part)]
+    only: Option<Part>,
+    /// With --only and a campaign against the binary: at most so many rounds, however long they take
     #[arg(long, requires = "only")]
     rounds: Option<u64>,
     /// Plant every bug in turn and say in how many worlds it is found; needs the feature `planted`
@@ -54,8 +64,17 @@ struct Args {
     plant: Option<String>,
 }
 
-/// Of the whole time, so many hundredths are for worlds when there is a binary too.
-const WORLDS_SHARE: u32 = 40;
+/// Something that can be tried.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Worlds,
+    Damage,
+    Fuzz,
+    Real(RealCampaign),
+}
+
+/// How the time is divided between worlds, damage, fuzzing and the campaigns against the binary together.
+const SHARES: [u32; 4] = [35, 10, 15, 40];
 /// Between two lines of progress where nothing can be written over.
 const PROGRESS: Duration = Duration::from_secs(30);
 
@@ -70,36 +89,70 @@ fn main() -> ExitCode {
     if args.bugs {
         return plant_all(&args);
     }
+    if let (Some(seed), None) = (args.seed, args.only) {
+        return run_one(seed, &args);
+    }
     let time = Duration::from_secs(args.seconds);
-    let rows = match (args.only, args.seed, &args.binary) {
-        (Some(only), seed, Some(binary)) => {
-            let time = if args.rounds.is_some() { Duration::MAX } else { time };
-            vec![run_real(&only, binary, seed.unwrap_or(args.first), args.rounds, time)]
-        }
-        (_, Some(seed), _) => return run_one(seed, args.tell),
-        (_, None, Some(binary)) => run_all(&args, binary, time),
-        (_, None, None) => vec![run_worlds(&args, time)],
+    let rows = match args.only {
+        Some(part) => run_part(part, &args, time).into_iter().collect(),
+        None => run_all(&args, time),
     };
+    if rows.is_empty() {
+        println!("this needs --binary FILE, or --fuzzer FILE for `fuzz`");
+        return ExitCode::FAILURE;
+    }
     print!("{}", table(&rows));
     if rows.iter().all(Row::is_good) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn campaign(name: &str) -> Result<RealCampaign, String> {
-    RealCampaign::named(name).ok_or_else(|| {
-        let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-        format!("there are {}", names.join(", "))
-    })
+fn part(name: &str) -> Result<Part, String> {
+    match name {
+        "worlds" => Ok(Part::Worlds),
+        "damage" => Ok(Part::Damage),
+        "fuzz" => Ok(Part::Fuzz),
+        name => RealCampaign::named(name).map(Part::Real).ok_or_else(|| {
+            let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
+            format!("there are worlds, damage, fuzz, {}", names.join(", "))
+        }),
+    }
 }
 
-/// Worlds first, then every campaign against the binary, each for its share of the time.
-fn run_all(args: &Args, binary: &Path, time: Duration) -> Vec<Row> {
-    let mut rows = vec![run_worlds(args, time * WORLDS_SHARE / 100)];
-    let real = time * (100 - WORLDS_SHARE) / 100;
+/// Everything that can be tried with what was given, each for its share of the time.
+fn run_all(args: &Args, time: Duration) -> Vec<Row> {
+    let given = [true, true, args.fuzzer.is_some(), args.binary.is_some()];
+    let whole: u32 = SHARES.iter().zip(given).filter(|(_, given)| *given).map(|(share, _)| share).sum();
+    let [worlds, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
+    let mut parts = vec![(Part::Worlds, worlds), (Part::Damage, damage), (Part::Fuzz, fuzz)];
     let shares: u32 = REAL_CAMPAIGNS.iter().map(|campaign| campaign.share).sum();
-    for campaign in REAL_CAMPAIGNS {
-        rows.push(run_real(&campaign, binary, args.first, None, real * campaign.share / shares));
+    parts.extend(REAL_CAMPAIGNS.map(|campaign| (Part::Real(campaign), real * campaign.share / shares)));
+    parts.into_iter().filter_map(|(part, time)| run_part(part, args, time)).collect()
+}
+
+/// Nothing, if what it needs was not given.
+fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
+    let seed = args.seed.unwrap_or(args.first);
+    match part {
+        Part::Worlds => Some(run_worlds(args, time)),
+        Part::Damage => Some(run_damage(seed, time)),
+        Part::Fuzz => {
+            let script = args.fuzzer.as_deref()?;
+            let done = AtomicU64::new(0);
+            Some(with_progress("fuzz: all decoders", "targets", &done, || fuzz(script, time, &done)))
+        }
+        Part::Real(campaign) => {
+            let time = if args.rounds.is_some() { Duration::MAX } else { time };
+            Some(run_real(&campaign, args.binary.as_deref()?, seed, args.rounds, time))
+        }
     }
-    rows
+}
+
+fn run_damage(seed: u64, time: Duration) -> Row {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = DamageCampaign { first_seed: seed, seeds: u64::MAX, time, threads };
+    let done = AtomicU64::new(0);
+    Row::of_damage(&with_progress("damage: flips, cuts, sectors, losses of power", "lives", &done, || {
+        damage(campaign)
+    }))
 }
 
 fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, rounds: Option<u64>, time: Duration) -> Row {
@@ -151,11 +204,19 @@ fn tell_progress(what: &str, unit: &str, ended: &AtomicU64, wait: &Receiver<()>)
     }
 }
 
-fn run_one(seed: u64, tell: bool) -> ExitCode {
-    let plan = Plan::draw(seed);
+fn run_one(seed: u64, args: &Args) -> ExitCode {
+    let mut plan = Plan::draw(seed);
+    if args.shrink
+        && let Some(broken) = run_seed(seed).violations.first()
+    {
+        let fails = |plan: &Plan| {
+            run_plan(plan.clone()).violations.iter().any(|violation| violation.invariant == broken.invariant)
+        };
+        plan = shrink(plan, fails);
+    }
     println!("{plan:#?}");
     let mut world = World::new(plan);
-    if tell {
+    if args.tell {
         world = world.telling();
     }
     let ended = world.run();

@@ -35,10 +35,17 @@ pub struct Outcome {
 /// One world in so many is run twice.
 const REPEAT_EVERY: u64 = 20;
 
-/// Runs one seed. A panic is a violation like any other.
+/// Runs one seed.
 #[must_use]
 pub fn run_seed(seed: u64) -> Ended {
-    let run = || World::new(Plan::draw(seed)).run();
+    run_plan(Plan::draw(seed))
+}
+
+/// Runs one world. A panic is a violation like any other.
+#[must_use]
+pub fn run_plan(plan: Plan) -> Ended {
+    let seed = plan.seed;
+    let run = || World::new(plan).run();
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()

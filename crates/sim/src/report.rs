@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
 use crate::real::Tried;
 use crate::seen::{Seen, Sight};
@@ -64,7 +65,7 @@ impl Row {
         seen.extend(outcome.seen.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
         let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
             what: format!("seed {seed}: {violation}"),
-            again: format!("prove --seed {seed} --tell"),
+            again: format!("prove --seed {seed} --shrink --tell"),
         });
         Self {
             name: "worlds".to_owned(),
@@ -75,6 +76,38 @@ impl Row {
             enough: 0,
             missing: outcome.seen.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
             failures: failures.collect(),
+        }
+    }
+
+    /// The row of disks that were damaged.
+    #[must_use]
+    pub fn of_damage(outcome: &DamageOutcome) -> Self {
+        let done = outcome.flips + outcome.cuts + outcome.sectors + outcome.crashes;
+        let seen = [
+            ("lives gone through", outcome.seeds),
+            ("flips", outcome.flips),
+            ("cuts", outcome.cuts),
+            ("sector operations", outcome.sectors),
+            ("operations before a loss of power", outcome.crash_points),
+            ("disks that it left", outcome.crashes),
+            ("harmless", outcome.harmless),
+            ("refused by name", outcome.refused),
+            ("cut off behind the last mark", outcome.excluded),
+            ("bytes of that", outcome.excluded_bytes),
+            ("snapshots passed over", outcome.passed_over),
+        ];
+        let failures = outcome.violations.iter().map(|(seed, violation)| Failure {
+            what: format!("seed {seed}: {violation}"),
+            again: format!("prove --only damage --seed {seed}"),
+        });
+        Self {
+            name: "damage".to_owned(),
+            tried: done,
+            faults: done,
+            answers: outcome.events,
+            seen: seen.into_iter().map(|(what, count)| (what.to_owned(), count)).collect(),
+            failures: failures.collect(),
+            ..Self::default()
         }
     }
 

@@ -156,7 +156,7 @@ fn of_node(error: &Error) -> (StatusCode, &'static str, &'static str) {
     match error {
         Error::Refused(refusal) => of_refusal(refusal),
         Error::Overloaded => OVERLOADED,
-        Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "The disk is full"),
+        Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "No room for new work"),
         Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "The coordinator is stopping"),
         Error::OutcomeUnknown => {
             (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", "It may or may not have happened")
