@@ -24,6 +24,7 @@ mod prove;
 mod real;
 mod report;
 mod rng;
+mod rounds;
 mod seen;
 mod server;
 mod shrink;
