@@ -255,6 +255,19 @@ fn a_damaged_snapshot_names_its_file_and_lets_no_segment_go() {
 }
 
 #[test]
+fn a_chunk_that_says_it_is_longer_than_its_file_is_refused_before_room_is_made_for_it() {
+    let (disk, _) = with_snapshots();
+    let name = names(&disk, ".snapshot").pop().unwrap();
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes[64..68].copy_from_slice(&(4_u32 << 20).to_le_bytes());
+    disk.put(&name, bytes);
+    let opening = FileJournal::start(Arc::new(disk), SMALL).unwrap();
+    let at = opening.snapshots().list().unwrap()[0];
+    let error = opening.snapshots().open(at).unwrap().next().unwrap_err();
+    assert!(error.to_string().contains("a chunk of 4194304 bytes, but"), "{error}");
+}
+
+#[test]
 fn a_snapshot_of_a_journal_that_lost_its_end_refuses_to_start() {
     let (disk, _) = with_snapshots();
     let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
