@@ -134,7 +134,8 @@ impl FileJournal {
 
     fn mark(&mut self) -> Result<(), Error> {
         let writing = &mut self.writing;
-        if writing.marked == writing.end.position {
+        // Appends leave room for a mark. A segment that was not made here may have none; the next one says as much.
+        if writing.marked == writing.end.position || writing.offset + MARK_BYTES as u64 > writing.size {
             return Ok(());
         }
         let frame = layout::encode_mark(writing.end, writing.seed);

@@ -320,6 +320,27 @@ fn whole_frames_in_another_order_are_damage() {
 }
 
 #[test]
+fn a_segment_without_room_for_a_mark_stays_as_long_as_it_is() {
+    let disk = SimDisk::new(1);
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut History::new(), 1);
+    drop(node);
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes.truncate(128 + 88 + 8);
+    let size = bytes.len() as u64;
+    bytes[56..64].copy_from_slice(&size.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&sum.to_le_bytes());
+    disk.put(&name, bytes);
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    node.journal.rest().unwrap();
+    let end = node.journal.end();
+    drop(node);
+    assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().journal.end(), end);
+}
+
+#[test]
 fn a_link_that_the_chain_does_not_pass_through_is_refused() {
     let (disk, history) = journal(true);
     for (number, state) in history.states.iter().enumerate() {
