@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::{History, Node, SMALL, fill, names};
+use orchestrix_core::Position;
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::{FileJournal, Options};
@@ -317,6 +318,26 @@ fn whole_frames_in_another_order_are_damage() {
             }
         }
     }
+}
+
+#[test]
+fn a_batch_below_a_snapshot_that_reaches_beyond_the_end_is_damage_and_not_read() {
+    let (disk, _) = with_snapshots();
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    let seed = crc32c::crc32c(&bytes[16..48]);
+    let frame = &mut bytes[128..];
+    let body = u32::from_le_bytes(frame[8..12].try_into().unwrap()) as usize;
+    let end = (64 + body + 4).next_multiple_of(8) - 4;
+    frame[12..16].copy_from_slice(&1_000_000_u32.to_le_bytes());
+    let sum = crc32c::crc32c_append(seed, &frame[..60]);
+    frame[60..64].copy_from_slice(&sum.to_le_bytes());
+    let sum = crc32c::crc32c_append(sum, &frame[64..end]);
+    frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+    disk.put(&name, bytes);
+    let node = Node::start(Arc::new(disk), SMALL).unwrap();
+    let error = node.journal.read(Position(0), 1 << 20).unwrap_err();
+    assert_eq!(place(&error), (name, 128), "{error}");
 }
 
 #[test]
