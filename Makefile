@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash prove bugs fmt clean
+.PHONY: help run test check deny bench crash prove bugs fuzz fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ prove: ## Run simulated worlds full of faults for SECONDS, beginning with SEED
 bugs: ## Plant bugs on purpose, SECONDS each, and show that the worlds find them
 	@$(CARGO) run --release --locked --quiet --package orchestrix-sim --features planted --target-dir target/planted \
 		--bin prove -- --bugs --seconds $(or $(SECONDS),20) --first $(or $(SEED),1)
+
+fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET
+	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET=$(TARGET) ./scripts/fuzz
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all
