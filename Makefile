@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash prove bugs fmt clean
+.PHONY: help run test check deny bench crash prove bugs fuzz fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ prove: ## Run worlds and real processes full of faults for SECONDS, beginning wi
 
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
 	@./scripts/bugs $(or $(SECONDS),20) $(or $(SEED),1)
+
+fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET
+	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET=$(TARGET) ./scripts/fuzz
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all

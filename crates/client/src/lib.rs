@@ -12,6 +12,8 @@
 
 mod client;
 mod clock;
+#[doc(hidden)]
+pub mod doors;
 mod error;
 #[cfg(test)]
 mod fake;

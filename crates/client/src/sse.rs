@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 /// Bytes of one frame. Bounds memory when the other side is not what we think it is.
 const FRAME_BYTES_MAX: usize = 4 << 20;
+/// Bytes of an id. It is repeated in every frame until the next one; ours are numbers.
+const ID_BYTES_MAX: usize = 64;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub(crate) struct Parser {
     ready: VecDeque<Frame>,
 }
 
-/// The stream has a frame that is larger than any of ours.
+/// The stream has a frame, or an id, that is larger than any of ours.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -37,7 +39,7 @@ impl Parser {
             let after_return = std::mem::replace(&mut self.returned, byte == b'\r');
             match byte {
                 b'\n' if after_return => {}
-                b'\n' | b'\r' => self.end_line(),
+                b'\n' | b'\r' => self.end_line()?,
                 other => self.line.push(other),
             }
             if self.line.len() + self.data.as_ref().map_or(0, String::len) > FRAME_BYTES_MAX {
@@ -51,16 +53,18 @@ impl Parser {
         self.ready.pop_front()
     }
 
-    fn end_line(&mut self) {
+    fn end_line(&mut self) -> Result<(), TooLong> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() {
-            return self.end_frame();
+            self.end_frame();
+            return Ok(());
         }
         let line = String::from_utf8_lossy(&line);
         let (field, value) = line.split_once(':').unwrap_or((&line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "event" => value.clone_into(&mut self.event),
+            "id" if value.len() > ID_BYTES_MAX => return Err(TooLong),
             "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
             "data" => match &mut self.data {
                 Some(data) => {
@@ -72,6 +76,7 @@ impl Parser {
             // Comments keep the connection alive; other fields are not ours.
             _ => {}
         }
+        Ok(())
     }
 
     fn end_frame(&mut self) {
@@ -129,6 +134,14 @@ mod tests {
             let frames: Vec<Frame> = std::iter::from_fn(|| parser.next()).collect();
             assert_eq!(frames, whole, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_long_id_is_refused_before_many_frames_repeat_it() {
+        let mut stream = b"id: ".to_vec();
+        stream.extend(vec![b'7'; 1 << 16]);
+        stream.extend(b"\ndata\n\n".repeat(100));
+        assert_eq!(Parser::default().push(&stream), Err(TooLong));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use minicbor::{Decode, Encode};
 use sha2::{Digest, Sha256};
 
 use crate::event::FORMAT;
-use crate::{Position, State, Task, Term, Timestamp};
+use crate::limits::{ATTEMPTS_MAX, ID_MAX, LEASE_MS_MAX, PRIORITY_MAX};
+use crate::{Position, State, Task, TaskId, TaskState, Term, Timestamp};
 
 /// What a state is besides its tasks.
 #[derive(Debug, Encode, Decode)]
@@ -104,6 +105,10 @@ pub enum SnapshotError {
     UnknownFormat(u8),
     #[error("the snapshot has a task out of order")]
     Order,
+    #[error("the snapshot is at position {0} of epoch {1}, after which nothing can follow")]
+    Last(Position, u64),
+    #[error("the snapshot has task {0}, which cannot be: {1}")]
+    Impossible(TaskId, &'static str),
     #[error("the snapshot is not readable: {0}")]
     Body(#[from] minicbor::decode::Error),
 }
@@ -135,13 +140,22 @@ fn state_of(header: Header) -> Result<State, SnapshotError> {
         return Err(SnapshotError::UnknownFormat(newest));
     }
     let Header { position, at, term, epoch, format, .. } = header;
+    if position.0 > ID_MAX || epoch == u64::MAX {
+        return Err(SnapshotError::Last(position, epoch));
+    }
     Ok(State { position, at, term, epoch, format, ..State::default() })
 }
 
 fn add(state: &mut State, mut task: Task) -> Result<(), SnapshotError> {
     let id = task.id;
-    if id.0 > state.position.0 || state.tasks.get(id).is_some() {
+    if id.0 > state.position.0
+        || state.tasks.after(Some(id)).next().is_some()
+        || state.tasks.get(id).is_some()
+    {
         return Err(SnapshotError::Order);
+    }
+    if let Some(why) = flaw(state, &task) {
+        return Err(SnapshotError::Impossible(id, why));
     }
     task.queue = state.shared_queue(&task.queue);
     if let Some(lease) = &mut task.lease {
@@ -150,4 +164,115 @@ fn add(state: &mut State, mut task: Task) -> Result<(), SnapshotError> {
     state.tasks.insert(task);
     state.index(id);
     Ok(())
+}
+
+/// What the rules rely on and this task does not keep, if anything. Whoever reads a snapshot has checked that its
+/// bytes are those that were written; this keeps a state that never was from stopping a node later.
+fn flaw(state: &State, task: &Task) -> Option<&'static str> {
+    let leased = task.state == TaskState::Leased;
+    if leased != task.lease.is_some() {
+        return Some("it is leased without a lease, or the other way round");
+    }
+    if let Some(lease) = &task.lease {
+        if lease.id.0 > state.position.0 || state.leases.contains_key(&lease.id) {
+            return Some("its lease is of another task, or of later");
+        }
+        if lease.length_ms > LEASE_MS_MAX {
+            return Some("its lease is longer than leases are");
+        }
+    }
+    if task.priority.unsigned_abs() > PRIORITY_MAX.unsigned_abs() {
+        return Some("its priority is out of bounds");
+    }
+    if task.charged > task.max_attempts || task.max_attempts > ATTEMPTS_MAX {
+        return Some("it had more attempts than there are");
+    }
+    if task.purged && !task.state.is_terminal() {
+        return Some("it was purged before it ended");
+    }
+    if task.state.is_terminal() && !task.purged && task.ending().is_none() {
+        return Some("it ended without an ending");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Json, LeaseId, LiveLease, Name};
+
+    fn task(id: u64) -> Task {
+        Task {
+            id: TaskId(id),
+            queue: Name::new("mail").unwrap(),
+            payload: Json::null(),
+            created_at: Timestamp(1),
+            not_before: Timestamp(1),
+            priority: 0,
+            max_attempts: 3,
+            charged: 0,
+            state: TaskState::Waiting,
+            purged: false,
+            lease: None,
+            terms: None,
+            past: None,
+        }
+    }
+
+    fn lease(id: u64) -> Option<Box<LiveLease>> {
+        Some(Box::new(LiveLease {
+            id: LeaseId(id),
+            worker: Name::new("worker").unwrap(),
+            attempt: 1,
+            granted_at: Timestamp(1),
+            length_ms: 1_000,
+            expires_at: Timestamp(2),
+            timeout_at: None,
+            cancel_at: None,
+            prolonged: false,
+            request_id: None,
+            progress: None,
+            note: None,
+        }))
+    }
+
+    fn load(header: &Header, tasks: &[Task]) -> Result<State, SnapshotError> {
+        let mut loader = SnapshotLoader::new();
+        loader.load(&header.encode())?;
+        let mut chunk = Vec::new();
+        tasks.iter().for_each(|task| encode_task(task, &mut chunk));
+        loader.load(&chunk)?;
+        loader.finish()
+    }
+
+    fn header() -> Header {
+        Header { position: Position(9), ..Header::of(&State::new()) }
+    }
+
+    #[test]
+    fn tasks_that_cannot_be_are_refused_and_stop_nobody() {
+        let leased = |task: Task, id| Task { state: TaskState::Leased, lease: lease(id), ..task };
+        assert!(load(&header(), &[task(1), leased(task(2), 3)]).is_ok());
+        let impossible = [
+            vec![Task { state: TaskState::Leased, ..task(1) }],
+            vec![Task { lease: lease(2), ..task(1) }],
+            vec![leased(task(1), 3), leased(task(2), 3)],
+            vec![leased(task(1), 10)],
+            vec![Task { priority: i32::MIN, ..task(1) }],
+            vec![Task { charged: u32::MAX, ..task(1) }],
+            vec![Task { state: TaskState::Completed, ..task(1) }],
+            vec![Task { purged: true, ..task(1) }],
+            vec![task(2), task(1)],
+            vec![task(10)],
+        ];
+        for tasks in impossible {
+            assert!(load(&header(), &tasks).is_err(), "{tasks:?}");
+        }
+    }
+
+    #[test]
+    fn a_header_after_which_nothing_can_follow_is_refused() {
+        assert!(load(&Header { position: Position(u64::MAX), ..header() }, &[]).is_err());
+        assert!(load(&Header { epoch: u64::MAX, ..header() }, &[]).is_err());
+    }
 }

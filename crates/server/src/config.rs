@@ -159,6 +159,16 @@ pub struct Settings {
     pub limits: Limits,
 }
 
+impl ServeArgs {
+    /// Reads the text of a settings file.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+    }
+}
+
 impl Settings {
     /// Puts the layers on top of each other.
     ///
@@ -297,10 +307,7 @@ fn from_file(path: &std::path::Path) -> Result<ServeArgs, String> {
     let shown = path.display();
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|error| format!("cannot read the settings file {shown}: {error}"))?;
-    let parsed = toml::from_str(&text);
-    parsed.map_err(|error| {
-        format!("the settings file {shown} cannot be used: {}", error.to_string().trim_end())
-    })
+    ServeArgs::parse(&text).map_err(|why| format!("the settings file {shown} cannot be used: {why}"))
 }
 
 #[cfg(test)]

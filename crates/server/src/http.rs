@@ -13,6 +13,8 @@ mod body;
 mod connection;
 mod cursor;
 mod dashboard;
+#[doc(hidden)]
+pub mod doors;
 mod endings;
 mod error;
 mod events;
@@ -31,7 +33,7 @@ mod tasks;
 mod views;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -79,6 +81,23 @@ pub(crate) struct App {
 }
 
 impl App {
+    fn new(node: Node, options: Options, served_on: IpAddr) -> Self {
+        Self {
+            local_only: served_on.is_loopback() && options.tokens.is_none(),
+            metrics: HttpMetrics::default(),
+            quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
+            streams: Arc::new(streams::Streams::new(&options.limits)),
+            endings: Arc::new(endings::Endings::new(node.clone())),
+            request_ids: answer::RequestIds::default(),
+            stop: CancellationToken::new(),
+            node_ended: AtomicBool::new(false),
+            accept_fails: AtomicBool::new(false),
+            limits: options.limits,
+            tokens: options.tokens,
+            node,
+        }
+    }
+
     /// Why no new work should be sent here, if so.
     pub(crate) fn not_ready(&self) -> Option<&'static str> {
         if self.node_ended.load(Relaxed) {
@@ -130,21 +149,8 @@ impl Listening {
     #[must_use]
     pub fn serve(self, node: Node, options: Options) -> Serving {
         let Self { listener, address } = self;
-        let stop = CancellationToken::new();
-        let app = Arc::new(App {
-            local_only: address.ip().is_loopback() && options.tokens.is_none(),
-            metrics: HttpMetrics::default(),
-            quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
-            streams: Arc::new(streams::Streams::new(&options.limits)),
-            endings: Arc::new(endings::Endings::new(node.clone())),
-            request_ids: answer::RequestIds::default(),
-            stop: stop.clone(),
-            node_ended: AtomicBool::new(false),
-            accept_fails: AtomicBool::new(false),
-            limits: options.limits,
-            tokens: options.tokens,
-            node: node.clone(),
-        });
+        let app = Arc::new(App::new(node.clone(), options, address.ip()));
+        let stop = app.stop.clone();
         let ended = Arc::clone(&app);
         tokio::spawn(async move {
             // Why it stopped is for whoever started the node; here it counts only that it did.

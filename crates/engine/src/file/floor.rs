@@ -80,5 +80,21 @@ fn decode(bytes: &[u8; BYTES]) -> Result<(JournalId, Position), Flaw> {
     if format > u32::from(FORMAT) {
         return Err(Flaw::Newer(format));
     }
-    Ok((JournalId(id_at(bytes, 16)), Position(u64_at(bytes, 32))))
+    let floor = Position(u64_at(bytes, 32));
+    if floor.0 == u64::MAX {
+        return Err(Flaw::Damaged(format!("nothing fits above a floor of {floor}")));
+    }
+    Ok((JournalId(id_at(bytes, 16)), floor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_above_which_nothing_fits_is_damage() {
+        let read = |floor| decode(&encode(JournalId([1; 16]), Position(floor)));
+        assert_eq!(read(7), Ok((JournalId([1; 16]), Position(7))));
+        assert!(matches!(read(u64::MAX), Err(Flaw::Damaged(_))));
+    }
 }

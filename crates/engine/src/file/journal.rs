@@ -134,7 +134,8 @@ impl FileJournal {
 
     fn mark(&mut self) -> Result<(), Error> {
         let writing = &mut self.writing;
-        if writing.marked == writing.end.position {
+        // Appends leave room for a mark. A segment that was not made here may have none; the next one says as much.
+        if writing.marked == writing.end.position || writing.offset + MARK_BYTES as u64 > writing.size {
             return Ok(());
         }
         let frame = layout::encode_mark(writing.end, writing.seed);
@@ -198,6 +199,12 @@ impl FileJournal {
         while walk.end.position < self.writing.end.position {
             let offset = walk.offset;
             match walk.step()? {
+                // A start from a snapshot did not look at what is below it.
+                Step::Batch { link, .. } if link.position > self.writing.end.position => {
+                    let end = self.writing.end.position;
+                    let what = format!("the batch ends at {}, but the journal at {end}", link.position);
+                    return Err(damaged(&*self.disk, READ, &segment.name, offset, what));
+                }
                 Step::Batch { batch, link, .. } if link.position > after => {
                     bytes += batch.records.len();
                     if bytes > limit_bytes && !found.is_empty() {

@@ -21,7 +21,7 @@ use self::record::{CHUNK_BYTES_MAX, FILE_HEADER_BYTES, Record};
 pub use self::scan::LogRecovery;
 use super::names;
 use crate::disk::{self, Disk, DiskLock, Lock};
-use crate::fault::{flawed, invalid, io_error, stopped};
+use crate::fault::{damaged, flawed, invalid, io_error, stopped};
 use crate::{Cause, Error, LogChunk, Logged, Logs};
 
 /// Bounds how much is written anew at once, and how many files are open for a given amount of output.
@@ -143,7 +143,12 @@ impl FileLogs {
 
     /// Begins the next file. All before it is durable.
     fn next_file(&self, state: &mut State) -> Result<(), Error> {
-        match scan::begin_file(&*self.disk, state.index.next_number()) {
+        // Nothing was tried yet, so what is there can still be read.
+        let Some(number) = state.index.next_number() else {
+            let last = names::log(u32::MAX);
+            return Err(damaged(&*self.disk, WRITE, &last, 0, "no file can follow this one"));
+        };
+        match scan::begin_file(&*self.disk, number) {
             Ok(file) => {
                 state.index.add_file(file);
                 state.durable = state.index.written();

@@ -1,6 +1,7 @@
 //! The names of the files in a data folder. No other file of the engine spells one.
 
 use orchestrix_core::Position;
+use orchestrix_core::limits::ID_MAX;
 
 /// The lock that the process with the journal holds.
 pub(crate) const LOCK: &str = "lock";
@@ -61,8 +62,9 @@ pub(crate) fn spare(number: u64) -> String {
     format!("{number:020}{SPARE}")
 }
 
+/// Numbers that nobody lives to reach are not ours: the next one would not fit.
 pub(crate) fn spare_number(name: &str) -> Option<u64> {
-    digits(name.strip_suffix(SPARE)?)
+    digits(name.strip_suffix(SPARE)?).filter(|number| *number <= ID_MAX)
 }
 
 /// Whether this is a file of the journal that was never finished.

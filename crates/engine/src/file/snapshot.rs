@@ -346,6 +346,10 @@ impl SnapshotReader for Reader {
         if len as usize > SNAPSHOT_CHUNK_MAX && !is_planted("length-believed") {
             return Err(self.damaged(format!("a chunk of {len} bytes; the most is {SNAPSHOT_CHUNK_MAX}")));
         }
+        let left = self.len.saturating_sub(self.progress.offset + CHUNK_HEADER_BYTES as u64);
+        if u64::from(len) > left {
+            return Err(self.damaged(format!("a chunk of {len} bytes, but the file has only {left} more")));
+        }
         let mut bytes = vec![0; len as usize];
         self.read(&mut bytes, self.progress.offset + CHUNK_HEADER_BYTES as u64)?;
         let offset = self.progress.offset;

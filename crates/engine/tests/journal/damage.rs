@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::{History, Node, SMALL, fill, names};
+use orchestrix_core::Position;
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::FileJournal;
@@ -214,6 +215,19 @@ fn a_damaged_snapshot_names_its_file_and_lets_no_segment_go() {
 }
 
 #[test]
+fn a_chunk_that_says_it_is_longer_than_its_file_is_refused_before_room_is_made_for_it() {
+    let (disk, _) = with_snapshots();
+    let name = names(&disk, ".snapshot").pop().unwrap();
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes[64..68].copy_from_slice(&(4_u32 << 20).to_le_bytes());
+    disk.put(&name, bytes);
+    let opening = FileJournal::start(Arc::new(disk), SMALL).unwrap();
+    let at = opening.snapshots().list().unwrap()[0];
+    let error = opening.snapshots().open(at).unwrap().next().unwrap_err();
+    assert!(error.to_string().contains("a chunk of 4194304 bytes, but"), "{error}");
+}
+
+#[test]
 fn a_snapshot_of_a_journal_that_lost_its_end_refuses_to_start() {
     let (disk, _) = with_snapshots();
     let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
@@ -321,6 +335,47 @@ fn what_an_earlier_segment_left_in_a_spare_never_comes_back() {
         let batch = history.next(&node.journal, 1, 60);
         node.append(&batch).unwrap();
     }
+}
+
+#[test]
+fn a_batch_below_a_snapshot_that_reaches_beyond_the_end_is_damage_and_not_read() {
+    let (disk, _) = with_snapshots();
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    let seed = crc32c::crc32c(&bytes[16..48]);
+    let frame = &mut bytes[128..];
+    let body = u32::from_le_bytes(frame[8..12].try_into().unwrap()) as usize;
+    let end = (64 + body + 4).next_multiple_of(8) - 4;
+    frame[12..16].copy_from_slice(&1_000_000_u32.to_le_bytes());
+    let sum = crc32c::crc32c_append(seed, &frame[..60]);
+    frame[60..64].copy_from_slice(&sum.to_le_bytes());
+    let sum = crc32c::crc32c_append(sum, &frame[64..end]);
+    frame[end..end + 4].copy_from_slice(&sum.to_le_bytes());
+    disk.put(&name, bytes);
+    let node = Node::start(Arc::new(disk), SMALL).unwrap();
+    let error = node.journal.read(Position(0), 1 << 20).unwrap_err();
+    assert_eq!(place(&error), (name, 128), "{error}");
+}
+
+#[test]
+fn a_segment_without_room_for_a_mark_stays_as_long_as_it_is() {
+    let disk = SimDisk::new(1);
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    fill(&mut node, &mut History::new(), 1);
+    drop(node);
+    let name = names(&disk, ".journal").remove(0);
+    let mut bytes = disk.bytes(&name).unwrap();
+    bytes.truncate(128 + 88 + 8);
+    let size = bytes.len() as u64;
+    bytes[56..64].copy_from_slice(&size.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes[..124]);
+    bytes[124..128].copy_from_slice(&sum.to_le_bytes());
+    disk.put(&name, bytes);
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    node.journal.rest().unwrap();
+    let end = node.journal.end();
+    drop(node);
+    assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().journal.end(), end);
 }
 
 #[test]

@@ -30,6 +30,14 @@ fn assert_stopped(journal: &mut FileJournal, batch: &Batch) {
 }
 
 #[test]
+fn a_spare_with_the_last_of_all_numbers_is_left_alone() {
+    let disk = SimDisk::new(1);
+    disk.put("18446744073709551615.spare", vec![0; 1024]);
+    let mut node = Node::start(Arc::new(disk), SMALL).unwrap();
+    fill(&mut node, &mut History::new(), 20);
+}
+
+#[test]
 fn after_a_failed_sync_nothing_is_acknowledged_any_more() {
     let mut failures = 0;
     for failure in [SyncFailure::Keep, SyncFailure::Forget] {

@@ -160,3 +160,14 @@ fn a_deleted_task_of_which_only_a_torn_chunk_was_left_does_not_come_back() {
     drop(logs);
     assert!(!open(&disk).tasks().contains(&TaskId(1)));
 }
+
+#[test]
+fn behind_the_last_number_that_a_file_can_have_nothing_is_stored_and_nobody_stops() {
+    let disk = SimDisk::new(1);
+    append(&open(&disk), 1, 0).unwrap();
+    let name = files(&disk).pop().unwrap();
+    disk.put("logs-00000000004294967295.chunks", disk.bytes(&name).unwrap()[..20].to_vec());
+    let logs = open(&disk);
+    assert!(matches!(append(&logs, 1, 1).unwrap_err().source, Cause::Damaged { .. }));
+    assert_eq!(offsets(&logs, 1), [0]);
+}

@@ -15,7 +15,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::http::limits::Limits;
@@ -27,7 +26,7 @@ const BUFFER_BYTES_MIN: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
 
 /// Serves one connection to its end.
-pub(crate) async fn serve(stream: TcpStream, peer: IpAddr, app: Arc<App>) {
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: IpAddr, app: Arc<App>) {
     let pulse = Arc::new(Pulse::new());
     let io = TokioIo::new(Watched { io: stream, pulse: Arc::clone(&pulse) });
     let service = service_fn(|request| {
@@ -71,8 +70,9 @@ trait Connection: Future {
     fn finish(self: Pin<&mut Self>);
 }
 
-impl<S> Connection for http1::Connection<TokioIo<Watched>, S>
+impl<I, S> Connection for http1::Connection<TokioIo<Watched<I>>, S>
 where
+    I: AsyncRead + AsyncWrite + Unpin,
     S: hyper::service::HttpService<hyper::body::Incoming>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S::ResBody: 'static,
@@ -174,13 +174,13 @@ impl Watch {
     }
 }
 
-/// A socket that tells the pulse what goes in and out.
-struct Watched {
-    io: TcpStream,
+/// A socket, or what stands for one, that tells the pulse what goes in and out.
+struct Watched<S> {
+    io: S,
     pulse: Arc<Pulse>,
 }
 
-impl Watched {
+impl<S> Watched<S> {
     fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.pulse.blocked.store(0, Relaxed);
@@ -191,7 +191,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -207,7 +207,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         self.wrote(written)

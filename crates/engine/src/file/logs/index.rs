@@ -204,8 +204,8 @@ impl Index {
         self.last().filter(|file| file.number == self.highest && !file.damaged)
     }
 
-    pub(super) fn next_number(&self) -> u32 {
-        self.highest + 1
+    pub(super) fn next_number(&self) -> Option<u32> {
+        self.highest.checked_add(1)
     }
 
     /// The end of all records.

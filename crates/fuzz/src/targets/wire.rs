@@ -1,0 +1,53 @@
+//! JSON between server and client, read by either side.
+
+use orchestrix_core::wire;
+use orchestrix_server::http::{ROUTES, doors};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The first byte chooses the route.
+pub(super) fn bodies(input: &[u8]) {
+    let Some((&choice, body)) = input.split_first() else { return };
+    let route = &ROUTES[usize::from(choice) % ROUTES.len()];
+    match doors::body(route.endpoint, body) {
+        Some(Ok(understood)) if !understood.is_empty() => {
+            let again = doors::body(route.endpoint, &understood).expect("the route has a body");
+            assert_eq!(again.as_ref(), Ok(&understood), "what was understood is understood again");
+        }
+        Some(Err(why)) => assert!(why.len() <= 2_000 + 8 * body.len(), "a complaint is about the body"),
+        Some(Ok(_)) | None => {}
+    }
+}
+
+/// The first byte chooses the type.
+pub(super) fn answers(input: &[u8]) {
+    const TYPES: [fn(&[u8]); 17] = [
+        again::<wire::Submitted>,
+        again::<wire::SubmittedBatch>,
+        again::<wire::Leases>,
+        again::<wire::Extended>,
+        again::<wire::WorkerExtended>,
+        again::<wire::Outcome>,
+        again::<wire::CompletedBatch>,
+        again::<wire::TaskView>,
+        again::<wire::TaskPage>,
+        again::<wire::Explanation>,
+        again::<wire::LogAppended>,
+        again::<wire::LogPage>,
+        again::<wire::QueueList>,
+        again::<wire::WorkerList>,
+        again::<wire::Cluster>,
+        again::<wire::Health>,
+        again::<wire::Problem>,
+    ];
+    let Some((&choice, body)) = input.split_first() else { return };
+    TYPES[usize::from(choice) % TYPES.len()](body);
+}
+
+/// What was read is written, and read as the same.
+fn again<T: DeserializeOwned + Serialize>(body: &[u8]) {
+    let Ok(answer) = serde_json::from_slice::<T>(body) else { return };
+    let written = serde_json::to_vec(&answer).expect("an answer can be written");
+    let again: T = serde_json::from_slice(&written).expect("what we write can be read");
+    assert_eq!(serde_json::to_vec(&again).ok(), Some(written));
+}

@@ -1,0 +1,140 @@
+//! Doors for the fuzzer: what understands requests, one part at a time and without a socket.
+//!
+//! Nothing here does anything of its own: whoever goes through one of these meets the code that serves.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, Uri};
+use orchestrix_core::wire::{
+    Complete, CompleteBatch, Fail, Heartbeat, LeaseQueue, LeaseQueues, LogAppend, Release, Submit,
+    SubmitBatch, WorkerHeartbeat,
+};
+use orchestrix_core::{Name, TaskId};
+use orchestrix_node::Node;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::http::error::Fault;
+use crate::http::query::Query;
+use crate::http::routes::{Endpoint, Found, find};
+use crate::http::{App, Options, body, connection, cursor, guard, query};
+
+/// Serves one connection to its end, as from an address of this machine.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, node: Node, options: Options) {
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    connection::serve(stream, here, Arc::new(App::new(node, options, here))).await;
+}
+
+/// Understands the body of a request as its route does, and writes down what was understood: JSON that the
+/// same route takes. `None` for routes without a body.
+///
+/// # Errors
+/// What the caller would hear.
+pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> {
+    Some(match endpoint {
+        Endpoint::Submit => again::<Submit>(body),
+        Endpoint::SubmitBatch => again::<SubmitBatch>(body),
+        Endpoint::LeaseQueue => again::<LeaseQueue>(body),
+        Endpoint::LeaseQueues => again::<LeaseQueues>(body),
+        Endpoint::Complete => again::<Complete>(body),
+        Endpoint::CompleteBatch => again::<CompleteBatch>(body),
+        Endpoint::Heartbeat => again::<Heartbeat>(body),
+        Endpoint::WorkerHeartbeat => again::<WorkerHeartbeat>(body),
+        Endpoint::Fail => again::<Fail>(body),
+        Endpoint::Release => again::<Release>(body),
+        Endpoint::AppendLogs => again::<LogAppend>(body),
+        Endpoint::Cancel | Endpoint::Retry => {
+            body::parse_nothing(body).map(|()| Vec::new()).map_err(|fault| told(&fault))
+        }
+        Endpoint::ListTasks
+        | Endpoint::Task
+        | Endpoint::Explain
+        | Endpoint::Logs
+        | Endpoint::Queues
+        | Endpoint::Workers
+        | Endpoint::Cluster
+        | Endpoint::Events
+        | Endpoint::Health
+        | Endpoint::Ready
+        | Endpoint::Metrics
+        | Endpoint::OpenApi
+        | Endpoint::Dashboard
+        | Endpoint::DashboardScript
+        | Endpoint::DashboardStyle => return None,
+    })
+}
+
+fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, String> {
+    let understood: T = body::parse(body).map_err(|fault| told(&fault))?;
+    Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
+}
+
+/// The route of a path, and the text that stands for its part in braces.
+#[must_use]
+pub fn route<'p>(method: &Method, path: &'p str) -> Option<(Endpoint, &'p str)> {
+    match find(method, path) {
+        Found::Route(_, route, part) => Some((route.endpoint, part)),
+        Found::OtherMethod(_) | Found::Nothing => None,
+    }
+}
+
+/// A task id in a path.
+///
+/// # Errors
+/// What the caller would hear.
+pub fn task_id(part: &str) -> Result<TaskId, String> {
+    query::task_id(part).map_err(|fault| told(&fault))
+}
+
+/// A name in a path.
+///
+/// # Errors
+/// What the caller would hear.
+pub fn path_name(part: &str) -> Result<Name, String> {
+    query::path_name(part).map_err(|fault| told(&fault))
+}
+
+/// The text of each of these parameters of a query, after all ways of reading one were tried.
+///
+/// # Errors
+/// What the caller would hear.
+pub fn parameters(query: &str, known: &[&str]) -> Result<Vec<Option<String>>, String> {
+    let query = Query::parse(Some(query), known).map_err(|fault| told(&fault))?;
+    Ok(known
+        .iter()
+        .map(|name| {
+            // Only that they answer counts here.
+            let _ = (query.number::<u64>(name), query.bounded(name, 1, 1_000, 100));
+            let _ = (query.switch(name), query.name(name));
+            query.text(name).map(str::to_owned)
+        })
+        .collect())
+}
+
+/// The task after which a cursor of a list goes on.
+#[must_use]
+pub fn cursor(list: &str, text: &str) -> Option<TaskId> {
+    cursor::read(list, text)
+}
+
+/// The cursor of a list after a task.
+#[must_use]
+pub fn write_cursor(list: &str, after: TaskId) -> String {
+    cursor::write(list, after)
+}
+
+/// Whether the headers are those of a page of this machine, or of no page.
+///
+/// # Errors
+/// What the caller would hear.
+pub fn guard(method: &Method, headers: &HeaderMap, uri: &Uri) -> Result<(), String> {
+    guard::check_host(headers, uri)
+        .and_then(|()| guard::check_origin(method, headers))
+        .map_err(|fault| told(&fault))
+}
+
+fn told(fault: &Fault) -> String {
+    format!("{fault:?}")
+}
