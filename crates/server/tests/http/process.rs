@@ -115,16 +115,18 @@ fn it_says_where_it_is_and_stops_cleanly_when_told() {
 #[test]
 fn the_log_says_as_much_as_it_is_told_to() {
     let folder = TempDir::new().unwrap();
-    // The variable of old, ours over it, the flag over both; each is a name, a value and what the log then has.
-    let ways: [(&[(&str, &str)], &[&str], bool, bool); 4] = [
-        (&[], &[], true, false),
-        (&[("LOG_LEVEL", "debug")], &[], true, true),
-        (&[("LOG_LEVEL", "debug"), ("ORCHESTRIX_LOG", "warn")], &[], false, false),
-        (&[("LOG_LEVEL", "error"), ("ORCHESTRIX_LOG", "warn")], &["--log", "debug"], true, true),
+    // The variable of old, ours over it, the flag over both; and what the log then has.
+    let ways = [
+        ([None, None, None], true, false),
+        ([Some("debug"), None, None], true, true),
+        ([Some("debug"), Some("warn"), None], false, false),
+        ([Some("error"), Some("warn"), Some("debug")], true, true),
     ];
-    for (variables, arguments, info, debug) in ways {
+    for (way, info, debug) in ways {
         let mut command = command(&folder.path().join("data"));
-        command.envs(variables.iter().copied()).args(arguments);
+        let [old, ours, flag] = way;
+        command.envs(old.map(|level| ("LOG_LEVEL", level))).envs(ours.map(|level| ("ORCHESTRIX_LOG", level)));
+        command.args(flag.map(|level| format!("--log={level}")));
         let mut process = spawn(command);
         // A refusal is worth a line of the level `debug`, a stop one of `info`.
         process.send("POST", "/v1/tasks", "no JSON");
@@ -132,8 +134,8 @@ fn the_log_says_as_much_as_it_is_told_to() {
         assert_eq!(process.wait(), Some(0));
         let mut log = String::new();
         process.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-        assert_eq!(log.contains("stopped"), info, "{variables:?} {arguments:?}: {log}");
-        assert_eq!(log.contains("refused"), debug, "{variables:?} {arguments:?}: {log}");
+        assert_eq!(log.contains("stopped"), info, "{way:?}: {log}");
+        assert_eq!(log.contains("refused"), debug, "{way:?}: {log}");
     }
 }
 
