@@ -5,6 +5,7 @@
 //! heard of each task without the journal, [`counts`] holds numbers against it, and [`executions`] says whether two honest workers were ever at work on one task. None of them uses the rules'
 //! own code: what is wrong there must not be wrong here too.
 
+mod asked;
 mod calls;
 mod counts;
 mod model;
@@ -41,10 +42,11 @@ impl std::fmt::Display for Violation {
 /// All that does not hold; nothing when all is well.
 pub(crate) fn check(history: &History, seen: &mut Seen) -> Vec<Violation> {
     let mut found = Vec::new();
-    match model::walk(&history.log, seen) {
+    match model::walk(history, seen) {
         Ok(model) => found.extend(calls::check(history, &model)),
         Err(violation) => found.push(violation),
     }
+    found.extend(asked::check(history));
     found.extend(story::check(history));
     found.extend(counts::counters(history));
     found.extend(counts::lost_leases(history));

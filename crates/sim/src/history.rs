@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use orchestrix_core::wire::{Extended, Leases, Outcome, QueueList, Submit, TaskView, WorkerExtended};
-use orchestrix_core::{Event, LeaseId, Name, Position, TaskId, Timestamp};
+use orchestrix_core::{Event, LeaseId, Name, Position, Retention, TaskId, Timestamp};
 use orchestrix_node::{Error, Seen};
 
 /// One event of the journal, as it first became durable.
@@ -67,6 +67,23 @@ pub(crate) enum Question {
     Queues,
 }
 
+impl Question {
+    /// The worker that asks, if one does.
+    pub(crate) fn worker(&self) -> Option<&Name> {
+        match self {
+            Self::Lease { worker, .. }
+            | Self::Heartbeat { worker, .. }
+            | Self::HeartbeatAll { worker, .. }
+            | Self::Complete { worker, .. }
+            | Self::Fail { worker, .. }
+            | Self::Release { worker, .. } => Some(worker),
+            Self::Submit(_) | Self::Cancel { .. } | Self::Retry { .. } | Self::Get { .. } | Self::Queues => {
+                None
+            }
+        }
+    }
+}
+
 /// What the server answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
@@ -119,6 +136,10 @@ pub(crate) struct Counted {
 pub(crate) struct History {
     /// Nothing went wrong in this world, and nobody was slow.
     pub(crate) calm: bool,
+    /// How long tasks that have ended must be kept, if it is known.
+    pub(crate) retention: Option<Retention>,
+    /// What was durable when the faults ended.
+    pub(crate) healed: Option<Position>,
     pub(crate) log: Vec<Entry>,
     pub(crate) calls: Vec<Call>,
     pub(crate) executions: Vec<Execution>,

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
+use orchestrix_core::{Position, Timestamp};
 use orchestrix_engine::disk::sim::{Faults, SyncFailure};
 use orchestrix_node::Error;
 
@@ -26,8 +27,7 @@ impl World {
         if self.rng.chance(plan.sync_failures) {
             let kind = if self.rng.chance(500_000) { SyncFailure::Keep } else { SyncFailure::Forget };
             let nth = counts.syncs + self.rng.range(1, 20);
-            self.disk.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
-            self.seen.add(Sight::SyncFailed);
+            self.set_faults(Faults { fail_sync: Some((nth, kind)), ..Faults::default() });
             // What a failed sync leaves behind shows when the power goes.
             if self.rng.chance(500_000) {
                 let after = self.rng.skewed(100 * MS, 60 * SECOND);
@@ -36,18 +36,22 @@ impl World {
         } else if self.rng.chance(plan.short_writes) {
             let (nth, bytes) = (counts.writes + self.rng.range(1, 20), self.rng.range(0, 300));
             let bytes = usize::try_from(bytes).unwrap_or(0);
-            self.disk.set_faults(Faults { short_write: Some((nth, bytes)), ..Faults::default() });
-            self.seen.add(Sight::WriteCutShort);
+            self.set_faults(Faults { short_write: Some((nth, bytes)), ..Faults::default() });
         } else if self.rng.chance(plan.full_disks) {
             let capacity = Some(self.disk.used() + self.rng.range(0, 8 << 10));
-            self.disk.set_faults(Faults { capacity, ..Faults::default() });
-            self.seen.add(Sight::DiskFilled);
+            self.set_faults(Faults { capacity, ..Faults::default() });
         }
         if self.server.is_none() {
             return Ok(());
         }
         if self.rng.chance(plan.power_losses) {
-            self.lose_power()?;
+            if self.rng.chance(500_000) {
+                // It goes in the middle of whatever is done next.
+                let last = counts.operations + self.rng.range(1, 40);
+                self.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
+            } else {
+                self.lose_power()?;
+            }
         } else if self.rng.chance(plan.kills) {
             self.seen.add(Sight::Kill);
             self.die()?;
@@ -63,43 +67,68 @@ impl World {
         if self.server.is_some() {
             self.die()?;
         }
-        let mut rng = self.rng.fork();
-        let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
-        self.disk = self.disk.crash(&mut || rng.chance(kept));
-        self.clock.use_disk(self.disk.clone());
+        self.cut_power();
         Ok(())
     }
 
+    fn cut_power(&mut self) {
+        self.see_faults();
+        let mut rng = self.rng.fork();
+        let kept = u32::try_from(rng.range(0, 1_000_000)).unwrap_or(0);
+        self.disk = self.disk.crash(&mut || rng.chance(kept));
+        self.faults_seen = self.disk.counts();
+        self.clock.use_disk(self.disk.clone());
+    }
+
     pub(crate) fn stop(&mut self) -> Result<(), Violation> {
-        let Some(Process { node, stepped, after }) = self.server.take() else { return Ok(()) };
-        if stepped.stop().is_ok() {
+        let Some(Process { node, mut stepped, after }) = self.server.take() else { return Ok(()) };
+        let at = stepped.now();
+        let clean = stepped.stop().is_ok();
+        self.mirror.promised(Position(node.stats().durable.get()));
+        if clean {
             self.seen.add(Sight::CleanStop);
             self.history.counted.push(counted(&node, after));
-            // R5: everyone who was waiting has been answered or refused.
-            let mut context = Context::from_waker(Waker::noop());
-            for pending in self.pending.values_mut() {
-                if pending.future.as_mut().poll(&mut context).is_pending() {
-                    return Err(Violation::new(
-                        "R5",
-                        "a clean stop left a caller without an answer".to_owned(),
-                    ));
-                }
-            }
         }
+        let unanswered = self.take_last_answers(at);
+        // R5: everyone who was waiting has been answered or refused.
+        if clean && !unanswered.is_empty() {
+            return Err(Violation::new("R5", "a clean stop left a caller without an answer".to_owned()));
+        }
+        self.unanswered(unanswered);
+        self.pending.clear();
         drop(node);
         self.die()
     }
 
+    fn set_faults(&mut self, faults: Faults) {
+        self.see_faults();
+        self.disk.set_faults(faults);
+    }
+
+    /// Counts what the disk has really done wrong since the last look.
+    pub(crate) fn see_faults(&mut self) {
+        let (now, before) = (self.disk.counts(), self.faults_seen);
+        self.see(now.failed_syncs > before.failed_syncs, Sight::SyncFailed);
+        self.see(now.short_writes > before.short_writes, Sight::WriteCutShort);
+        self.see(now.full_writes > before.full_writes, Sight::DiskFilled);
+        self.faults_seen = now;
+    }
+
     /// The process ends without a word; what it told the operating system to write may still be written.
     pub(crate) fn die(&mut self) -> Result<(), Violation> {
-        let unanswered = self.take_last_answers();
+        let at = self.server.as_mut().map(|server| server.stepped.now());
+        let unanswered = at.map_or_else(Vec::new, |at| self.take_last_answers(at));
         self.unanswered(unanswered);
         self.pending.clear();
         self.note_snapshots();
         self.server = None;
         self.decide_at = None;
-        let faults = Faults::default();
-        self.disk.set_faults(faults);
+        self.frozen_until = 0;
+        if self.disk.is_off() {
+            self.seen.add(Sight::PowerLossWithin);
+            self.cut_power();
+        }
+        self.set_faults(Faults::default());
         let takes = self.rng.range(10 * MS, 5 * SECOND);
         self.push(self.now + takes, Happening::Start);
         Ok(())
@@ -107,11 +136,7 @@ impl World {
 
     /// What was sent before the process ended is on its way, whatever became of the process. Answers what was not
     /// answered.
-    fn take_last_answers(&mut self) -> Vec<usize> {
-        let Some(server) = &mut self.server else {
-            return self.pending.values().map(|pending| pending.op).collect();
-        };
-        let at = server.stepped.now();
+    fn take_last_answers(&mut self, at: Timestamp) -> Vec<usize> {
         let mut context = Context::from_waker(Waker::noop());
         let (mut answered, mut unanswered) = (Vec::new(), Vec::new());
         for pending in self.pending.values_mut() {

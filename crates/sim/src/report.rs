@@ -38,9 +38,10 @@ pub struct Failure {
 }
 
 /// What counts as a fault in a world.
-const FAULTS: [Sight; 12] = [
+const FAULTS: [Sight; 13] = [
     Sight::Kill,
     Sight::PowerLoss,
+    Sight::PowerLossWithin,
     Sight::CleanStop,
     Sight::ServerFrozen,
     Sight::WorkerCrash,

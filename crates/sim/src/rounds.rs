@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use orchestrix_core::{Position, Timestamp};
+use orchestrix_core::{Event, LeaseId, Name, Position, TaskId, Timestamp};
 use orchestrix_engine::Read;
 use orchestrix_engine::disk::sim::Faults;
 use orchestrix_node::Error;
@@ -137,7 +137,7 @@ impl World {
             op,
             question: self.ops[op].question.clone(),
             durable_before: self.ops[op].durable_before,
-            durable_after: self.mirror.durable(),
+            durable_after: self.mirror.told(),
             at,
             asked_us: self.ops[op].sent,
             answered_us: self.now,
@@ -167,5 +167,14 @@ impl World {
             Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
             Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) | Ok(_) => {}
         }
+    }
+
+    /// A lease that somebody else got lately.
+    pub(crate) fn lease_of_another(&mut self, worker: &Name) -> Option<(TaskId, LeaseId)> {
+        let lately = self.mirror.log.iter().rev().take(30);
+        lately.into_iter().find_map(|entry| {
+            let Event::LeaseGranted(event) = &entry.event else { return None };
+            (event.worker != *worker).then_some((event.task, LeaseId(entry.position.0)))
+        })
     }
 }

@@ -9,6 +9,8 @@ pub enum Sight {
     Completed,
     Kill,
     PowerLoss,
+    /// In the middle of something.
+    PowerLossWithin,
     CleanStop,
     ServerFrozen,
     WorkerCrash,
@@ -46,11 +48,16 @@ pub enum Sight {
 
 impl Sight {
     /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 30] = [
+    pub const MUST: [Self; 35] = [
         Self::Submitted,
         Self::Completed,
         Self::Kill,
         Self::PowerLoss,
+        Self::PowerLossWithin,
+        Self::KeyConflict,
+        Self::LeaseProlongedAtStart,
+        Self::CancelUnheeded,
+        Self::Overloaded,
         Self::CleanStop,
         Self::ServerFrozen,
         Self::WorkerCrash,

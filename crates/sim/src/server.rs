@@ -26,6 +26,8 @@ pub(crate) struct Process {
 pub(crate) struct Mirror {
     pub(crate) log: Vec<Entry>,
     pub(crate) state: State,
+    /// A process that has stopped said that so much is durable; nobody has read it yet.
+    promised: Position,
 }
 
 impl Process {
@@ -66,11 +68,20 @@ pub(crate) fn counted(node: &Node, after: Position) -> Counted {
 
 impl Mirror {
     pub(crate) fn new() -> Self {
-        Self { log: Vec::new(), state: State::new() }
+        Self { log: Vec::new(), state: State::new(), promised: Position(0) }
     }
 
     pub(crate) fn durable(&self) -> Position {
         Position(self.log.len() as u64)
+    }
+
+    pub(crate) fn promised(&mut self, durable: Position) {
+        self.promised = self.promised.max(durable);
+    }
+
+    /// Up to where everything is durable, read or only promised.
+    pub(crate) fn told(&self) -> Position {
+        self.durable().max(self.promised)
     }
 
     /// Reads what has become durable since the last look.
@@ -87,15 +98,21 @@ impl Mirror {
 
     /// Holds all that the journal still has against what was seen of it before.
     pub(crate) fn compare(&self, process: &Process, recovered: &Recovered) -> Result<(), Violation> {
-        if recovered.position < self.durable() {
-            let (found, expected) = (recovered.position, self.durable());
+        if recovered.position < self.told() {
+            let (found, expected) = (recovered.position, self.told());
             return Err(Violation::new("W1", format!("recovered up to {found}, but {expected} was durable")));
         }
-        let after = match process.stepped.read(Position(0)) {
-            Ok(Read::Truncated(floor)) => floor,
-            Ok(Read::Batches(_) | Read::End) | Err(_) => Position(0),
+        let read = |after: Position| {
+            let unread = |failure| {
+                Violation::new("W1", format!("the journal cannot be read after a start: {failure}"))
+            };
+            process.stepped.read(after).map_err(unread)
         };
-        let Ok(Read::Batches(batches)) = process.stepped.read(after) else { return Ok(()) };
+        let after = match read(Position(0))? {
+            Read::Truncated(floor) => floor,
+            Read::Batches(_) | Read::End => Position(0),
+        };
+        let Read::Batches(batches) = read(after)? else { return Ok(()) };
         for batch in &batches {
             let hash = hash(batch);
             for position in batch.previous.position.0 + 1..=batch.last().0 {

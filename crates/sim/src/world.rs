@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use orchestrix_core::Position;
-use orchestrix_engine::disk::sim::{Faults, SimDisk};
+use orchestrix_engine::disk::sim::{Counts, Faults, SimDisk};
 use orchestrix_node::Error;
 
 use crate::actors::{Actor, Heard, actors};
@@ -39,6 +39,8 @@ pub struct World {
     pub(crate) order: u64,
     pub(crate) steps: u64,
     pub(crate) disk: SimDisk,
+    /// What the disk had done when its faults were last counted.
+    pub(crate) faults_seen: Counts,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) server: Option<Process>,
     pub(crate) frozen_until: u64,
@@ -130,6 +132,7 @@ impl World {
             happenings: BinaryHeap::new(),
             order: 0,
             steps: 0,
+            faults_seen: disk.counts(),
             disk,
             clock,
             server: None,
@@ -142,7 +145,7 @@ impl World {
             next_pending: 0,
             actors,
             ops: Vec::new(),
-            history: History { calm: plan.calm, ..History::default() },
+            history: History { calm: plan.calm, retention: Some(plan.retention), ..History::default() },
             seen: Seen::default(),
             trace: blake3::Hasher::new(),
             told: None,
@@ -221,6 +224,9 @@ impl World {
                 }
             }
             Happening::Written => self.write()?,
+            Happening::SnapshotWritten if self.now < self.frozen_until => {
+                self.push(self.frozen_until, Happening::SnapshotWritten);
+            }
             Happening::SnapshotWritten => {
                 if let Some(server) = &mut self.server {
                     server.stepped.write_snapshot();
@@ -237,6 +243,11 @@ impl World {
             }
             Happening::GiveUp(op) => {
                 if !self.ops[op].done {
+                    if self.plan.calm {
+                        let what =
+                            format!("nobody answers {:?} where nothing goes wrong", self.ops[op].question);
+                        return Err(Violation::new("TL1", what));
+                    }
                     self.ops[op].done = true;
                     self.tell(op, Heard::Nothing);
                 }
@@ -262,6 +273,8 @@ impl World {
             }
             Happening::FaultsEnd => {
                 self.faulty = false;
+                self.history.healed = Some(self.mirror.durable());
+                self.see_faults();
                 self.disk.set_faults(Faults::default());
                 self.frozen_until = 0;
                 if self.server.is_none() {

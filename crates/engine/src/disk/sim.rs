@@ -66,6 +66,10 @@ pub struct Counts {
     pub syncs: u64,
     /// Syncs of names.
     pub dir_syncs: u64,
+    /// Of those, syncs and writes that failed because they were to, and writes for which there was no room.
+    pub failed_syncs: u64,
+    pub short_writes: u64,
+    pub full_writes: u64,
 }
 
 /// The disk. Clones are the same disk.
@@ -75,6 +79,13 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
+    /// Whether the power went while something was being done.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        let world = self.world();
+        world.faults.power_off_after.is_some_and(|last| world.counts.operations >= last)
+    }
+
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::with_sectors(seed, SECTOR_BYTES)
@@ -299,10 +310,12 @@ impl DiskFile for SimFile {
         let sector = world.sector;
         if let Some((_, written)) = stop {
             world.inode(self.inode).write(&bytes[..written.min(bytes.len())], offset, sector);
+            world.counts.short_writes += 1;
             return Err(io::Error::other("the write stopped short"));
         }
         world.inode(self.inode).write(&bytes[..room], offset, sector);
         if room < bytes.len() {
+            world.counts.full_writes += 1;
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
@@ -321,6 +334,7 @@ impl DiskFile for SimFile {
         world.operation(Kind::Sync)?;
         world.counts.syncs += 1;
         let failure = world.faults.fail_sync.filter(|(nth, _)| *nth == world.counts.syncs);
+        world.counts.failed_syncs += u64::from(failure.is_some());
         let sector = world.sector;
         let inode = world.inode(self.inode);
         match failure {

@@ -149,6 +149,13 @@ impl Worker {
             if to_us > job.from {
                 world.executed(Execution { task: job.task, lease, from_us: job.from, to_us });
             }
+            if self.rng.chance(world.plan.late_reports / 10)
+                && let Some((task, lease)) = world.lease_of_another(&self.name)
+            {
+                // One that mixes up its papers: nobody may believe it.
+                let question = self.report(world, task, lease);
+                self.reports.push(Report { lease, question, op: None, tries: 3 });
+            }
             let lost = job.trusted_until < job.ends;
             if lost && !self.rng.chance(world.plan.late_reports) {
                 continue;

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use orchestrix_core::wire::{Leases, TaskView, WorkerExtended};
-use orchestrix_core::{AttemptEnd, LeaseId, Position, Refusal, TaskId, TaskState};
+use orchestrix_core::wire::{Leases, Submit, TaskView, WorkerExtended};
+use orchestrix_core::{AttemptEnd, LeaseId, Name, Position, Refusal, TaskId, TaskState, Timestamp};
 use orchestrix_node::{Error, Seen};
 
-use crate::check::model::{Is, Model};
+use crate::check::model::{Is, Model, Task};
 use crate::check::{Violation, counts};
 use crate::history::{Answer, Call, History, Question};
 
@@ -24,6 +24,8 @@ pub(super) fn check(history: &History, model: &Model) -> Vec<Violation> {
 /// T2, T8, R7: no task without a submit, no second task for a submit that was refused or made one already.
 fn invented(history: &History, model: &Model) -> Option<Violation> {
     let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+    let keys: BTreeMap<&str, _> =
+        history.submits.iter().map(|(task, _)| (task.payload.as_str(), &task.key)).collect();
     for (question, arrivals) in &history.submits {
         let count = most.entry(question.payload.as_str()).or_default();
         *count = if question.key.is_some() { i64::MAX } else { count.saturating_add(i64::from(*arrivals)) };
@@ -40,6 +42,9 @@ fn invented(history: &History, model: &Model) -> Option<Violation> {
         let Some(count) = most.get_mut(task.payload.as_str()) else {
             return Some(Violation::new("T2", format!("nobody submitted task {id}")));
         };
+        if keys.get(task.payload.as_str()).is_some_and(|key| **key != task.key) {
+            return Some(Violation::new("T7", format!("task {id} does not have the key that was asked for")));
+        }
         *count = count.saturating_sub(1);
         if *count < 0 {
             let what = format!("task {id} was made by a submit that was refused, or once too often");
@@ -47,6 +52,20 @@ fn invented(history: &History, model: &Model) -> Option<Violation> {
         }
     }
     None
+}
+
+/// Whether a task is what a submit asked for.
+fn is_as_asked(task: &Task, asked: &Submit) -> bool {
+    let made = &task.made;
+    let after = |ms: u64| Timestamp(task.made_at.0 + ms);
+    made.payload == asked.payload
+        && made.queue == asked.queue
+        && made.priority == asked.priority
+        && made.not_before == after(asked.delay_ms)
+        && made.ttl_at == asked.ttl_ms.map(after)
+        && made.max_attempts == asked.max_attempts
+        && made.timeout_ms == asked.timeout_ms
+        && made.backoff.unwrap_or_default() == asked.backoff
 }
 
 struct Look<'a> {
@@ -64,13 +83,20 @@ impl Look<'_> {
             (Question::Submit(_), Ok(Answer::Submitted(outcome, seen))) => self.submitted(outcome.id, *seen),
             (Question::Lease { .. }, Ok(Answer::Leases(leases))) => self.leased(leases),
             (Question::HeartbeatAll { .. }, Ok(Answer::WorkerExtended(heard))) => self.extended(heard),
-            (Question::Complete { task, lease, result, .. }, Ok(_)) => {
-                self.ended(*task, *lease, AttemptEnd::Completed)?;
+            (Question::Complete { task, lease, result, worker }, Ok(Answer::Outcome(outcome))) => {
+                self.ended(*task, *lease, worker, outcome.id, AttemptEnd::Completed)?;
+                self.ensure(outcome.state == TaskState::Completed, "T5", || {
+                    format!("task {task} was completed, and told to be {:?}", outcome.state)
+                })?;
                 let stored = self.model.tasks[task].result.as_ref().map(orchestrix_core::Json::as_str);
                 self.ensure(stored == Some(result), "T15", || format!("the result of task {task} is another"))
             }
-            (Question::Fail { task, lease, .. }, Ok(_)) => self.ended(*task, *lease, AttemptEnd::Failed),
-            (Question::Release { task, lease, .. }, Ok(_)) => self.ended(*task, *lease, AttemptEnd::Released),
+            (Question::Fail { task, lease, worker, .. }, Ok(Answer::Outcome(outcome))) => {
+                self.ended(*task, *lease, worker, outcome.id, AttemptEnd::Failed)
+            }
+            (Question::Release { task, lease, worker }, Ok(Answer::Outcome(outcome))) => {
+                self.ended(*task, *lease, worker, outcome.id, AttemptEnd::Released)
+            }
             (Question::Cancel { task }, Ok(Answer::Outcome(outcome))) => {
                 let asked = outcome.cancel_requested;
                 let fits = |is: Option<Is>| match is {
@@ -85,7 +111,8 @@ impl Look<'_> {
             }
             (Question::Get { task }, Ok(Answer::Task(view))) => self.viewed(*task, view),
             (Question::Queues, Ok(Answer::Queues(list))) => counts::queues(self.call, list, self.model),
-            (Question::Heartbeat { task, lease, .. }, Ok(Answer::Extended(extended))) => {
+            (Question::Heartbeat { task, lease, worker }, Ok(Answer::Extended(extended))) => {
+                self.is_of(*lease, worker)?;
                 let fits = |is: Option<Is>| is == Some(Is::Leased(*lease)) || is == Some(Is::Asked(*lease));
                 self.at_some_place(*task, fits, "L4", "leased")?;
                 self.told_no_more_than_kept(*lease, extended.lease_ms)
@@ -105,13 +132,14 @@ impl Look<'_> {
         let Some(task) = task else {
             return Err(Violation::new("T1", format!("task {id} was acknowledged and is not there")));
         };
-        let same =
-            task.payload == asked.payload && task.queue == asked.queue && task.priority == asked.priority;
-        self.ensure(same, "T15", || format!("task {id} is not what was submitted"))?;
+        self.ensure(is_as_asked(task, asked), "T15", || format!("task {id} is not what was submitted"))?;
         match seen {
-            Seen::First => self.ensure(id.0 > self.call.durable_before.0, "T13", || {
-                format!("task {id} was there before it was submitted")
-            }),
+            Seen::First => {
+                self.ensure(id.0 > self.call.durable_before.0, "T13", || {
+                    format!("task {id} was there before it was submitted")
+                })?;
+                self.ensure(task.key == asked.key, "T7", || format!("task {id} has another key"))
+            }
             Seen::Repeat => self.ensure(task.key.is_some() && task.key == asked.key, "T7", || {
                 format!("task {id} does not have the key that was asked for")
             }),
@@ -119,9 +147,13 @@ impl Look<'_> {
     }
 
     fn leased(&self, leases: &Leases) -> Result<(), Violation> {
-        let Question::Lease { queues, worker, request_id, capacity, .. } = &self.call.question else {
+        let Question::Lease { queues, worker, request_id, capacity, max, lease_ms, .. } = &self.call.question
+        else {
             return Ok(());
         };
+        self.ensure(leases.leases.len() <= *max, "L7", || {
+            format!("{} leases, and {max} were asked for", leases.leases.len())
+        })?;
         for leased in &leases.leases {
             let (id, task) = (leased.lease_id, leased.task_id);
             self.ensure(id.0 <= self.call.durable_after.0, "W1", || {
@@ -156,6 +188,9 @@ impl Look<'_> {
                     format!("{worker} has {} leases and wants {capacity}", granted.held)
                 })?;
             }
+            self.ensure(leased.lease_ms <= *lease_ms, "L8", || {
+                format!("lease {id} is told {} ms, and {lease_ms} were asked for", leased.lease_ms)
+            })?;
             self.told_no_more_than_kept(id, leased.lease_ms)?;
         }
         Ok(())
@@ -186,19 +221,48 @@ impl Look<'_> {
     /// L8: what a worker is told is in the journal, with what clocks may differ.
     fn told_no_more_than_kept(&self, id: LeaseId, told_ms: u64) -> Result<(), Violation> {
         let Some(granted) = self.model.leases.get(&id) else { return Ok(()) };
-        let range = granted.ends.iter().filter(|(position, _)| *position <= self.call.durable_after);
-        let latest = range.map(|(_, ends)| *ends).max();
-        // The server's time of the decision is not before the last event that was durable when it was asked.
-        let kept = latest.is_some_and(|ends| ends.0 >= self.decided_after() + told_ms);
-        self.ensure(kept, "L8", || format!("lease {id} is told {told_ms} ms, but ends at {latest:?}"))
+        // It was decided with an event of its own, at the time of that event.
+        let own =
+            |position: Position| position > self.call.durable_before && position <= self.call.durable_after;
+        let decided = granted.ends.iter().filter(|(position, _)| own(*position));
+        let kept = decided.clone().any(|(position, ends)| ends.0 >= self.at(*position).0 + told_ms);
+        self.ensure(kept, "L8", || {
+            format!("lease {id} is told {told_ms} ms, but ends at {:?}", decided.collect::<Vec<_>>())
+        })
     }
 
-    fn decided_after(&self) -> u64 {
-        let granted = self.model.times.partition_point(|(position, _)| *position <= self.call.durable_before);
-        granted.checked_sub(1).map_or(0, |index| self.model.times[index].1.0)
+    /// When an event happened.
+    fn at(&self, position: Position) -> Timestamp {
+        let index = self.model.times.partition_point(|(other, _)| *other < position);
+        self.model.times.get(index).map_or(Timestamp(u64::MAX / 2), |(_, at)| *at)
     }
 
-    fn ended(&self, task: TaskId, lease: LeaseId, end: AttemptEnd) -> Result<(), Violation> {
+    fn is_foreign(&self, lease: LeaseId) -> bool {
+        let worker = self.call.question.worker();
+        self.model
+            .leases
+            .get(&lease)
+            .is_some_and(|granted| worker.is_some_and(|worker| *worker != granted.worker))
+    }
+
+    /// T6: only the worker that was granted a lease does anything under it.
+    fn is_of(&self, lease: LeaseId, worker: &Name) -> Result<(), Violation> {
+        let granted = self.model.leases.get(&lease);
+        self.ensure(granted.is_some_and(|granted| granted.worker == *worker), "T6", || {
+            format!("{worker} was believed, and lease {lease} is not its own")
+        })
+    }
+
+    fn ended(
+        &self,
+        task: TaskId,
+        lease: LeaseId,
+        worker: &Name,
+        told: TaskId,
+        end: AttemptEnd,
+    ) -> Result<(), Violation> {
+        self.is_of(lease, worker)?;
+        self.ensure(told == task, "R7", || format!("asked about task {task}, told about {told}"))?;
         let ended = self.model.tasks.get(&task).and_then(|task| task.ended.get(&lease));
         let fits =
             ended.is_some_and(|(position, as_told)| *position <= self.call.durable_after && *as_told == end);
@@ -208,6 +272,13 @@ impl Look<'_> {
     }
 
     fn viewed(&self, task: TaskId, view: &TaskView) -> Result<(), Violation> {
+        if let Some(known) = self.model.tasks.get(&task) {
+            let same = known.payload == view.payload
+                && (view.summary.state != TaskState::Completed || known.result == view.result);
+            self.ensure(same, "T15", || {
+                format!("payload or result of task {task} are not as they were given")
+            })?;
+        }
         let lease = view.summary.lease.as_ref().map(|lease| (lease.lease_id, lease.cancel_requested));
         let fits = |is: Option<Is>| match (view.summary.state, is) {
             (TaskState::Waiting, Some(Is::Waiting))
@@ -223,6 +294,8 @@ impl Look<'_> {
 
     fn refused(&self, refusal: &Refusal) -> Result<(), Violation> {
         match refusal {
+            // Whoever names a lease that is not its own is refused, too.
+            Refusal::StaleLease { lease, .. } if self.is_foreign(*lease) => Ok(()),
             Refusal::StaleLease { lease, .. } => self.is_stale(*lease),
             Refusal::NotFound(task) => {
                 self.at_some_place(*task, |is| matches!(is, None | Some(Is::Purged)), "T1", "away")
@@ -235,9 +308,16 @@ impl Look<'_> {
                 self.at_some_place(*task, |is| is != Some(Is::Failed), "T13", "anything but failed")
             }
             Refusal::KeyConflict { key, task } => {
+                let Question::Submit(asked) = &self.call.question else {
+                    return Err(Violation::new("R7", format!("{:?} has no key", self.call.question)));
+                };
                 let holder = self.model.tasks.get(task);
-                let holds = holder.is_some_and(|holder| holder.key.as_ref() == Some(key));
-                self.ensure(holds, "T7", || format!("task {task} does not have the key {key:?}"))
+                let holds = holder.is_some_and(|holder| {
+                    holder.key == asked.key && holder.queue == asked.queue && !is_as_asked(holder, asked)
+                });
+                self.ensure(holds && asked.key.as_ref() == Some(key), "T7", || {
+                    format!("task {task} does not have the key {key:?} for another request")
+                })
             }
             Refusal::Invalid { .. } | Refusal::TooLarge { .. } | Refusal::Internal => {
                 Err(Violation::new("R7", format!("{:?} was refused: {refusal}", self.call.question)))
@@ -248,11 +328,11 @@ impl Look<'_> {
     /// L6: a lease that is refused was over, in the journal or by the server's clock.
     fn is_stale(&self, lease: LeaseId) -> Result<(), Violation> {
         let Some(granted) = self.model.leases.get(&lease) else { return Ok(()) };
-        let over_by_time = granted
-            .ends
-            .iter()
-            .any(|(position, ends)| *position <= self.call.durable_after && *ends <= self.call.at);
-        if over_by_time {
+        let (before, after) = (self.call.durable_before, self.call.durable_after);
+        // What held when it was asked, and what came after that until it was answered.
+        let first = granted.ends.partition_point(|(position, _)| *position <= before).saturating_sub(1);
+        let held = granted.ends[first..].iter().take_while(|(position, _)| *position <= after);
+        if held.clone().any(|(_, ends)| *ends <= self.call.at) {
             return Ok(());
         }
         let other = |is: Option<Is>| is != Some(Is::Leased(lease)) && is != Some(Is::Asked(lease));

@@ -5,12 +5,12 @@ mod rights;
 use std::collections::BTreeMap;
 
 use orchestrix_core::{
-    AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, TaskId,
-    Timestamp,
+    AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, Retention,
+    TaskCreated, TaskId, Timestamp,
 };
 
 use crate::check::Violation;
-use crate::history::Entry;
+use crate::history::History;
 use crate::seen::{Seen, Sight};
 
 /// Milliseconds that a key is kept after the end of its task.
@@ -36,6 +36,9 @@ pub(super) struct Task {
     pub(super) key: Option<Key>,
     pub(super) priority: i32,
     created: Position,
+    /// As it was made, and when.
+    pub(super) made: TaskCreated,
+    pub(super) made_at: Timestamp,
     max_attempts: u32,
     timeout_ms: Option<u64>,
     ttl_at: Option<Timestamp>,
@@ -86,6 +89,13 @@ pub(super) struct Model {
     position: Position,
     at: Timestamp,
     epoch: u64,
+    retention: Option<Retention>,
+    healed: Option<Position>,
+    /// When the faults had ended.
+    healed_at: Option<Timestamp>,
+    /// Dead letters, and others that have ended, that are still there.
+    dead: usize,
+    done: usize,
 }
 
 impl Lease {
@@ -110,10 +120,13 @@ impl Task {
     }
 }
 
+/// What time asks for is done no later than this after its time, where nothing goes wrong.
+const LATE_MS: u64 = 2_000;
+
 /// Walks the whole journal.
-pub(super) fn walk(log: &[Entry], seen: &mut Seen) -> Result<Model, Violation> {
-    let mut model = Model::default();
-    for entry in log {
+pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violation> {
+    let mut model = Model { retention: history.retention, healed: history.healed, ..Model::default() };
+    for entry in &history.log {
         if entry.at < model.at {
             return Err(Violation::new("W10", format!("time goes back at position {}", entry.position)));
         }
@@ -124,6 +137,9 @@ pub(super) fn walk(log: &[Entry], seen: &mut Seen) -> Result<Model, Violation> {
             ));
         }
         (model.position, model.at) = (entry.position, entry.at);
+        if model.healed_at.is_none() && model.healed.is_some_and(|healed| healed < entry.position) {
+            model.healed_at = Some(entry.at);
+        }
         let position = entry.position;
         model.times.push((entry.position, entry.at));
         model.take(&entry.event, seen)?;
@@ -170,6 +186,8 @@ impl Model {
                     key: event.key.as_ref().map(|claim| claim.key.clone()),
                     priority: event.priority,
                     created: self.position,
+                    made: event.clone(),
+                    made_at: self.at,
                     max_attempts: event.max_attempts,
                     timeout_ms: event.timeout_ms,
                     ttl_at: event.ttl_at,
@@ -257,6 +275,7 @@ impl Model {
                 ensure(limit.is_some_and(|limit| limit <= at), "L3", || {
                     format!("lease {} ended by time at {at:?}, before {limit:?}", event.lease)
                 })?;
+                self.in_time(limit, "lease", event.lease.0)?;
                 if event.reason == ExpiryReason::Timeout {
                     seen.add(Sight::Timeout);
                 }
@@ -280,6 +299,7 @@ impl Model {
                 if event.next == Next::Failed {
                     seen.add(Sight::DeadLetterByFailure);
                 }
+                self.waits_as_agreed(event.task, event.next)?;
                 self.end_attempt(event.task, event.lease, AttemptEnd::Failed, event.next, true, seen)?;
             }
             Event::TaskCancelled(event) => {
@@ -324,7 +344,14 @@ impl Model {
                 let task = self.task(event.task)?;
                 let over = task.is() == Is::Waiting && task.ttl_at.is_some_and(|ttl_at| ttl_at <= at);
                 ensure(over, "T10", || format!("task {} had time left", event.task))?;
+                // It counts while a task waits: one that comes back late ends at once.
+                let waits_from = task.was.last().map(|(from, _)| *from);
+                let ttl_at = task.ttl_at;
                 task.was.push((position, Is::Cancelled));
+                let waits_from =
+                    waits_from.and_then(|from| self.times.get(usize::try_from(from.0 - 1).ok()?));
+                let due = ttl_at.max(waits_from.map(|(_, at)| *at));
+                self.in_time(due, "ttl of task", event.task.0)?;
                 seen.add(Sight::TtlExpired);
             }
             Event::TaskRetried(event) => {
@@ -333,10 +360,12 @@ impl Model {
                 ensure(task.is() == Is::Failed, "T4", || format!("task {} was no dead letter", event.task))?;
                 (task.charged, task.not_before, task.ttl_at) = (0, at, None);
                 task.was.push((position, Is::Waiting));
+                self.dead -= 1;
             }
             Event::TaskPurged(event) => {
                 for purge in &event.tasks {
                     let (position, at) = (self.position, self.at);
+                    self.may_be_purged(purge.task)?;
                     let task = self.task(purge.task)?;
                     let ended = matches!(task.is(), Is::Completed | Is::Failed | Is::Cancelled);
                     ensure(ended, "T4", || format!("task {} had not ended when it was purged", purge.task))?;
@@ -372,9 +401,14 @@ impl Model {
         };
         let at = self.at;
         if let Some(task) = self.tasks.get_mut(&id)
-            && task.was.last().is_some_and(|(from, _)| *from == position)
+            && let Some((_, is)) = task.was.last().filter(|(from, _)| *from == position)
         {
             task.ended_at = at;
+            match is {
+                Is::Failed => self.dead += 1,
+                Is::Completed | Is::Cancelled => self.done += 1,
+                Is::Waiting | Is::Leased(_) | Is::Asked(_) | Is::Purged => {}
+            }
         }
     }
 }

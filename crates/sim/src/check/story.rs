@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use orchestrix_core::{LeaseId, Refusal, TaskId, TaskState};
+use orchestrix_core::{LeaseId, Name, Refusal, TaskId, TaskState};
 use orchestrix_node::{Error, Seen};
 
 use crate::check::Violation;
@@ -12,14 +12,14 @@ use crate::history::{Answer, Call, History, Question};
 /// T13: every task behaves as one thing that does one thing at a time.
 pub(super) fn check(history: &History) -> Option<Violation> {
     let mut stories: BTreeMap<TaskId, Vec<Operation<Act>>> = BTreeMap::new();
-    let mut tasks: BTreeMap<LeaseId, TaskId> = BTreeMap::new();
+    let mut granted: Granted<'_> = BTreeMap::new();
     for call in &history.calls {
-        if let Ok(Answer::Leases(leases)) = &call.answer {
-            tasks.extend(leases.leases.iter().map(|leased| (leased.lease_id, leased.task_id)));
+        if let (Ok(Answer::Leases(leases)), Some(worker)) = (&call.answer, call.question.worker()) {
+            granted.extend(leases.leases.iter().map(|leased| (leased.lease_id, (leased.task_id, worker))));
         }
     }
     for call in &history.calls {
-        for (task, act) in acts(call, &tasks) {
+        for (task, act) in acts(call, &granted) {
             let operation = Operation { asked: call.asked_us, answered: Some(call.answered_us), act };
             stories.entry(task).or_default().push(operation);
         }
@@ -68,8 +68,17 @@ enum Act {
     NotFailed,
 }
 
-fn acts(call: &Call, tasks: &BTreeMap<LeaseId, TaskId>) -> Vec<(TaskId, Act)> {
+/// The task and the worker of every lease that was handed out.
+type Granted<'a> = BTreeMap<LeaseId, (TaskId, &'a Name)>;
+
+fn acts(call: &Call, granted: &Granted<'_>) -> Vec<(TaskId, Act)> {
     match (&call.question, &call.answer) {
+        // A refusal of somebody who names the lease of another says nothing about it.
+        (question, Err(Error::Refused(Refusal::StaleLease { lease, .. })))
+            if granted.get(lease).is_some_and(|(_, worker)| question.worker() != Some(*worker)) =>
+        {
+            Vec::new()
+        }
         (_, Err(Error::Refused(refusal))) => refused(refusal).into_iter().collect(),
         (_, Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown)) => {
             Vec::new()
@@ -99,7 +108,7 @@ fn acts(call: &Call, tasks: &BTreeMap<LeaseId, TaskId>) -> Vec<(TaskId, Act)> {
             let extended =
                 heard.extended.iter().map(|id| (id, Act::Extended(*id, heard.cancel.contains(id))));
             let lost = heard.lost.iter().map(|id| (id, Act::Stale(*id)));
-            extended.chain(lost).filter_map(|(id, act)| Some((*tasks.get(id)?, act))).collect()
+            extended.chain(lost).filter_map(|(id, act)| Some((granted.get(id)?.0, act))).collect()
         }
         // Queues are counted elsewhere, and what does not fit its question is found elsewhere.
         _ => Vec::new(),

@@ -1,12 +1,13 @@
 //! Every invariant that the checker knows, with a short history that breaks it.
 
 mod numbers;
+mod others;
 
 use orchestrix_core::wire::{Leased, Leases, Outcome, Submit, WorkerExtended};
 use orchestrix_core::{
     CancelRequested, Event, ExpiryReason, Extension, Json, Key, KeyClaim, LeaseExpired, LeaseExtended,
     LeaseGranted, LeaseId, LeaseReleased, Name, Next, Position, Purge, Refusal, TaskCompleted, TaskCreated,
-    TaskExpired, TaskFailed, TaskId, TaskPurged, TaskRetried, TaskState, TermStarted, Timestamp,
+    TaskExpired, TaskId, TaskPurged, TaskRetried, TaskState, TermStarted, Timestamp,
 };
 use orchestrix_node::Error;
 
@@ -36,6 +37,8 @@ impl Story {
         let mut story = Self(History::default());
         story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned() });
         story.task(NOW, |_| {});
+        // Whoever asked for its leases may not have heard of them.
+        story.0.unanswered.push((lease_call("q", None), 0));
         story
     }
 
@@ -53,7 +56,7 @@ impl Story {
             payload: Json::parse(&payload).unwrap(),
             priority: 0,
             not_before: Timestamp(at),
-            max_attempts: 2,
+            max_attempts: 3,
             key: None,
             timeout_ms: None,
             ttl_at: None,
@@ -290,19 +293,21 @@ fn t7_a_key_that_is_forgotten_with_its_task() {
 fn t9_an_attempt_that_was_not_counted() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
-    let next = Next::Waiting { not_before: Timestamp(NOW) };
-    story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
-    story.grant(NOW, 2, 1);
+    let at = NOW + KEPT;
+    let next = Next::Waiting { not_before: Timestamp(at) };
+    story.add(at, LeaseExpired { task: TaskId(2), lease, reason: ExpiryReason::Silent, next });
+    story.grant(at, 2, 1);
     story.breaks("T9");
 }
 
 #[test]
 fn t9_a_task_that_goes_on_without_attempts() {
     let mut story = Story::new();
-    for attempt in 1..=2 {
-        let lease = story.grant(NOW, 2, attempt);
-        let next = Next::Waiting { not_before: Timestamp(NOW) };
-        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
+    for attempt in 1..=3 {
+        let at = NOW + u64::from(attempt) * KEPT;
+        let lease = story.grant(at - KEPT, 2, attempt);
+        let next = Next::Waiting { not_before: Timestamp(at) };
+        story.add(at, LeaseExpired { task: TaskId(2), lease, reason: ExpiryReason::Silent, next });
     }
     story.breaks("T9");
 }

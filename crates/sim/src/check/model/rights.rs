@@ -2,7 +2,7 @@
 
 use orchestrix_core::{AttemptEnd, LeaseId, Next, TaskId, Timestamp};
 
-use super::{Is, Lease, Model, Task, ensure, kept_until};
+use super::{Is, LATE_MS, Lease, Model, Task, ensure, kept_until};
 use crate::check::Violation;
 use crate::seen::{Seen, Sight};
 
@@ -147,6 +147,50 @@ impl Model {
             }
         };
         task.was.push((position, is));
+        Ok(())
+    }
+
+    /// TL1: what time asks for is done in time, once nothing goes wrong any more.
+    pub(super) fn in_time(&self, limit: Option<Timestamp>, what: &str, id: u64) -> Result<(), Violation> {
+        let Some((limit, healed_at)) = limit.zip(self.healed_at) else { return Ok(()) };
+        let due = limit.0.max(healed_at.0) + LATE_MS;
+        ensure(self.at.0 <= due, "TL1", || {
+            format!("the {what} {id} was over at {limit:?}, and it is {:?}", self.at)
+        })
+    }
+
+    /// T10: a task that failed waits as long as its backoff says, less a tenth at most.
+    pub(super) fn waits_as_agreed(&mut self, id: TaskId, next: Next) -> Result<(), Violation> {
+        let Next::Waiting { not_before } = next else { return Ok(()) };
+        let at = self.at;
+        let task = self.task(id)?;
+        let backoff = task.made.backoff.unwrap_or_default();
+        let mut wait = backoff.base_ms as f64;
+        for _ in 0..task.charged {
+            wait = (wait * backoff.factor).min(backoff.max_ms as f64);
+        }
+        let (wait, waits) = (wait.min(backoff.max_ms as f64), not_before.since(at) as f64);
+        ensure(waits >= wait * 0.9 - 1.0 && waits <= wait + 1.0, "T10", || {
+            format!("task {id} waits {waits} ms after a failure, and its backoff says {wait}")
+        })
+    }
+
+    /// T1: what has ended is kept for its time, unless there is more than is kept.
+    pub(super) fn may_be_purged(&mut self, id: TaskId) -> Result<(), Violation> {
+        let (at, retention, dead, done) = (self.at, self.retention, self.dead, self.done);
+        let Some(retention) = retention else { return Ok(()) };
+        let task = self.task(id)?;
+        let failed = task.is() == Is::Failed;
+        let (kept_ms, count) = if failed { (retention.failed_ms, dead) } else { (retention.done_ms, done) };
+        let over = at.0 >= task.ended_at.0 + kept_ms || count > retention.count;
+        ensure(over, "T1", || {
+            format!("task {id} ended at {:?} and is purged at {at:?}, one of {count}", task.ended_at)
+        })?;
+        if failed {
+            self.dead -= 1;
+        } else {
+            self.done -= 1;
+        }
         Ok(())
     }
 }
