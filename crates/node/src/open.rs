@@ -297,30 +297,46 @@ fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(),
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
     use orchestrix_core::wire::{LeaseQueues, Submit};
     use orchestrix_core::{Event, Json, Name, Term, TermStarted, Timestamp, encode_record};
-    use orchestrix_engine::{Appended, Batch, Read, Space};
+    use orchestrix_engine::{Appended, Batch, Cause, Read, Space};
 
     use super::*;
     use crate::Error;
 
-    /// A journal whose truncation takes until it is let go.
-    #[derive(Debug)]
-    struct SlowTruncation {
+    type Answered = Result<Appended, orchestrix_engine::Error>;
+
+    /// A journal that does something else before it appends or truncates.
+    struct Scripted {
         inner: MemoryJournal,
-        begun: std::sync::mpsc::Sender<()>,
-        go_on: std::sync::mpsc::Receiver<()>,
+        /// Whether the batch is kept from the journal, and with which answer.
+        append: Box<dyn FnMut() -> Option<Answered> + Send>,
+        truncate: Box<dyn FnMut() + Send>,
     }
 
-    impl Journal for SlowTruncation {
+    impl Scripted {
+        fn new() -> Self {
+            let inner = MemoryJournal::new(JournalId([7; 16]));
+            Self { inner, append: Box::new(|| None), truncate: Box::new(|| ()) }
+        }
+
+        fn start(self, options: Options) -> Node {
+            let stored = Stored { journal: Box::new(self), ..open_memory() };
+            start_node(stored, options, Arc::new(SystemClock)).unwrap()
+        }
+    }
+
+    impl Journal for Scripted {
         fn id(&self) -> JournalId {
             self.inner.id()
         }
         fn end(&self) -> Link {
             self.inner.end()
         }
-        fn append(&mut self, batch: &Batch) -> Result<Appended, orchestrix_engine::Error> {
-            self.inner.append(batch)
+        fn append(&mut self, batch: &Batch) -> Answered {
+            (self.append)().unwrap_or_else(|| self.inner.append(batch))
         }
         fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, orchestrix_engine::Error> {
             self.inner.read(after, limit_bytes)
@@ -335,8 +351,7 @@ mod tests {
             self.inner.snapshots()
         }
         fn truncate(&mut self) -> Result<Position, orchestrix_engine::Error> {
-            self.begun.send(()).unwrap();
-            self.go_on.recv().unwrap();
+            (self.truncate)();
             self.inner.truncate()
         }
     }
@@ -354,11 +369,13 @@ mod tests {
     async fn the_loop_goes_on_deciding_while_old_segments_are_dropped() {
         let (begun, has_begun) = channel();
         let (let_go, go_on) = channel();
-        let inner = MemoryJournal::new(JournalId([7; 16]));
-        let journal = Box::new(SlowTruncation { inner, begun, go_on });
-        let options = Options { snapshot_bytes: 1, ..Options::default() };
-        let stored = Stored { journal, ..open_memory() };
-        let node = start_node(stored, options, Arc::new(SystemClock)).unwrap();
+        // A truncation takes until it is let go.
+        let truncate = Box::new(move || {
+            begun.send(()).unwrap();
+            go_on.recv().unwrap();
+        });
+        let journal = Scripted { truncate, ..Scripted::new() };
+        let node = journal.start(Options { snapshot_bytes: 1, ..Options::default() });
         tokio::task::spawn_blocking(move || has_begun.recv()).await.unwrap().unwrap();
 
         let asked = node.clone();
@@ -407,5 +424,40 @@ mod tests {
         assert!(failure.contains("somebody else has written to the journal"), "{failure}");
         assert_eq!(shared.end(), end, "it added nothing");
         assert_eq!(node.submit(submit()).await, Err(Error::Stopping));
+    }
+
+    /// What a node says that is stopped while its journal answers the n-th try like this.
+    async fn stopped_while(answer: fn(u64) -> Answered) -> String {
+        let (troubled, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let append = Box::new({
+            let (troubled, tries) = (Arc::clone(&troubled), Arc::clone(&tries));
+            move || troubled.load(Relaxed).then(|| answer(tries.fetch_add(1, Relaxed) + 1))
+        });
+        let node = Scripted { append, ..Scripted::new() }.start(Options::default());
+        node.submit(submit()).await.unwrap();
+        troubled.store(true, Relaxed);
+        let asked = node.clone();
+        let submitted = tokio::spawn(async move { asked.submit(submit()).await });
+        until(|| tries.load(Relaxed) >= 2).await;
+        let failure = node.stop().await.unwrap_err().to_string();
+        assert_eq!(submitted.await.unwrap(), Err(Error::OutcomeUnknown));
+        failure
+    }
+
+    fn full() -> Answered {
+        let source = Cause::Full { path: PathBuf::from("data") };
+        Err(orchestrix_engine::Error { operation: "append".to_owned(), retryable: true, source })
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_stopped_while_it_waits_says_what_is_known_of_unanswered_calls() {
+        let told = stopped_while(|_| full()).await;
+        assert!(told.ends_with("what was not answered was not accepted"), "{told}");
+        let unknown = "what was not answered may have been accepted";
+        let told = stopped_while(|_| Ok(Appended::Unknown)).await;
+        assert!(told.ends_with(unknown), "{told}");
+        // A full disk later does not tell what became of the first try.
+        let told = stopped_while(|tried| if tried == 1 { Ok(Appended::Unknown) } else { full() }).await;
+        assert!(told.ends_with(unknown), "{told}");
     }
 }

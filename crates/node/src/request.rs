@@ -86,9 +86,7 @@ pub enum Error {
     #[error("too many requests are waiting; try again in a moment")]
     Overloaded,
     /// There is no room for new work; work that is there goes on.
-    #[error(
-        "the disk of the coordinator is full, or cannot be prepared for more: no new work is accepted until there is room"
-    )]
+    #[error("the disk of the coordinator is full: no new work is accepted until there is room")]
     StorageFull,
     /// The node is on its way out; nothing was changed.
     #[error("the coordinator is stopping; ask again in a moment")]

@@ -47,6 +47,14 @@ pub(crate) struct Ack {
     pub(crate) abandoned: Vec<(TaskId, LeaseId)>,
 }
 
+/// What is known of a turn that is given up, and so of the calls in it.
+#[derive(Clone, Copy, Debug)]
+enum Unanswered {
+    NotAccepted,
+    /// Some try of it may be in the journal.
+    PerhapsAccepted,
+}
+
 pub(crate) struct Writer {
     pub(crate) journal: Box<dyn Journal>,
     /// The last batch that the state follows. Not asked of the journal: if that has another end, somebody else
@@ -119,6 +127,7 @@ impl Writer {
 
     fn append(&mut self, batch: &Batch) -> Result<(), Failure> {
         let start = self.clock.boot();
+        let mut unanswered = Unanswered::NotAccepted;
         for tried in 1_u64.. {
             match self.journal.append(batch) {
                 Ok(Appended::Done(end)) => {
@@ -137,7 +146,10 @@ impl Writer {
                     )));
                 }
                 // Only the identical batch may follow an unknown outcome.
-                Ok(Appended::Unknown) => self.wait_or_give_up()?,
+                Ok(Appended::Unknown) => {
+                    unanswered = Unanswered::PerhapsAccepted;
+                    self.wait_or_give_up(unanswered)?;
+                }
                 Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
                     if tried == 1 {
                         tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
@@ -146,7 +158,7 @@ impl Writer {
                         // A snapshot that was finished meanwhile may let something go.
                         self.truncate();
                     }
-                    self.wait_or_give_up()?;
+                    self.wait_or_give_up(unanswered)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -154,11 +166,17 @@ impl Writer {
         unreachable!("it is tried until it is written or given up")
     }
 
-    fn wait_or_give_up(&self) -> Result<(), Failure> {
+    fn wait_or_give_up(&self, unanswered: Unanswered) -> Result<(), Failure> {
         if self.running.is_stopping() {
-            return Err(Failure::new(
-                "stopped while the disk was full; what was not answered was not accepted".to_owned(),
-            ));
+            let told = match unanswered {
+                Unanswered::NotAccepted => {
+                    "stopped while the disk was full; what was not answered was not accepted"
+                }
+                Unanswered::PerhapsAccepted => {
+                    "stopped before it was certain what is in the journal; what was not answered may have been accepted"
+                }
+            };
+            return Err(Failure::new(told.to_owned()));
         }
         self.clock.pause(FULL_RETRY);
         Ok(())

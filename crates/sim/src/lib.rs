@@ -36,7 +36,7 @@ pub use fuzzing::fuzz;
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
-pub use report::{Failure, Row, table};
+pub use report::{Failure, Length, Row, table};
 pub use seen::{Seen, Sight};
 pub use shrink::shrink;
 pub use world::{Ended, World};

@@ -10,6 +10,7 @@
 mod clocks;
 mod freezes;
 mod full;
+mod ground;
 mod kills;
 mod ledger;
 mod load;
@@ -37,6 +38,8 @@ pub struct RealCampaign {
     pub what: &'static str,
     /// How much of the time of all campaigns it is worth.
     pub share: u32,
+    /// Rounds after which it must have seen everything.
+    pub enough: u64,
     run: fn(&Trial<'_>) -> Tried,
 }
 
@@ -46,27 +49,49 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 7] = [
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
         share: 5,
+        enough: kills::ENOUGH,
         run: kills::run,
     },
-    RealCampaign { name: "points", what: "kill -9 at the entry of a named call", share: 6, run: points::run },
-    RealCampaign { name: "syncs", what: "a write or a sync fails with EIO", share: 3, run: syncs::run },
-    RealCampaign { name: "full", what: "a small disk is full", share: 2, run: full::run },
+    RealCampaign {
+        name: "points",
+        what: "kill -9 at the entry of a named call",
+        share: 6,
+        enough: points::ENOUGH,
+        run: points::run,
+    },
+    RealCampaign {
+        name: "syncs",
+        what: "a write or a sync fails with EIO",
+        share: 3,
+        enough: syncs::ENOUGH,
+        run: syncs::run,
+    },
+    RealCampaign {
+        name: "full",
+        what: "a small disk is full",
+        share: 2,
+        enough: full::ENOUGH,
+        run: full::run,
+    },
     RealCampaign {
         name: "freezes",
         what: "server and workers frozen across ends of leases",
         share: 4,
+        enough: freezes::ENOUGH,
         run: freezes::run,
     },
     RealCampaign {
         name: "clocks",
         what: "the date jumps by seconds to ten years",
         share: 2,
+        enough: clocks::ENOUGH,
         run: clocks::run,
     },
     RealCampaign {
         name: "sockets",
         what: "a thousand bad connections and JSON bombs",
         share: 4,
+        enough: sockets::ENOUGH,
         run: sockets::run,
     },
 ];

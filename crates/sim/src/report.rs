@@ -1,6 +1,7 @@
 //! The table of `prove`: one row for each thing that was tried, whoever tried it.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
@@ -9,6 +10,25 @@ use crate::seen::{Seen, Sight};
 
 /// Characters of the column that says what was seen.
 const SEEN_WIDTH: usize = 70;
+
+/// In so many seconds every campaign has its time to see everything.
+const ENOUGH: Duration = Duration::from_secs(150);
+
+/// How long all of it ran, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Too few rounds are a failure.
+    Enough,
+    /// Too few rounds are what was asked for; a warning says so.
+    Short,
+}
+
+impl Length {
+    #[must_use]
+    pub fn of(time: Duration) -> Self {
+        if time >= ENOUGH { Self::Enough } else { Self::Short }
+    }
+}
 
 /// What was tried, what it met, and what came of it.
 #[derive(Debug, Default)]
@@ -137,8 +157,14 @@ impl Row {
 
     /// Whether nothing is broken, and everything was seen that had to be.
     #[must_use]
-    pub fn is_good(&self) -> bool {
-        self.failures.is_empty() && self.missing.is_empty()
+    pub fn is_good(&self, length: Length) -> bool {
+        let long_enough = length == Length::Short || !self.is_too_short();
+        self.failures.is_empty() && self.missing.is_empty() && long_enough
+    }
+
+    /// Whether it ended, by itself, before it could have seen everything.
+    fn is_too_short(&self) -> bool {
+        self.tried < self.enough && self.failures.is_empty()
     }
 }
 
@@ -156,7 +182,7 @@ fn words(name: &str) -> String {
 
 /// The whole table, and below it what failed and how to see it again.
 #[must_use]
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[Row], length: Length) -> String {
     let mut text = String::new();
     let mut line = |cells: [&str; 5], seen: &str| {
         let [name, tried, faults, answers, broken] = cells;
@@ -183,9 +209,17 @@ pub fn table(rows: &[Row]) -> String {
             write!(text, "\nFAILED {}: {what}\n       again with: {again}\n", row.name)
                 .expect("a string takes everything");
         }
-        if row.tried < row.enough && row.failures.is_empty() {
-            writeln!(text, "\nTOO SHORT for {}: it sees everything in {} rounds", row.name, row.enough)
-                .expect("a string takes everything");
+        if row.is_too_short() {
+            let word = match length {
+                Length::Enough => "FAILED",
+                Length::Short => "WARNING",
+            };
+            let Row { name, tried, enough, .. } = row;
+            writeln!(
+                text,
+                "\n{word}: TOO SHORT for {name}: {tried} rounds, and it sees everything in {enough}"
+            )
+            .expect("a string takes everything");
         }
         if !row.missing.is_empty() {
             writeln!(text, "\nNEVER SEEN in {}: {}", row.name, row.missing.join(", "))
@@ -240,8 +274,8 @@ mod tests {
             ..Row::default()
         };
         let bad = Row { name: "kills".to_owned(), tried: 3, failures: vec![failure], ..Row::default() };
-        assert!(good.is_good() && !bad.is_good());
-        let text = table(&[good, bad]);
+        assert!(good.is_good(Length::Enough) && !bad.is_good(Length::Short));
+        let text = table(&[good, bad], Length::Enough);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "what           tried    faults     answers violations  seen");
         assert_eq!(lines[1], "worlds        12,345         7       1,000          0  5 kills");
@@ -257,10 +291,18 @@ mod tests {
     #[test]
     fn what_was_never_seen_is_named() {
         let row = Row { name: "full".to_owned(), missing: vec!["full disks".to_owned()], ..Row::default() };
-        assert!(!row.is_good());
-        assert!(table(&[row]).ends_with("NEVER SEEN in full: full disks\n"));
-        let row = Row { name: "full".to_owned(), tried: 1, enough: 3, ..Row::default() };
-        assert!(table(&[row]).ends_with("TOO SHORT for full: it sees everything in 3 rounds\n"));
+        assert!(!row.is_good(Length::Short));
+        assert!(table(&[row], Length::Short).ends_with("NEVER SEEN in full: full disks\n"));
         assert_eq!(words("TornTailCut"), "torn tail cut");
+    }
+
+    #[test]
+    fn too_few_rounds_are_a_warning_in_a_short_run_and_a_failure_in_a_long_one() {
+        let rows = [Row { name: "full".to_owned(), tried: 1, enough: 3, ..Row::default() }];
+        let told = "TOO SHORT for full: 1 rounds, and it sees everything in 3\n";
+        let (short, long) = (Length::of(Duration::from_secs(149)), Length::of(Duration::from_secs(150)));
+        assert!(rows[0].is_good(short) && !rows[0].is_good(long));
+        assert!(table(&rows, short).ends_with(&format!("WARNING: {told}")));
+        assert!(table(&rows, long).ends_with(&format!("FAILED: {told}")));
     }
 }

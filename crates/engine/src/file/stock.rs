@@ -28,7 +28,7 @@ const RESERVE_SPARES_MAX: u64 = 4;
 const RESERVE_SPARE_BYTES_MAX: u64 = 8 << 20;
 const RESERVE_SHARE: u64 = 4;
 
-/// How long to wait before looking for room again.
+/// How long to wait before trying again.
 const RETRY: Duration = Duration::from_secs(1);
 
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
@@ -59,11 +59,22 @@ struct State {
     /// The size of the segment in use: the next one is up to twice as long.
     current: u64,
     next_number: u64,
-    /// The last try to prepare a spare found no room, or failed.
-    lacking: bool,
+    last: LastTry,
     /// Some thread is preparing a spare now.
     preparing: bool,
     closed: bool,
+}
+
+/// What is known since a spare was last tried to be prepared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum LastTry {
+    #[default]
+    Went,
+    /// There was no room: what is in stock is for what ends or frees work.
+    NoRoom,
+    /// Something else failed, which says nothing about room. The stock is used up as if it would come back; whoever
+    /// needs a segment when there is none left hears what fails.
+    Failed,
 }
 
 enum Progress {
@@ -112,12 +123,15 @@ impl Stock {
     }
 
     pub(crate) fn space(&self) -> Space {
-        let lacking = self.state().lacking;
-        if lacking {
-            // Where there is no thread that looks for room again.
+        let last = self.state().last;
+        if last != LastTry::Went {
+            // Where there is no thread that tries again.
             self.wake_inline();
         }
-        if self.state().lacking { Space::Reserve } else { Space::Plenty }
+        match self.state().last {
+            LastTry::Went | LastTry::Failed => Space::Plenty,
+            LastTry::NoRoom => Space::Reserve,
+        }
     }
 
     /// Called when room may have come back, or a spare was used.
@@ -156,7 +170,7 @@ impl Stock {
         if let Err(error) = &made
             && is_full(error)
         {
-            self.state().lacking = true;
+            self.state().last = LastTry::NoRoom;
         }
         let spare = made?;
         // A segment made to measure for one large batch says nothing about the ones after it.
@@ -200,7 +214,7 @@ impl Stock {
             return Progress::Stuck;
         }
         if self.missing(&state) == 0 {
-            state.lacking = false;
+            state.last = LastTry::Went;
             return Progress::Whole;
         }
         state.preparing = true;
@@ -221,10 +235,11 @@ impl Stock {
                 Progress::Went
             }
             Err(error) => {
-                if !state.lacking {
-                    tracing::warn!(%error, "the next journal segment cannot be prepared");
+                let last = if is_full(&error) { LastTry::NoRoom } else { LastTry::Failed };
+                if state.last != last {
+                    tracing::warn!(%error, "the next journal segment cannot be prepared; it is tried again");
                 }
-                state.lacking = true;
+                state.last = last;
                 Progress::Stuck
             }
         };
@@ -280,8 +295,10 @@ impl Stock {
         match made {
             Ok(file) => Ok(Spare { name, size, file }),
             Err(error) => {
-                // What cannot be removed now is removed at the next start.
+                // Under whichever name it is: the next try has another number. What cannot be removed now is removed
+                // or taken over at the next start.
                 let _ = self.disk.remove(&beside);
+                let _ = self.disk.remove(&name);
                 Err(failed(error))
             }
         }

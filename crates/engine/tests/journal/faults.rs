@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use crate::common::{History, Node, SMALL, fill, names};
-use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
+use orchestrix_engine::disk::sim::{Faults, Lasting, SimDisk, SyncFailure};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{FileJournal, Options};
 use orchestrix_engine::{Batch, Cause, Error, Journal, Space};
@@ -177,6 +177,71 @@ fn a_full_disk_uses_the_reserve_then_refuses_and_goes_on_when_there_is_room() {
     let state = node.state;
     drop(node);
     assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().state, state);
+}
+
+/// A journal that is about to begin its second segment, and the number of the operation that then creates a spare.
+fn before_a_spare_is_created(disk: &SimDisk) -> (Node, History, u64) {
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+    while disk.list().unwrap().iter().filter(|name| name.ends_with(".journal")).count() < 2 {
+        fill(&mut node, &mut history, 1);
+    }
+    // The next segment takes as many batches as the first.
+    let more = history.batches.len() - 2;
+    fill(&mut node, &mut history, more);
+    // It is given its header, synced and renamed, and the folder is synced.
+    let created = disk.counts().operations + 5;
+    (node, history, created)
+}
+
+#[test]
+fn a_spare_that_cannot_be_made_is_no_full_disk_and_stops_the_journal_when_it_is_needed() {
+    let disk = SimDisk::new(34);
+    let (mut node, mut history, created) = before_a_spare_is_created(&disk);
+    let before = history.batches.len();
+    disk.set_faults(Faults { fail: Some((created, Lasting::ForEver)), ..Faults::default() });
+    let error = loop {
+        let batch = history.next(&node.journal, 1, 100);
+        match node.append(&batch) {
+            Ok(_) => assert_eq!(node.journal.space(), Space::Plenty, "the disk is not full"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error.source, Cause::Io(_)) && !error.retryable, "{error}");
+    assert!(error.operation.contains("prepare journal segment"), "{error}");
+    let acknowledged = history.batches.len() - 1;
+    assert!(acknowledged >= before + 5 * 4, "{acknowledged} from the stock, after {before}");
+    assert_stopped(&mut node.journal, history.batches.last().unwrap());
+    drop(node);
+    for keep in [false, true] {
+        let node = Node::start(Arc::new(disk.crash(&mut || keep)), SMALL).unwrap();
+        assert_eq!(history.reached(&node.state), acknowledged);
+    }
+}
+
+#[test]
+fn a_spare_that_could_not_be_made_once_is_made_later() {
+    let disk = SimDisk::new(35);
+    let (mut node, mut history, created) = before_a_spare_is_created(&disk);
+    disk.set_faults(Faults { fail: Some((created, Lasting::Once)), ..Faults::default() });
+    fill(&mut node, &mut history, 1);
+    assert_eq!(names(&disk, ".spare").len(), 4, "the fault was met");
+    assert_eq!(node.journal.space(), Space::Plenty);
+    assert_eq!(names(&disk, ".spare").len(), 5);
+}
+
+#[test]
+fn spares_that_cannot_be_finished_do_not_pile_up() {
+    let disk = SimDisk::new(36);
+    let (mut node, mut history, created) = before_a_spare_is_created(&disk);
+    // It is written, synced and renamed, and then its name cannot be made durable.
+    disk.set_faults(Faults { fail: Some((created + 4, Lasting::ForEver)), ..Faults::default() });
+    fill(&mut node, &mut history, 1);
+    for _ in 0..20 {
+        assert_eq!(node.journal.space(), Space::Plenty);
+    }
+    assert_eq!(names(&disk, ".spare").len(), 4);
+    assert_eq!(names(&disk, ".tmp"), Vec::<String>::new());
 }
 
 #[test]

@@ -10,12 +10,12 @@ use campaign::{BINARY, holds, run};
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kills_at_any_time() {
-    holds("kills", 30);
+    holds("kills");
 }
 
 #[test]
 fn nothing_acknowledged_is_lost_by_a_kill_at_any_named_call() {
-    holds("points", 34);
+    holds("points");
 }
 
 #[test]

@@ -8,8 +8,9 @@ use orchestrix_sim::{RealCampaign, Trial, Tried};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_orchestrix");
 
-/// Runs so many rounds, which are enough for the campaign to see all that it must.
-pub(crate) fn holds(name: &str, rounds: u64) {
+/// Runs as many rounds as are enough for the campaign to see all that it must.
+pub(crate) fn holds(name: &str) {
+    let rounds = campaign(name).enough;
     let tried = run(name, rounds, Path::new(BINARY));
     assert!(tried.is_good(), "violations {:#?}, never seen {:#?}", tried.violations, tried.missing);
     assert_eq!(tried.rounds, rounds, "every round was run");
@@ -17,5 +18,9 @@ pub(crate) fn holds(name: &str, rounds: u64) {
 
 pub(crate) fn run(name: &str, rounds: u64, binary: &Path) -> Tried {
     let trial = Trial { binary, seed: 1, rounds, time: Duration::MAX, ended: &AtomicU64::new(0) };
-    RealCampaign::named(name).expect("a campaign with this name").run(&trial)
+    campaign(name).run(&trial)
+}
+
+fn campaign(name: &str) -> RealCampaign {
+    RealCampaign::named(name).expect("a campaign with this name")
 }

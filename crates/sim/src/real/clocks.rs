@@ -5,14 +5,17 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use orchestrix_client::Client;
 use orchestrix_core::wire::{LeaseQueues, Leased};
 use orchestrix_core::{TaskId, TaskState};
 
-use super::load::{completion, lease_call, name, task};
-use super::process::{Coordinator, eventually};
+use super::ground::Ground;
+use super::ledger::{Ledger, Word};
+use super::load::{check_payload, completion, lease_call, name, output, task};
+use super::process::{Coordinator, PATIENCE};
 use super::{Checked, Round, Trial, Tried, failed};
 
 const HOUR: u64 = 3_600;
@@ -22,6 +25,7 @@ const JUMPS: [u64; 8] = [1, 2, 61, HOUR, 20 * HOUR, 30 * DAY, 366 * DAY, 3_650 *
 const JUMPS_PER_ROUND: u64 = 4;
 /// Completed tasks are kept for 24 h: a start that far in the future may forget them.
 const KEPT_SECONDS: i64 = 24 * 3_600;
+const PAYLOAD: usize = 10;
 const LONG_LEASE_MS: u64 = 60_000;
 const SHORT_LEASE_MS: u64 = 200;
 /// How late a lease may be given to the next on a busy machine.
@@ -30,33 +34,41 @@ const LATE: Duration = Duration::from_secs(2);
 const MUST: &[&str] =
     &["jumps", "leases held across a jump", "leases over in time", "starts under another date"];
 
+pub(super) const ENOUGH: u64 = 2;
+
 pub(super) fn run(trial: &Trial<'_>) -> Tried {
-    trial.rounds(2, MUST, |round| one(trial, round))
+    trial.rounds(ENOUGH, MUST, |round| one(trial, round))
 }
 
 fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
-    let mut coordinator = Coordinator::prepare(trial.binary, &[])?;
+    let coordinator = Coordinator::prepare(trial.binary, &[])?;
     let date = Date { file: coordinator.file("date") };
-    date.set(0)?;
-    coordinator.start(Some(date.program()?))?;
-    coordinator.await_ready()?;
-    believe(&coordinator, &date)?;
-    let client = coordinator.client()?;
-    let runtime = round.runtime;
-    let done = runtime.block_on(complete_one(&client, round, "done"))?;
-    let began = runtime.block_on(created_at(&client, done))?;
+    let mut ground = Ground::new(coordinator, PAYLOAD)?;
+    start(&mut ground.coordinator, &date, 0)?;
+    let (runtime, caller) = (round.runtime, Caller::of(&ground)?);
+    let done = runtime.block_on(caller.complete_one("done"))?;
+    let began = runtime.block_on(caller.created_at(done))?;
     for n in 0..JUMPS_PER_ROUND {
         let seconds = draw(round);
-        runtime.block_on(jump(&client, round, &date, seconds, n))?;
-        expect_kept(round, &client, done, seconds)?;
+        runtime.block_on(jump(&caller, round, &date, seconds, n))?;
+        expect_kept(round, &caller.client, done, seconds)?;
     }
-    let last = runtime.block_on(complete_one(&client, round, "last"))?;
-    let passed = runtime.block_on(created_at(&client, last))?.saturating_sub(began);
+    let last = runtime.block_on(caller.complete_one("last"))?;
+    let passed = runtime.block_on(caller.created_at(last))?.saturating_sub(began);
     if passed > 60_000 {
         return Err(format!("the time of the journal went on by {passed} ms in a round of seconds"));
     }
-    date.set(0)?;
-    start_under_another_date(&mut coordinator, round, &date, done)
+    ground.coordinator.kill()?;
+    start(&mut ground.coordinator, &date, 0)?;
+    ground.hold(round)?;
+    start_under_another_date(&mut ground, round, &date, done)
+}
+
+/// Starts it under a date that is so many seconds away.
+fn start(coordinator: &mut Coordinator, date: &Date, seconds: i64) -> Checked {
+    date.set(seconds)?;
+    coordinator.start(Some(date.program()?))?;
+    coordinator.await_ready()
 }
 
 /// Seconds to jump by, either way.
@@ -94,68 +106,111 @@ fn libfaketime() -> Checked<PathBuf> {
     found.find(|path: &PathBuf| Path::exists(path)).ok_or_else(|| "libfaketime is not installed".to_owned())
 }
 
-/// The process must have taken the date, or the rounds prove nothing: the date of its answers shows it.
-fn believe(coordinator: &Coordinator, date: &Date) -> Checked {
-    let year = || -> Checked<i64> {
-        let answer = coordinator.get("/health")?;
-        let year = answer.split_once("date: ").and_then(|(_, rest)| rest.split(' ').nth(3)?.parse().ok());
-        year.ok_or_else(|| "an answer has no date".to_owned())
-    };
-    let now = year()?;
-    date.set((3_650 * DAY).cast_signed())?;
-    eventually("the process believes in the other date", || Ok((year()? >= now + 9).then_some(())))?;
-    date.set(0)
+/// Somebody who uses the coordinator, and writes down what it says.
+struct Caller {
+    client: Client,
+    ledger: Arc<Ledger>,
 }
 
-async fn complete_one(client: &Client, round: &mut Round<'_>, key: &str) -> Checked<TaskId> {
-    client.submit(&task(key, 10)).await.map_err(failed("submit"))?;
-    let leased = lease(client, LONG_LEASE_MS).await?;
-    complete(client, &leased).await?;
-    round.tried.acknowledged += 3;
-    Ok(leased.task_id)
+impl Caller {
+    fn of(ground: &Ground) -> Checked<Self> {
+        Ok(Self { client: ground.coordinator.client()?, ledger: Arc::clone(&ground.ledger) })
+    }
+
+    async fn submit(&self, key: &str) -> Checked<TaskId> {
+        let submitted = self.client.submit(&task(key, PAYLOAD)).await.map_err(failed("submit"))?;
+        self.ledger.say(&Word::Submitted { key: key.to_owned(), task: submitted.id });
+        Ok(submitted.id)
+    }
+
+    async fn lease(&self, lease_ms: u64) -> Checked<Leased> {
+        let call = LeaseQueues { wait_ms: 10_000, ..lease_call("w", lease_ms) };
+        let leases = self.client.lease(&call).await.map_err(failed("lease"))?.leases;
+        let leased = leases.into_iter().next().ok_or("there is a task, and nobody gets it")?;
+        self.ledger.say(&Word::Granted { lease: leased.lease_id });
+        check_payload(leased.task_id, &leased.payload, PAYLOAD)?;
+        Ok(leased)
+    }
+
+    async fn complete(&self, leased: &Leased) -> Checked {
+        let (task, lease) = (leased.task_id, leased.lease_id);
+        let completed = self.client.complete(task, &completion(lease)).await;
+        completed.map_err(failed("complete a task under a live lease"))?;
+        self.ledger.say(&Word::Completed { task, lease });
+        Ok(())
+    }
+
+    async fn complete_one(&self, key: &str) -> Checked<TaskId> {
+        self.submit(key).await?;
+        let leased = self.lease(LONG_LEASE_MS).await?;
+        self.complete(&leased).await?;
+        Ok(leased.task_id)
+    }
+
+    async fn created_at(&self, id: TaskId) -> Checked<u64> {
+        Ok(self.client.task(id).await.map_err(failed("look at a task"))?.summary.created_at.0)
+    }
+
+    /// Waits until the process believes in a date so many seconds away. Output of tasks bears the date of the process
+    /// as it is, and shows it.
+    async fn believe(&self, leased: &Leased, seconds: i64) -> Checked {
+        let (task, lease) = (leased.task_id, leased.lease_id);
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let page = self.client.logs(task, None, 0, None).await.map_err(failed("read output"))?;
+            let next = page.next_offset;
+            let earliest = date_ms(seconds)?;
+            let lines = output(lease, next..next + 1);
+            self.client.append_logs(task, &lines).await.map_err(failed("write output"))?;
+            let latest = date_ms(seconds)?;
+            self.ledger.say(&Word::Logged { task, lease, lines: 1 });
+            let page = self.client.logs(task, None, next, None).await.map_err(failed("read output"))?;
+            let at = page.lines.first().ok_or("a line of output is not there")?.at.0;
+            if (earliest..=latest).contains(&at) {
+                return Ok(());
+            }
+        }
+        Err(format!("the process never believed in a date {seconds} s away"))
+    }
 }
 
-async fn lease(client: &Client, lease_ms: u64) -> Checked<Leased> {
-    let call = LeaseQueues { wait_ms: 10_000, ..lease_call("w", lease_ms) };
-    let leases = client.lease(&call).await.map_err(failed("lease"))?.leases;
-    leases.into_iter().next().ok_or_else(|| "there is a task, and nobody gets it".to_owned())
-}
-
-async fn complete(client: &Client, leased: &Leased) -> Checked {
-    let completed = client.complete(leased.task_id, &completion(leased.lease_id)).await;
-    completed.map(|_| ()).map_err(failed("complete a task under a live lease"))
-}
-
-async fn created_at(client: &Client, id: TaskId) -> Checked<u64> {
-    Ok(client.task(id).await.map_err(failed("look at a task"))?.summary.created_at.0)
+/// The date so many seconds away, in milliseconds.
+fn date_ms(seconds: i64) -> Checked<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_err(failed("read the date"))?;
+    let now = u64::try_from(now.as_millis()).map_err(failed("read the date"))?;
+    Ok(now.saturating_add_signed(seconds * 1_000))
 }
 
 /// One jump between two leases: a long one goes on, a short one is over when its length has passed.
-async fn jump(client: &Client, round: &mut Round<'_>, date: &Date, seconds: i64, n: u64) -> Checked {
+async fn jump(caller: &Caller, round: &mut Round<'_>, date: &Date, seconds: i64, n: u64) -> Checked {
     let context = |why: String| format!("a jump by {seconds} s: {why}");
-    client.submit(&task(&format!("long-{n}"), 10)).await.map_err(failed("submit"))?;
-    let long = lease(client, LONG_LEASE_MS).await?;
-    client.submit(&task(&format!("short-{n}"), 10)).await.map_err(failed("submit"))?;
+    caller.submit(&format!("long-{n}")).await?;
+    let long = caller.lease(LONG_LEASE_MS).await?;
+    caller.submit(&format!("short-{n}")).await?;
     let sent = Instant::now();
-    let short = lease(client, SHORT_LEASE_MS).await?;
+    let short = caller.lease(SHORT_LEASE_MS).await?;
     date.set(seconds)?;
+    caller.believe(&long, seconds).await?;
     round.tried.faults += 1;
     round.tried.see("jumps", 1);
-    let next = lease(client, LONG_LEASE_MS).await.map_err(context)?;
+    let next = caller.lease(LONG_LEASE_MS).await.map_err(context)?;
     let (passed, length) = (sent.elapsed(), Duration::from_millis(SHORT_LEASE_MS));
     if next.task_id != short.task_id || passed < length || passed > length + LATE {
         return Err(context(format!("{next:?} came {passed:?} after {short:?}")));
     }
     round.tried.see("leases over in time", 1);
-    let heard =
-        client.heartbeat_worker(&name("w"), vec![long.lease_id]).await.map_err(failed("heartbeat"))?;
-    if heard.extended != [long.lease_id] {
-        return Err(context(format!("a lease of a minute is lost: {heard:?}")));
-    }
+    expect_extended(caller, &long).await.map_err(context)?;
     round.tried.see("leases held across a jump", 1);
-    complete(client, &long).await.map_err(context)?;
-    complete(client, &next).await.map_err(context)?;
-    round.tried.acknowledged += 7;
+    caller.complete(&long).await.map_err(context)?;
+    caller.complete(&next).await.map_err(context)
+}
+
+async fn expect_extended(caller: &Caller, long: &Leased) -> Checked {
+    let heard = caller.client.heartbeat_worker(&name("w"), vec![long.lease_id]).await;
+    let heard = heard.map_err(failed("heartbeat"))?;
+    if heard.extended != [long.lease_id] {
+        return Err(format!("a lease of a minute is lost: {heard:?}"));
+    }
     Ok(())
 }
 
@@ -170,43 +225,39 @@ fn expect_kept(round: &Round<'_>, client: &Client, done: TaskId, seconds: i64) -
 
 /// Stops it, starts it under another date, and once more under the true one.
 fn start_under_another_date(
-    coordinator: &mut Coordinator,
+    ground: &mut Ground,
     round: &mut Round<'_>,
     date: &Date,
     done: TaskId,
 ) -> Checked {
-    let runtime = round.runtime;
-    let client = coordinator.client()?;
-    let submitted = runtime.block_on(client.submit(&task("waits", 10))).map_err(failed("submit"))?;
-    let held = runtime.block_on(lease(&client, LONG_LEASE_MS))?;
-    let waits = runtime.block_on(client.submit(&task("waits more", 10))).map_err(failed("submit"))?;
-    if held.task_id != submitted.id {
-        return Err(format!("{held:?} is not the task that was submitted first: {submitted:?}"));
+    let (runtime, caller) = (round.runtime, Caller::of(ground)?);
+    let submitted = runtime.block_on(caller.submit("held"))?;
+    let held = runtime.block_on(caller.lease(LONG_LEASE_MS))?;
+    let waits = runtime.block_on(caller.submit("waits"))?;
+    if held.task_id != submitted {
+        return Err(format!("{held:?} is not the task that was submitted first: {submitted}"));
     }
     let away = draw(round);
     for seconds in [away, 0] {
-        coordinator.kill()?;
-        date.set(seconds)?;
-        coordinator.start(Some(date.program()?))?;
-        coordinator.await_ready()?;
+        ground.coordinator.kill()?;
+        start(&mut ground.coordinator, date, seconds)?;
+        let (context, caller) =
+            (|why: String| format!("a start {seconds} s away: {why}"), Caller::of(ground)?);
+        runtime.block_on(caller.believe(&held, seconds)).map_err(context)?;
         round.tried.faults += 1;
         round.tried.see("starts under another date", u64::from(seconds != 0));
-        let client = coordinator.client()?;
-        let context = |why: String| format!("a start {seconds} s away: {why}");
-        let heard = runtime.block_on(client.heartbeat_worker(&name("w"), vec![held.lease_id]));
-        let heard = heard.map_err(failed("heartbeat"))?;
-        if heard.extended != [held.lease_id] {
-            return Err(context(format!("a lease of a minute is lost: {heard:?}")));
-        }
-        let view = runtime.block_on(client.task(waits.id)).map_err(failed("find the waiting task"))?;
+        runtime.block_on(expect_extended(&caller, &held)).map_err(context)?;
+        let view = runtime.block_on(caller.client.task(waits)).map_err(failed("find the waiting task"))?;
         if view.summary.state != TaskState::Waiting {
             return Err(context(format!("a waiting task is {:?}", view.summary.state)));
         }
         if away < KEPT_SECONDS {
-            expect_kept(round, &client, done, seconds)?;
+            expect_kept(round, &caller.client, done, seconds)?;
         }
     }
-    runtime.block_on(complete(&coordinator.client()?, &held))?;
-    round.tried.acknowledged += 4;
+    runtime.block_on(Caller::of(ground)?.complete(&held))?;
+    if away < KEPT_SECONDS {
+        ground.hold(round)?;
+    }
     Ok(())
 }

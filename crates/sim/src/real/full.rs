@@ -5,14 +5,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 
 use orchestrix_client::Client;
 use orchestrix_core::wire::Leased;
 
+use super::ground::Ground;
 use super::ledger::{Ledger, Word};
 use super::load::{completion, lease_call, task};
-use super::oracle::hold;
 use super::process::{Coordinator, eventually};
 use super::{Checked, Round, Trial, Tried, failed};
 
@@ -22,19 +21,21 @@ const LEASE_MS: u64 = 600_000;
 
 const MUST: &[&str] = &["full disks", "completed on a full disk", "started on a full disk", "room came back"];
 
+pub(super) const ENOUGH: u64 = 3;
+
 pub(super) fn run(trial: &Trial<'_>) -> Tried {
-    trial.rounds(3, MUST, |round| one(trial, round))
+    trial.rounds(ENOUGH, MUST, |round| one(trial, round))
 }
 
 fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     let megabytes = round.rng.range(40, 64);
     let mut disk = SmallDisk::mount(megabytes)?;
     disk.fill(round.rng.range(10, megabytes / 2))?;
-    let mut coordinator = Coordinator::prepare_on(trial.binary, disk.path().join("data"))?;
-    let ledger = Arc::new(Ledger::create(coordinator.file("ledger"))?);
-    coordinator.launch()?;
-    let client = coordinator.client()?;
-    let held = round.runtime.block_on(fill_up(&client, &ledger))?;
+    let coordinator = Coordinator::prepare_on(trial.binary, disk.path().join("data"))?;
+    let mut ground = Ground::new(coordinator, PAYLOAD)?;
+    ground.coordinator.launch()?;
+    let client = ground.coordinator.client()?;
+    let held = round.runtime.block_on(fill_up(&client, &ground.ledger))?;
     round.tried.faults += 1;
     round.tried.see("full disks", 1);
 
@@ -42,27 +43,25 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     let (task, lease) = (held.task_id, held.lease_id);
     let completed = round.runtime.block_on(client.complete(task, &completion(lease)));
     completed.map_err(failed("complete a task on a full disk"))?;
-    ledger.say(&Word::Completed { task, lease });
+    ground.ledger.say(&Word::Completed { task, lease });
     round.tried.see("completed on a full disk", 1);
 
-    coordinator.kill()?;
-    coordinator.launch()?;
-    let client = coordinator.client()?;
-    round.runtime.block_on(hold(&client, &ledger, PAYLOAD))?.tell(round.tried);
-    round.tried.see("started on a full disk", 1);
+    ground.coordinator.kill()?;
+    ground.launch_and_hold(round)?;
+    let client = ground.coordinator.client()?;
+    // It counts only if there was still no room.
+    let room = submit(round, &client, &ground.ledger, "still")?;
+    round.tried.see("started on a full disk", u64::from(room.is_none()));
 
     disk.free()?;
     let mut tries = 0;
     eventually("there is room again", || {
         tries += 1;
-        submit(round, &client, &ledger, &format!("after-{tries}"))
+        submit(round, &client, &ground.ledger, &format!("after-{tries}"))
     })?;
     round.tried.see("room came back", 1);
-    coordinator.kill()?;
-    coordinator.launch()?;
-    let found = round.runtime.block_on(hold(&coordinator.client()?, &ledger, PAYLOAD))?;
-    found.tell(round.tried);
-    round.tried.acknowledged += found.said.acknowledged;
+    ground.coordinator.kill()?;
+    ground.launch_and_hold(round)?;
     Ok(())
 }
 

@@ -16,13 +16,39 @@ use super::{Checked, failed};
 /// One thing that was said, or that nobody said: an answer that never came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    Submitted { key: String, task: TaskId },
-    SubmitUnknown { key: String },
-    Granted { lease: LeaseId },
-    Completed { task: TaskId, lease: LeaseId },
-    CompleteUnknown { task: TaskId, lease: LeaseId },
-    Stale { task: TaskId, lease: LeaseId },
-    Logged { task: TaskId, lines: u64 },
+    Submitted {
+        key: String,
+        task: TaskId,
+    },
+    SubmitUnknown {
+        key: String,
+    },
+    Granted {
+        lease: LeaseId,
+    },
+    Completed {
+        task: TaskId,
+        lease: LeaseId,
+    },
+    /// A look at the task showed that a worker of its own had completed it under this lease.
+    Shown {
+        task: TaskId,
+        lease: LeaseId,
+    },
+    CompleteUnknown {
+        task: TaskId,
+        lease: LeaseId,
+    },
+    Stale {
+        task: TaskId,
+        lease: LeaseId,
+    },
+    /// The next so many lines under this lease.
+    Logged {
+        task: TaskId,
+        lease: LeaseId,
+        lines: u64,
+    },
 }
 
 /// The list, with a thread that writes it.
@@ -55,10 +81,17 @@ pub(crate) struct Said {
     pub(crate) submits_unknown: BTreeSet<String>,
     pub(crate) granted: BTreeSet<LeaseId>,
     pub(crate) completed: BTreeMap<TaskId, LeaseId>,
+    /// Completed by workers that have results of their own.
+    pub(crate) shown: BTreeSet<TaskId>,
     pub(crate) completes_unknown: BTreeSet<(TaskId, LeaseId)>,
-    /// Reports of which nobody knew what became of them until they were repeated: one of them may have counted.
-    pub(crate) stale: BTreeSet<(TaskId, LeaseId)>,
-    pub(crate) logged: BTreeMap<TaskId, u64>,
+    /// Reports that were refused: none of them ever counts.
+    stale: BTreeSet<(TaskId, LeaseId)>,
+    /// Lines of output of each lease.
+    pub(crate) logged: BTreeMap<(TaskId, LeaseId), u64>,
+    /// The tasks in the order in which they were submitted, completed and written for.
+    pub(crate) submitted_order: Vec<TaskId>,
+    pub(crate) completed_order: Vec<TaskId>,
+    pub(crate) logged_order: Vec<TaskId>,
     /// Acknowledgements among the words.
     pub(crate) acknowledged: u64,
 }
@@ -153,6 +186,7 @@ impl Said {
         match word {
             Word::Submitted { key, task } => {
                 self.submits_unknown.remove(&key);
+                self.submitted_order.push(task);
                 let other = self.submitted.insert(key.clone(), task);
                 if other.is_some_and(|other| other != task) {
                     return Err(format!("key {key} was answered with task {task} and before with {other:?}"));
@@ -166,12 +200,10 @@ impl Said {
                     return Err(format!("lease {lease} was granted twice"));
                 }
             }
-            Word::Completed { task, lease } => {
-                self.completes_unknown.remove(&(task, lease));
-                let other = self.completed.insert(task, lease);
-                if other.is_some_and(|other| other != lease) {
-                    return Err(format!("task {task} has two accepted outcomes: {lease} and {other:?}"));
-                }
+            Word::Completed { task, lease } => self.complete(task, lease)?,
+            Word::Shown { task, lease } => {
+                self.shown.insert(task);
+                self.complete(task, lease)?;
             }
             Word::CompleteUnknown { task, lease } => {
                 self.completes_unknown.insert((task, lease));
@@ -179,8 +211,27 @@ impl Said {
             Word::Stale { task, lease } => {
                 self.completes_unknown.remove(&(task, lease));
                 self.stale.insert((task, lease));
+                if self.completed.get(&task) == Some(&lease) {
+                    return Err(format!("task {task} was completed under {lease}; a repeat was refused"));
+                }
             }
-            Word::Logged { task, lines } => *self.logged.entry(task).or_default() += lines,
+            Word::Logged { task, lease, lines } => {
+                *self.logged.entry((task, lease)).or_default() += lines;
+                self.logged_order.push(task);
+            }
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, task: TaskId, lease: LeaseId) -> Checked {
+        self.completes_unknown.remove(&(task, lease));
+        self.completed_order.push(task);
+        if self.stale.contains(&(task, lease)) {
+            return Err(format!("the report of task {task} under {lease} was refused and then accepted"));
+        }
+        let other = self.completed.insert(task, lease);
+        if other.is_some_and(|other| other != lease) {
+            return Err(format!("task {task} has two accepted outcomes: {lease} and {other:?}"));
         }
         Ok(())
     }
@@ -189,9 +240,11 @@ impl Said {
 impl Word {
     fn is_acknowledgement(&self) -> bool {
         match self {
-            Self::Submitted { .. } | Self::Granted { .. } | Self::Completed { .. } | Self::Logged { .. } => {
-                true
-            }
+            Self::Submitted { .. }
+            | Self::Granted { .. }
+            | Self::Completed { .. }
+            | Self::Shown { .. }
+            | Self::Logged { .. } => true,
             Self::SubmitUnknown { .. } | Self::CompleteUnknown { .. } | Self::Stale { .. } => false,
         }
     }
@@ -204,7 +257,8 @@ impl Word {
             Self::Completed { task, lease } => format!("completed {task} {lease}\n"),
             Self::CompleteUnknown { task, lease } => format!("complete-unknown {task} {lease}\n"),
             Self::Stale { task, lease } => format!("stale {task} {lease}\n"),
-            Self::Logged { task, lines } => format!("logged {task} {lines}\n"),
+            Self::Shown { task, lease } => format!("shown {task} {lease}\n"),
+            Self::Logged { task, lease, lines } => format!("logged {task} {lease} {lines}\n"),
         }
     }
 
@@ -221,7 +275,10 @@ impl Word {
                 Self::CompleteUnknown { task: task(id)?, lease: lease(under)? }
             }
             ["stale", id, under] => Self::Stale { task: task(id)?, lease: lease(under)? },
-            ["logged", id, lines] => Self::Logged { task: task(id)?, lines: lines.parse().ok()? },
+            ["shown", id, under] => Self::Shown { task: task(id)?, lease: lease(under)? },
+            ["logged", id, under, lines] => {
+                Self::Logged { task: task(id)?, lease: lease(under)?, lines: lines.parse().ok()? }
+            }
             _ => return None,
         })
     }
@@ -245,12 +302,24 @@ mod tests {
         ledger.say(&Word::Submitted { key: "a".to_owned(), task: TaskId(2) });
         ledger.say(&Word::Granted { lease: LeaseId(3) });
         ledger.say(&Word::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) });
-        ledger.say(&Word::Logged { task: TaskId(2), lines: 4 });
+        ledger.say(&Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 4 });
+        ledger.say(&Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 1 });
+        ledger.say(&Word::Shown { task: TaskId(9), lease: LeaseId(10) });
         let said = ledger.settle().unwrap();
         assert_eq!(said.submitted, BTreeMap::from([("a".to_owned(), TaskId(2))]));
         assert_eq!(said.submits_unknown, BTreeSet::from(["b".to_owned()]));
         assert_eq!(said.completes_unknown, BTreeSet::from([(TaskId(2), LeaseId(3))]));
-        assert_eq!((said.logged[&TaskId(2)], said.acknowledged), (4, 3));
+        assert_eq!((said.logged[&(TaskId(2), LeaseId(3))], said.acknowledged), (5, 5));
+        assert_eq!((said.completed[&TaskId(9)], said.shown), (LeaseId(10), BTreeSet::from([TaskId(9)])));
+    }
+
+    #[test]
+    fn the_latest_are_the_last_that_were_heard_of_whatever_their_ids() {
+        let (_folder, ledger) = ledger();
+        for task in [5, 9, 2] {
+            ledger.say(&Word::Completed { task: TaskId(task), lease: LeaseId(20 + task) });
+        }
+        assert_eq!(ledger.settle().unwrap().completed_order, [5, 9, 2].map(TaskId));
     }
 
     #[test]
@@ -260,6 +329,14 @@ mod tests {
             [
                 Word::Completed { task: TaskId(2), lease: LeaseId(3) },
                 Word::Completed { task: TaskId(2), lease: LeaseId(5) },
+            ],
+            [
+                Word::Completed { task: TaskId(2), lease: LeaseId(3) },
+                Word::Stale { task: TaskId(2), lease: LeaseId(3) },
+            ],
+            [
+                Word::Stale { task: TaskId(2), lease: LeaseId(3) },
+                Word::Completed { task: TaskId(2), lease: LeaseId(3) },
             ],
             [
                 Word::Submitted { key: "a".to_owned(), task: TaskId(2) },

@@ -1,16 +1,15 @@
 //! Those who use the coordinator while it is in trouble: they submit, lease, write output and complete, and put
 //! every answer into the ledger.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use orchestrix_client::{Client, Error, new_task};
 use orchestrix_core::wire::{Complete, LeaseQueues, Leased, LogAppend, LogStream, LogText, Submit};
-use orchestrix_core::{Json, Key, LeaseId, Name};
+use orchestrix_core::{Json, Key, LeaseId, Name, TaskId};
 
 use super::Checked;
 use super::ledger::{Ledger, Word};
-use super::process::PATIENCE;
 
 /// The queue of all campaigns.
 pub(crate) const QUEUE: &str = "real";
@@ -60,21 +59,14 @@ impl Actor {
     /// Submits one task.
     pub(crate) async fn submit(&self, count: u64) -> Checked<Answered> {
         let key = format!("{}-{count}", self.name);
-        let (task, began) = (task(&key, self.payload), Instant::now());
-        loop {
-            match self.client.submit(&task).await {
-                Ok(submitted) => {
-                    self.ledger.say(&Word::Submitted { key, task: submitted.id });
-                    return Ok(Answered::Yes);
-                }
-                // It is short of prepared segments for a moment, and says so before it has done anything.
-                Err(error) if error.code() == "storage_full" && began.elapsed() < PATIENCE => {
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Err(error) => {
-                    self.ledger.say(&Word::SubmitUnknown { key });
-                    return unanswered(&error);
-                }
+        match self.client.submit(&task(&key, self.payload)).await {
+            Ok(submitted) => {
+                self.ledger.say(&Word::Submitted { key, task: submitted.id });
+                Ok(Answered::Yes)
+            }
+            Err(error) => {
+                self.ledger.say(&Word::SubmitUnknown { key });
+                unanswered(&error)
             }
         }
     }
@@ -102,8 +94,9 @@ impl Actor {
 
     async fn execute(&self, leased: &Leased) -> Checked<Answered> {
         let (task, lease) = (leased.task_id, leased.lease_id);
-        match self.client.append_logs(task, &output(lease)).await {
-            Ok(_) => self.ledger.say(&Word::Logged { task, lines: LINES }),
+        check_payload(task, &leased.payload, self.payload)?;
+        match self.client.append_logs(task, &output(lease, 0..LINES)).await {
+            Ok(_) => self.ledger.say(&Word::Logged { task, lease, lines: LINES }),
             Err(error) if error.code() == "stale_lease" => {}
             Err(error) => return unanswered(&error),
         }
@@ -159,7 +152,24 @@ pub(crate) fn completion(lease: LeaseId) -> Complete {
     Complete { lease_id: lease, worker: None, result: Some(result) }
 }
 
-fn output(lease: LeaseId) -> LogAppend {
-    let line = |n: u64| LogText { text: format!("line {n} under {lease}"), stream: LogStream::Stdout };
-    LogAppend { lease_id: lease, lines: (0..LINES).map(line).collect(), offset: Some(0) }
+/// Some of the lines that a task writes under a lease.
+pub(crate) fn output(lease: LeaseId, lines: Range<u64>) -> LogAppend {
+    let offset = Some(lines.start);
+    let line = |n: u64| LogText { text: output_line(lease, n), stream: LogStream::Stdout };
+    LogAppend { lease_id: lease, lines: lines.map(line).collect(), offset }
+}
+
+/// The n-th line that a task writes under a lease.
+pub(crate) fn output_line(lease: LeaseId, n: u64) -> String {
+    format!("line {n} under {lease}")
+}
+
+/// A payload begins with the key of its task, so it says itself what all of it must be.
+pub(crate) fn check_payload(id: TaskId, found: &Json, payload: usize) -> Checked {
+    let key = found.as_str().split('"').nth(1).unwrap_or_default();
+    if Key::new(key).is_ok() && task(key, payload).payload == *found {
+        return Ok(());
+    }
+    let start: String = found.as_str().chars().take(60).collect();
+    Err(format!("task {id} has another payload than was submitted: {start}…"))
 }

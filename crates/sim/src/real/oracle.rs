@@ -10,10 +10,10 @@ use orchestrix_core::wire::{TaskSummary, TaskView};
 use orchestrix_core::{LeaseId, TaskId, TaskState};
 
 use super::ledger::{Ledger, Said, Word};
-use super::load::{completion, task};
+use super::load::{check_payload, completion, output_line, task};
 use super::{Checked, Tried, failed};
 
-/// Ended tasks that are looked at closely after each start: the latest, which a crash is most likely to hurt.
+/// Tasks of each kind that are looked at closely after each start: the latest, which a crash is most likely to hurt.
 const LOOKED_AT: usize = 20;
 
 /// What was found beyond that all is well.
@@ -41,20 +41,34 @@ pub(crate) async fn hold(client: &Client, ledger: &Ledger, payload: usize) -> Ch
     let by_key = by_key(&tasks)?;
     check_submits(&said, &by_key)?;
     check_outcomes(&said, &tasks)?;
-    for (id, lease) in said.completed.iter().rev().take(LOOKED_AT) {
-        let view = client.task(*id).await.map_err(failed("look at a task"))?;
-        check_one_outcome(&view, *lease)?;
+    for id in latest(&said.submitted_order) {
+        let view = client.task(id).await.map_err(failed("look at a task"))?;
+        check_request(&view, payload)?;
     }
-    for (id, lines) in said.logged.iter().rev().take(LOOKED_AT) {
-        let page = client.logs(*id, None, 0, None).await.map_err(failed("read the output of a task"))?;
-        if page.next_offset < *lines {
-            return Err(format!(
-                "{lines} lines of task {id} were acknowledged, {} are there",
-                page.next_offset
-            ));
-        }
+    for id in latest(&said.completed_order) {
+        let view = client.task(id).await.map_err(failed("look at a task"))?;
+        check_request(&view, payload)?;
+        let lease = said.completed[&id];
+        if said.shown.contains(&id) { check_lease(&view, lease)? } else { check_one_outcome(&view, lease)? }
+    }
+    for id in latest(&said.logged_order) {
+        let page = client.logs(id, None, 0, None).await.map_err(failed("read the output of a task"))?;
+        let lines: Vec<&str> = page.lines.iter().map(|line| line.text.as_str()).collect();
+        check_output(&said, id, &lines)?;
     }
     resolve(client, ledger, said, &by_key, payload).await
+}
+
+/// The last of them, each once.
+fn latest(order: &[TaskId]) -> BTreeSet<TaskId> {
+    let mut latest = BTreeSet::new();
+    for id in order.iter().rev() {
+        if latest.len() == LOOKED_AT {
+            break;
+        }
+        latest.insert(*id);
+    }
+    latest
 }
 
 /// Repeats every call without an answer; says how many had been carried out.
@@ -140,8 +154,8 @@ fn check_outcomes(said: &Said, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked
             ));
         }
     }
-    let reported: BTreeSet<TaskId> =
-        said.completes_unknown.iter().chain(&said.stale).map(|(task, _)| *task).collect();
+    // A report that was refused is no report.
+    let reported: BTreeSet<TaskId> = said.completes_unknown.iter().map(|(task, _)| *task).collect();
     let completed = tasks.values().filter(|task| task.state == TaskState::Completed);
     for task in completed {
         if !said.completed.contains_key(&task.id) && !reported.contains(&task.id) {
@@ -151,15 +165,46 @@ fn check_outcomes(said: &Said, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked
     Ok(())
 }
 
+/// A task is what its key was submitted with.
+fn check_request(view: &TaskView, payload: usize) -> Checked {
+    let TaskSummary { id, key, .. } = &view.summary;
+    check_payload(*id, &view.payload, payload)?;
+    let key = key.as_ref().map(ToString::to_string).unwrap_or_default();
+    if task(&key, payload).payload == view.payload {
+        return Ok(());
+    }
+    Err(format!("task {id} has the key {key} and the payload of another one"))
+}
+
+/// What was acknowledged under a lease is there once, in order, as it was written.
+fn check_output(said: &Said, id: TaskId, found: &[&str]) -> Checked {
+    for ((_, lease), lines) in said.logged.range((id, LeaseId(0))..=(id, LeaseId(u64::MAX))) {
+        let ending = format!(" under {lease}");
+        let there: Vec<&str> = found.iter().copied().filter(|line| line.ends_with(&ending)).collect();
+        let expected: Vec<String> = (0..*lines).map(|n| output_line(*lease, n)).collect();
+        if there != expected {
+            return Err(format!("{expected:?} of task {id} were acknowledged, {there:?} are there"));
+        }
+    }
+    Ok(())
+}
+
 /// A completed task has one attempt that completed it, under the lease that was told so, with its result.
 pub(crate) fn check_one_outcome(view: &TaskView, lease: LeaseId) -> Checked {
-    let ended = outcomes(view);
+    check_lease(view, lease)?;
     let result = view.result.as_ref().map(|result| result.as_str().to_owned());
-    if ended != [lease] || result != Some(lease.to_string()) {
+    if result != Some(lease.to_string()) {
         let id = view.summary.id;
-        return Err(format!(
-            "task {id} was completed under {lease}; it says {ended:?} with the result {result:?}"
-        ));
+        return Err(format!("task {id} was completed under {lease}; it has the result {result:?}"));
+    }
+    Ok(())
+}
+
+/// The same, whatever the result.
+fn check_lease(view: &TaskView, lease: LeaseId) -> Checked {
+    let ended = outcomes(view);
+    if ended != [lease] {
+        return Err(format!("task {} was completed under {lease}; it says {ended:?}", view.summary.id));
     }
     Ok(())
 }
@@ -172,7 +217,7 @@ pub(crate) fn outcomes(view: &TaskView) -> Vec<LeaseId> {
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::Timestamp;
+    use orchestrix_core::{Json, Timestamp};
 
     use super::*;
     use crate::real::load::name;
@@ -233,5 +278,22 @@ mod tests {
         assert_eq!(check_outcomes(&said(vec![unknown]), &open), Ok(()));
         assert!(check_outcomes(&said(vec![completed]), &open).is_err(), "it is lost");
         assert!(check_outcomes(&said(vec![]), &done).is_err(), "nobody reported it");
+        let stale = Word::Stale { task: TaskId(2), lease: LeaseId(3) };
+        assert!(check_outcomes(&said(vec![stale]), &done).is_err(), "its only report was refused");
+    }
+
+    #[test]
+    fn another_payload_and_other_output_are_found() {
+        let payload = task("k2", 5).payload;
+        assert_eq!(check_payload(TaskId(2), &payload, 5), Ok(()));
+        for other in [r#"["k2","xxxxy"]"#, r#"["k2","xxxx"]"#, r#"["k2"]"#, "1"] {
+            assert!(check_payload(TaskId(2), &Json::parse(other).unwrap(), 5).is_err(), "{other}");
+        }
+        let said = said(vec![Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 2 }]);
+        let check = |found: &[&str]| check_output(&said, TaskId(2), found);
+        assert_eq!(check(&["line 0 under 3", "line 0 under 4", "line 1 under 3"]), Ok(()));
+        assert!(check(&["line 0 under 3"]).is_err(), "one is lost");
+        assert!(check(&["line 0 under 3", "line 0 under 3"]).is_err(), "one took the place of another");
+        assert!(check(&["line 0 under 3", "line 1 under 3", "line 1 under 3"]).is_err(), "one is doubled");
     }
 }

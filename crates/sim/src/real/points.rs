@@ -3,15 +3,13 @@
 //! Each round takes the next point of the table. The call must be the one that the process died at; then the
 //! coordinator starts again and is held to the ledger.
 
-use std::sync::Arc;
-
 use rustix::process::Signal;
 
-use super::ledger::Ledger;
-use super::load::{Actor, Answered};
-use super::oracle::{Found, hold};
+use super::ground::Ground;
+use super::load::Answered;
+use super::oracle::Found;
 use super::process::Coordinator;
-use super::strace::{Injection, On};
+use super::strace::{Injection, On, Tracer, Writes};
 use super::{Checked, Round, Trial, Tried};
 
 /// Large, so that segments are full and snapshots due after some dozen tasks.
@@ -88,9 +86,12 @@ const POINTS: &[Point] = &[
 const BEFORE_WRITE: &str = "before a batch is written";
 const BEFORE_ANSWER: &str = "after the sync, before the answer";
 
+/// Rounds of one pass through the table.
+pub(super) const ENOUGH: u64 = POINTS.len() as u64;
+
 pub(super) fn run(trial: &Trial<'_>) -> Tried {
     let must: Vec<&'static str> = POINTS.iter().map(|point| point.name).collect();
-    trial.rounds(POINTS.len() as u64, &must, |round| {
+    trial.rounds(ENOUGH, &must, |round| {
         let number = usize::try_from(round.number - 1).unwrap_or(0);
         let point = &POINTS[number % POINTS.len()];
         let pass = number / POINTS.len();
@@ -101,55 +102,48 @@ pub(super) fn run(trial: &Trial<'_>) -> Tried {
 }
 
 fn one(trial: &Trial<'_>, round: &mut Round<'_>, point: &Point) -> Checked {
-    let mut coordinator = Coordinator::prepare(trial.binary, &["--snapshot-after", "64KiB"])?;
-    let ledger = Arc::new(Ledger::create(coordinator.file("ledger"))?);
-    let nth = round.rng.range(1, point.nth_max);
-    let injection = Injection { call: point.call, on: point.on, fault: "signal=SIGKILL", nth };
+    let coordinator = Coordinator::prepare(trial.binary, &["--snapshot-after", "64KiB"])?;
+    let mut ground = Ground::new(coordinator, PAYLOAD)?;
+    let injection = kill_at(point.call, point.on, round.rng.range(1, point.nth_max));
     match point.at {
-        At::FirstStart => injection.start(&mut coordinator)?,
-        At::Run => {
-            coordinator.launch()?;
-            coordinator.await_reserve()?;
-            let tracer = injection.attach(&coordinator)?;
-            let answered = round.runtime.block_on(use_it(&coordinator, &ledger, TASKS_MAX))?;
-            if answered == Answered::Yes {
-                return Err(format!("{TASKS_MAX} tasks passed without {} number {nth}", point.call));
-            }
-            drop_when_ended(&mut coordinator, tracer)?;
-        }
+        At::FirstStart => start_and_die(&mut ground, &injection)?,
+        At::Run => use_until_killed(&mut ground, &injection, round)?,
         At::Recovery => {
-            leave_something_unfinished(&mut coordinator, &ledger, round)?;
-            injection.start(&mut coordinator)?;
+            leave_something_unfinished(&mut ground, round)?;
+            start_and_die(&mut ground, &injection)?;
         }
-        At::Stop => stop_under_load(&mut coordinator, &ledger, &injection, round)?,
+        At::Stop => stop_under_load(&mut ground, &injection, round)?,
     }
-    if point.at == At::FirstStart || point.at == At::Recovery {
-        expect_killed(&mut coordinator)?;
-    }
-    let call = injection.fatal_call(&coordinator.file("strace"))?;
+    let call = injection.fatal_call(&ground.coordinator.file("strace"))?;
     round.tried.faults += 1;
-    coordinator.launch()?;
-    let client = coordinator.client()?;
-    let found = round.runtime.block_on(hold(&client, &ledger, PAYLOAD))?;
+    let found = ground.launch_and_hold(round)?;
     check_effect(point, &found).map_err(|why| format!("{why}; the process died at {call}"))?;
-    found.tell(round.tried);
-    round.tried.acknowledged += found.said.acknowledged;
-    let answered = round.runtime.block_on(use_it(&coordinator, &ledger, WORK_EVERY))?;
-    if answered == Answered::No {
+    if round.runtime.block_on(use_it(&ground, WORK_EVERY))? == Answered::No {
         return Err("it started again, but does not serve".to_owned());
     }
     Ok(())
 }
 
+fn kill_at(call: &str, on: On, nth: u64) -> Injection<'_> {
+    Injection { call, on, fault: "signal=SIGKILL", nth, writes: Writes::Untold }
+}
+
+fn start_and_die(ground: &mut Ground, injection: &Injection<'_>) -> Checked {
+    injection.start(&mut ground.coordinator)?;
+    expect_killed(&mut ground.coordinator)
+}
+
+fn use_until_killed(ground: &mut Ground, injection: &Injection<'_>, round: &Round<'_>) -> Checked {
+    let tracer = ground.launch_under(injection)?;
+    if round.runtime.block_on(use_it(ground, TASKS_MAX))? == Answered::Yes {
+        return Err(format!("{TASKS_MAX} tasks passed without {} number {}", injection.call, injection.nth));
+    }
+    drop_when_ended(&mut ground.coordinator, tracer)
+}
+
 /// One caller at a time: what a fault hits is then the call without an answer.
-async fn use_it(coordinator: &Coordinator, ledger: &Arc<Ledger>, tasks: u64) -> Checked<Answered> {
-    let pid = coordinator.pid()?.as_raw_nonzero();
-    let actor = Actor {
-        client: coordinator.client()?,
-        ledger: Arc::clone(ledger),
-        name: format!("p{pid}"),
-        payload: PAYLOAD,
-    };
+async fn use_it(ground: &Ground, tasks: u64) -> Checked<Answered> {
+    let actor = ground.actor(&format!("p{}", ground.coordinator.pid()?.as_raw_nonzero()))?;
     for count in 1..=tasks {
         let mut answered = actor.submit(count).await?;
         if answered == Answered::Yes && count.is_multiple_of(WORK_EVERY) {
@@ -171,54 +165,34 @@ fn expect_killed(coordinator: &mut Coordinator) -> Checked {
 }
 
 /// The tracer writes down the end before it leaves.
-fn drop_when_ended(coordinator: &mut Coordinator, tracer: super::strace::Tracer) -> Checked {
+fn drop_when_ended(coordinator: &mut Coordinator, tracer: Tracer) -> Checked {
     expect_killed(coordinator)?;
     drop(tracer);
     Ok(())
 }
 
 /// Tasks, a kill while a spare is prepared, and so a file that the recovery has to remove.
-fn leave_something_unfinished(
-    coordinator: &mut Coordinator,
-    ledger: &Arc<Ledger>,
-    round: &Round<'_>,
-) -> Checked {
-    let (call, on) = ("renameat", On::SpareUnfinished);
-    let first = Injection { call, on, fault: "signal=SIGKILL", nth: 1 };
-    coordinator.launch()?;
-    coordinator.await_reserve()?;
-    let tracer = first.attach(coordinator)?;
-    if round.runtime.block_on(use_it(coordinator, ledger, TASKS_MAX))? == Answered::Yes {
-        return Err(format!("{TASKS_MAX} tasks passed and no spare was prepared"));
-    }
-    drop_when_ended(coordinator, tracer)?;
-    first.fatal_call(&coordinator.file("strace"))?;
+fn leave_something_unfinished(ground: &mut Ground, round: &Round<'_>) -> Checked {
+    let first = kill_at("renameat", On::SpareUnfinished, 1);
+    use_until_killed(ground, &first, round)?;
+    first.fatal_call(&ground.coordinator.file("strace"))?;
     Ok(())
 }
 
 /// The process is frozen while the signal and the fault are put in place: whatever it does then, it does after
 /// the signal.
-fn stop_under_load(
-    coordinator: &mut Coordinator,
-    ledger: &Arc<Ledger>,
-    injection: &Injection<'_>,
-    round: &mut Round<'_>,
-) -> Checked {
-    coordinator.launch()?;
-    let client = coordinator.client()?;
-    let actor = |n: u64| Actor {
-        client: client.clone(),
-        ledger: Arc::clone(ledger),
-        name: format!("s{n}"),
-        payload: PAYLOAD,
-    };
-    let load: Vec<_> = (0..3).map(|n| round.runtime.spawn(actor(n).submit_until_gone())).collect();
+fn stop_under_load(ground: &mut Ground, injection: &Injection<'_>, round: &mut Round<'_>) -> Checked {
+    ground.coordinator.launch()?;
+    let mut load = Vec::new();
+    for n in 0..3 {
+        load.push(round.runtime.spawn(ground.actor(&format!("s{n}"))?.submit_until_gone()));
+    }
     std::thread::sleep(std::time::Duration::from_millis(round.rng.range(5, 50)));
-    coordinator.signal(Signal::STOP)?;
-    coordinator.signal(Signal::TERM)?;
-    let tracer = injection.attach(coordinator)?;
-    coordinator.signal(Signal::CONT)?;
-    drop_when_ended(coordinator, tracer)?;
+    ground.coordinator.signal(Signal::STOP)?;
+    ground.coordinator.signal(Signal::TERM)?;
+    let tracer = injection.attach(&ground.coordinator)?;
+    ground.coordinator.signal(Signal::CONT)?;
+    drop_when_ended(&mut ground.coordinator, tracer)?;
     for part in load {
         round.runtime.block_on(part).map_err(|error| format!("the load stopped: {error}"))??;
     }

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use orchestrix_client::{Client, new_task};
+use orchestrix_core::wire::Submit;
 use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::load::{completion, lease_call, task};
+use super::ground::Ground;
+use super::ledger::Word;
+use super::load::{Actor, Answered, check_payload, completion, lease_call, name, task};
 use super::process::{Coordinator, PATIENCE, eventually};
 use super::{Checked, Round, Trial, Tried, failed};
 
@@ -35,13 +37,14 @@ const CONNECTIONS: u64 = 1_700;
 const STUCK_READERS: u64 = 20;
 /// More than the buffers of a socket hold.
 const EVENTS_MAX: u64 = 60_000;
-const EVENTS_PER_CALL: usize = 1_000;
+const EVENTS_PER_CALL: u64 = 1_000;
+const PAYLOAD: usize = 20;
 /// Tasks of each ordinary caller in a round; each is submitted, leased and completed.
 const TASKS: u64 = 200;
 const CALLERS: u64 = 4;
 /// An ordinary call takes no longer, whatever others do.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
-/// What may stay after a round: some ten thousand tasks, the ring of events, and what the allocator keeps for later.
+/// What may stay after a round: some sixty thousand tasks with their keys, the ring of events, and what the allocator keeps for later.
 const MEMORY_BYTES_MAX: u64 = 96 << 20;
 const DESCRIPTORS_MAX: u64 = 10;
 
@@ -56,10 +59,16 @@ const MUST: &[&str] = &[
     "ordinary calls served",
 ];
 
+pub(super) const ENOUGH: u64 = 1;
+
 pub(super) fn run(trial: &Trial<'_>) -> Tried {
-    trial.rounds(1, MUST, |round| {
-        let (coordinator, before) = begin(trial, round)?;
-        one(&coordinator, before, round)
+    trial.rounds(ENOUGH, MUST, |round| {
+        let (mut ground, before) = begin(trial, round)?;
+        one(&ground, before, round)?;
+        ground.hold(round)?;
+        ground.coordinator.kill()?;
+        ground.launch_and_hold(round)?;
+        Ok(())
     })
 }
 
@@ -77,15 +86,16 @@ impl Usage {
 }
 
 /// A coordinator that has been used once, so that what is made at the first use is there.
-fn begin(trial: &Trial<'_>, round: &Round<'_>) -> Checked<(Coordinator, Usage)> {
-    let mut coordinator = Coordinator::prepare(trial.binary, OPTIONS)?;
-    coordinator.launch()?;
-    round.runtime.block_on(call(coordinator.client()?, "warm".to_owned()))?;
-    let usage = Usage::of(&coordinator)?;
-    Ok((coordinator, usage))
+fn begin(trial: &Trial<'_>, round: &Round<'_>) -> Checked<(Ground, Usage)> {
+    let mut ground = Ground::new(Coordinator::prepare(trial.binary, OPTIONS)?, PAYLOAD)?;
+    ground.coordinator.launch()?;
+    round.runtime.block_on(call(ground.actor("warm")?))?;
+    let usage = Usage::of(&ground.coordinator)?;
+    Ok((ground, usage))
 }
 
-fn one(coordinator: &Coordinator, before: Usage, round: &mut Round<'_>) -> Checked {
+fn one(ground: &Ground, before: Usage, round: &mut Round<'_>) -> Checked {
+    let coordinator = &ground.coordinator;
     let port = coordinator.port();
     let each = CONNECTIONS / 5;
     let seeds: Vec<u64> = (0..CONNECTIONS).map(|_| round.rng.next()).collect();
@@ -99,16 +109,15 @@ fn one(coordinator: &Coordinator, before: Usage, round: &mut Round<'_>) -> Check
     let cut_off = Arc::new(AtomicU64::new(0));
     let stuck: Vec<_> =
         (0..STUCK_READERS).map(|_| runtime.spawn(read_nothing(port, Arc::clone(&cut_off)))).collect();
-    let flood = runtime.spawn(flood(coordinator.client()?, cut_off));
+    let flood = runtime.spawn(flood(ground.actor("flood")?, cut_off));
     let callers: Vec<_> = (0..CALLERS)
-        .map(|n| Ok(runtime.spawn(call(coordinator.client()?, format!("c{n}-{}", round.number)))))
+        .map(|n| Ok(runtime.spawn(call(ground.actor(&format!("c{n}-{}", round.number))?))))
         .collect::<Checked<_>>()?;
     let bombs = runtime.spawn(throw_bombs(port));
     round.tried.see("JSON bombs refused", join(runtime, bombs)?);
     for caller in callers {
         let served = join(runtime, caller)?;
         round.tried.see("ordinary calls served", served);
-        round.tried.acknowledged += served;
     }
     for (n, part) in bad.into_iter().enumerate() {
         join(runtime, part)?;
@@ -142,16 +151,22 @@ fn join<T>(runtime: &tokio::runtime::Runtime, part: tokio::task::JoinHandle<Chec
 }
 
 /// Somebody who uses the coordinator as one should. Every call is answered in time.
-async fn call(client: Client, name: String) -> Checked<u64> {
+async fn call(actor: Actor) -> Checked<u64> {
+    let Actor { client, ledger, name, .. } = &actor;
     let mut served = 0;
     for count in 0..TASKS {
         let began = Instant::now();
-        client.submit(&task(&format!("{name}-{count}"), 500)).await.map_err(failed("submit"))?;
-        let leases = client.lease(&lease_call(&name, 60_000)).await.map_err(failed("lease"))?.leases;
+        if actor.submit(count).await? == Answered::No {
+            return Err("an ordinary caller was not answered".to_owned());
+        }
+        let leases = client.lease(&lease_call(name, 60_000)).await.map_err(failed("lease"))?.leases;
         served += 2;
         for leased in leases {
-            let completed = client.complete(leased.task_id, &completion(leased.lease_id)).await;
-            completed.map_err(failed("complete"))?;
+            let (task, lease) = (leased.task_id, leased.lease_id);
+            ledger.say(&Word::Granted { lease });
+            check_payload(task, &leased.payload, PAYLOAD)?;
+            client.complete(task, &completion(lease)).await.map_err(failed("complete"))?;
+            ledger.say(&Word::Completed { task, lease });
             served += 1;
         }
         if began.elapsed() > SERVED_WITHIN {
@@ -162,7 +177,7 @@ async fn call(client: Client, name: String) -> Checked<u64> {
 }
 
 /// Makes events, by the thousand, until those who read none of them are cut off.
-async fn flood(client: Client, cut_off: Arc<AtomicU64>) -> Checked<u64> {
+async fn flood(actor: Actor, cut_off: Arc<AtomicU64>) -> Checked<u64> {
     let (began, mut events) = (Instant::now(), 0);
     while cut_off.load(Relaxed) < STUCK_READERS {
         if began.elapsed() > PATIENCE {
@@ -172,9 +187,15 @@ async fn flood(client: Client, cut_off: Arc<AtomicU64>) -> Checked<u64> {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         }
-        let task = new_task("flood", &"x".repeat(20)).map_err(failed("make a task"))?;
-        client.submit_batch(vec![task; EVENTS_PER_CALL]).await.map_err(failed("submit a batch"))?;
-        events += EVENTS_PER_CALL as u64;
+        let keys: Vec<String> =
+            (0..EVENTS_PER_CALL).map(|n| format!("{}-{}", actor.name, events + n)).collect();
+        let flood = |key: &String| Submit { queue: name("flood"), ..task(key, PAYLOAD) };
+        let submitted = actor.client.submit_batch(keys.iter().map(flood).collect()).await;
+        for (key, task) in keys.into_iter().zip(submitted.map_err(failed("submit a batch"))?) {
+            let task = task.map_err(failed("submit a task of a batch"))?.id;
+            actor.ledger.say(&Word::Submitted { key, task });
+        }
+        events += EVENTS_PER_CALL;
     }
     Ok(events)
 }

@@ -14,6 +14,9 @@ const POSITIONS: u64 = 600;
 /// Numbers of prepared segments and files of logs.
 const NUMBERS: u64 = 40;
 
+/// How `strace` marks a call that it let fail.
+const INJECTED: &str = "(INJECTED)";
+
 /// What the n-th call of a thread meets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Injection<'a> {
@@ -22,6 +25,14 @@ pub(crate) struct Injection<'a> {
     /// As `strace` says it: `signal=SIGKILL`, `error=EIO`.
     pub(crate) fault: &'a str,
     pub(crate) nth: u64,
+    /// Whether writes to the same files are written down, too.
+    pub(crate) writes: Writes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writes {
+    Untold,
+    Told,
 }
 
 /// The files that a call must be about.
@@ -68,7 +79,11 @@ impl Injection<'_> {
     fn command(&self, coordinator: &Coordinator) -> Command {
         let mut strace = Command::new("strace");
         strace.args(["-f", "-y", "-qq", "-s", "16", "-o"]).arg(coordinator.file("strace"));
-        strace.args(["-e", &format!("trace={}", self.call)]);
+        let told = match self.writes {
+            Writes::Untold => "",
+            Writes::Told => ",pwrite64",
+        };
+        strace.args(["-e", &format!("trace={}{told}", self.call)]);
         strace.args(["-e", &format!("inject={}:{}:when={}", self.call, self.fault, self.nth)]);
         for name in self.on.names() {
             // Some calls name the file under its folder, others have it open.
@@ -128,11 +143,25 @@ impl Injection<'_> {
         })
     }
 
-    /// How many times the fault was put into a call.
+    /// How many times the fault was put into a call. `strace` writes a line before it lets the process go on: what
+    /// the process does after the fault, it does after the line.
     pub(crate) fn injected(log: &Path) -> u64 {
         let text = std::fs::read_to_string(log).unwrap_or_default();
-        text.matches("(INJECTED)").count() as u64
+        text.matches(INJECTED).count() as u64
     }
+
+    /// The bytes of the last write before the first fault, or of the write that failed. It needs [`Writes::Told`].
+    pub(crate) fn bytes_of_failed_write(log: &Path) -> Option<u64> {
+        last_write(&std::fs::read_to_string(log).unwrap_or_default())
+    }
+}
+
+fn last_write(log: &str) -> Option<u64> {
+    let failed = log.lines().position(|line| line.contains(INJECTED))?;
+    let writes = log.lines().take(failed + 1).filter(|line| line.contains(" pwrite64("));
+    // Behind the bytes, which are cut short, stand their number and where they go.
+    let (_, numbers) = writes.last()?.rsplit_once('"')?;
+    numbers.split(", ").nth(1)?.parse().ok()
 }
 
 impl Drop for Tracer {
@@ -161,10 +190,35 @@ mod tests {
 
     #[test]
     fn the_call_that_a_process_died_at_is_the_nth_of_its_thread_and_has_no_result() {
-        let injection = |call, nth| Injection { call, on: On::Folder, fault: "signal=SIGKILL", nth };
+        let injection = |call, nth| Injection {
+            call,
+            on: On::Folder,
+            fault: "signal=SIGKILL",
+            nth,
+            writes: Writes::Untold,
+        };
         let found = injection("fsync", 2).find_fatal_call(LOG);
         assert_eq!(found.as_deref(), Some("7  fsync(11</data> <unfinished ...>"));
         assert_eq!(injection("fsync", 1).find_fatal_call(LOG), None, "the first of each came back");
         assert_eq!(injection("renameat", 1).find_fatal_call(LOG), None);
+    }
+    #[test]
+    fn the_write_that_a_failed_sync_was_for_is_the_last_before_it() {
+        let log = "\
+7  pwrite64(9</1.journal>, \"\\0\\\"a, 5, 6\"..., 32850, 4096) = 32850
+7  fdatasync(9</1.journal>) = 0
+8  pwrite64(9</1.journal>, \"mark\"..., 40, 36946 <unfinished ...>
+8  <... pwrite64 resumed>)  = 40
+";
+        let failed =
+            |more: &str| last_write(&format!("{log}{more}7  pwrite64(9</1.journal>, \"\"..., 99, 0) = 99\n"));
+        assert_eq!(failed(""), None, "nothing failed");
+        assert_eq!(
+            failed("8  fdatasync(9</1.journal>) = -1 EIO (Input/output error) (INJECTED)\n"),
+            Some(40)
+        );
+        let write =
+            "7  pwrite64(9</1.journal>, \"b\"..., 32851, 4096) = -1 EIO (Input/output error) (INJECTED)\n";
+        assert_eq!(failed(write), Some(32_851));
     }
 }

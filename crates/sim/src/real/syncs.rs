@@ -2,14 +2,16 @@
 //!
 //! In the journal that is the end of the process: nobody knows what the disk holds. Beside it, the coordinator
 //! goes on without what failed. Either way nothing that was acknowledged is lost.
+//!
+//! The cache of the machine keeps what was not synced, so a start would not show that an acknowledgement came in
+//! spite of the fault. The tracer does: it says what failed before the process could answer.
 
-use std::sync::Arc;
+use std::path::Path;
 
-use super::ledger::Ledger;
+use super::ground::Ground;
 use super::load::{Actor, Answered};
-use super::oracle::hold;
 use super::process::{Coordinator, eventually};
-use super::strace::{Injection, On};
+use super::strace::{Injection, On, Writes};
 use super::{Checked, Round, Trial, Tried};
 
 const PAYLOAD: usize = 32 << 10;
@@ -20,7 +22,7 @@ const TASKS_MAX: u64 = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Ends,
-    /// Perhaps without new tasks for a moment, until a second try has gone well.
+    /// Without refusing anything; what failed is tried again.
     GoesOn,
 }
 
@@ -78,10 +80,13 @@ const FAULTS: &[Fault] = &[
     },
 ];
 
+/// Rounds of one pass through the table.
+pub(super) const ENOUGH: u64 = FAULTS.len() as u64;
+
 pub(super) fn run(trial: &Trial<'_>) -> Tried {
     let mut must: Vec<&'static str> = FAULTS.iter().map(|fault| fault.name).collect();
     must.push("unknown outcomes resolved");
-    trial.rounds(FAULTS.len() as u64, &must, |round| {
+    trial.rounds(ENOUGH, &must, |round| {
         let number = usize::try_from(round.number - 1).unwrap_or(0);
         let fault = &FAULTS[number % FAULTS.len()];
         one(trial, round, fault).map_err(|why| format!("{}: {why}", fault.name))?;
@@ -91,53 +96,66 @@ pub(super) fn run(trial: &Trial<'_>) -> Tried {
 }
 
 fn one(trial: &Trial<'_>, round: &mut Round<'_>, fault: &Fault) -> Checked {
-    let mut coordinator = Coordinator::prepare(trial.binary, &["--snapshot-after", "64KiB"])?;
-    let ledger = Arc::new(Ledger::create(coordinator.file("ledger"))?);
-    coordinator.launch()?;
-    coordinator.await_reserve()?;
+    let coordinator = Coordinator::prepare(trial.binary, &["--snapshot-after", "64KiB"])?;
+    let mut ground = Ground::new(coordinator, PAYLOAD)?;
     let nth = round.rng.range(1, fault.nth_max);
-    let injection = Injection { call: fault.call, on: fault.on, fault: "error=EIO", nth };
-    let tracer = injection.attach(&coordinator)?;
-    let actor = Actor {
-        client: coordinator.client()?,
-        ledger: Arc::clone(&ledger),
-        name: "a".to_owned(),
-        payload: PAYLOAD,
-    };
-    let log = coordinator.file("strace");
-    let answered = round.runtime.block_on(async {
-        for count in 1..=TASKS_MAX {
-            if actor.submit(count).await? == Answered::No {
-                return Ok(Answered::No);
-            }
-            if fault.then == Then::GoesOn && Injection::injected(&log) > 0 {
-                break;
-            }
-        }
-        Checked::Ok(Answered::Yes)
-    })?;
+    let (call, on) = (fault.call, fault.on);
+    let injection = Injection { call, on, fault: "error=EIO", nth, writes: Writes::Told };
+    let tracer = ground.launch_under(&injection)?;
+    let log = ground.coordinator.file("strace");
+    let actor = ground.actor("a")?;
+    let answered = round.runtime.block_on(submit_until_fault(&actor, fault, &log))?;
     match fault.then {
-        Then::Ends => expect_end(&mut coordinator, answered)?,
+        Then::Ends => expect_end(&mut ground.coordinator, answered)?,
         Then::GoesOn if answered == Answered::No => return Err("it does not go on".to_owned()),
         Then::GoesOn => {}
     }
     drop(tracer);
     let injected = Injection::injected(&log);
     if injected == 0 {
-        return Err(format!("{TASKS_MAX} tasks passed without {} number {nth}", fault.call));
+        return Err(format!("{TASKS_MAX} tasks passed without {call} number {nth}"));
     }
     round.tried.faults += injected;
     if fault.then == Then::GoesOn {
         // What failed is done again later, and all was held in between.
-        round.runtime.block_on(hold(&coordinator.client()?, &ledger, PAYLOAD))?;
-        expect_a_snapshot(&coordinator, &actor, round)?;
-        coordinator.kill()?;
+        ground.hold(round)?;
+        expect_a_snapshot(&ground.coordinator, &actor, round)?;
+        ground.coordinator.kill()?;
     }
-    coordinator.launch()?;
-    let found = round.runtime.block_on(hold(&coordinator.client()?, &ledger, PAYLOAD))?;
-    found.tell(round.tried);
-    round.tried.acknowledged += found.said.acknowledged;
+    ground.launch_and_hold(round)?;
     Ok(())
+}
+
+/// One submit at a time, so that it is known which of them a fault hit.
+async fn submit_until_fault(actor: &Actor, fault: &Fault, log: &Path) -> Checked<Answered> {
+    for count in 1..=TASKS_MAX {
+        let before = Injection::injected(log);
+        if actor.submit(count).await? == Answered::No {
+            return Ok(Answered::No);
+        }
+        if Injection::injected(log) == 0 {
+            continue;
+        }
+        match fault.then {
+            Then::GoesOn => break,
+            Then::Ends if before > 0 => return Err(format!("task {count} was acknowledged after the fault")),
+            Then::Ends if fault.hit_a_task(log) => {
+                return Err(format!("task {count} was acknowledged in spite of the fault"));
+            }
+            // The coordinator was at rest again, and the answer under way.
+            Then::Ends => {}
+        }
+    }
+    Ok(Answered::Yes)
+}
+
+impl Fault {
+    /// Whether what failed was part of writing a task. A segment begins with a task; beside tasks only marks are
+    /// written, which are short and come when everything was answered.
+    fn hit_a_task(&self, log: &Path) -> bool {
+        let written = Injection::bytes_of_failed_write(log);
+        self.on == On::Spare || written.is_some_and(|bytes| bytes > PAYLOAD as u64)
+    }
 }
 
 fn expect_end(coordinator: &mut Coordinator, answered: Answered) -> Checked {
