@@ -24,7 +24,10 @@ async fn a_task_goes_from_submit_to_completed() {
         .await;
     assert_eq!(beat, json!({ "lease_ms": 60_000, "cancel_requested": false }));
     let worker = server.done("/v1/workers/w/heartbeat", &json!({ "leases": [lease, 999] })).await;
-    assert_eq!(worker, json!({ "extended": [lease], "lost": [999], "cancel": [], "lease_ms": 60_000 }));
+    assert_eq!(
+        worker,
+        json!({ "extended": [lease], "lost": [999], "cancel": [], "lease_ms": 60_000, "lease_ms_each": [60_000] })
+    );
     let path = format!("/v1/tasks/{id}/complete");
     let done = server.post(&path, &json!({ "lease_id": lease, "result": { "sent": true } })).await;
     assert_eq!((done.status, done.json()), (200, json!({ "id": id, "state": "COMPLETED" })));
