@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "it prints its findings")]
 #![expect(clippy::print_stderr, reason = "it says how far it is")]
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use orchestrix_sim::{
-    Campaign, DamageCampaign, Length, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, damage, fuzz,
-    prove, run_plan, run_seed, shrink, table,
+    Campaign, DamageCampaign, Length, Outcome, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, damage,
+    fuzz, prove, run_plan, run_seed, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -57,8 +58,9 @@ struct Args {
     /// With --only and a campaign against the binary: at most so many rounds, however long they take
     #[arg(long, requires = "only")]
     rounds: Option<u64>,
-    /// Plant every bug in turn and say in how many worlds it is found; needs the feature `planted`
-    #[arg(long)]
+    /// Plant every bug in turn and say in how many worlds it is found, after so many seconds without one; needs the
+    /// feature `planted`
+    #[arg(long, conflicts_with = "plant")]
     bugs: bool,
     /// Plant this bug first
     #[arg(long, value_name = "NAME")]
@@ -232,28 +234,61 @@ fn run_one(seed: u64, args: &Args) -> ExitCode {
     if ended.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Plants every bug in turn. All must be found.
+/// Runs worlds without a bug, in which nothing may be found, and then with every bug in turn. Each must be found by an
+/// invariant that it breaks: what else goes wrong in its worlds does not count.
 fn plant_all(args: &Args) -> ExitCode {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let time = Duration::from_secs(args.seconds);
-    // A planted bug may panic anywhere; that it did is what counts.
+    let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
+    // A planted bug may panic anywhere; that it did is told with the others.
     std::panic::set_hook(Box::new(|_| {}));
+    let sound = prove(campaign, |_| {});
+    if let Some((seed, violation)) = sound.failed.first() {
+        println!("without a bug, seed {seed} has a violation: {violation}");
+        return ExitCode::FAILURE;
+    }
+    println!("{} worlds without a bug, and nothing found", sound.worlds);
     let mut unfound = 0;
-    println!("{:<24} {:>7} {:>7}  {:<40} found by", "bug", "worlds", "first", "what it does");
-    for (bug, what) in orchestrix_core::bugs_of_worlds() {
-        if !orchestrix_core::plant(bug) {
+    println!("{:<24} {:>7} {:>7}  {:<40} found by (and beside it)", "bug", "worlds", "first", "what it does");
+    for (bug, by) in orchestrix_core::bugs_of_worlds() {
+        if !orchestrix_core::plant(bug.name) {
             println!("nothing can be planted in this build: the feature `planted` is needed");
             return ExitCode::FAILURE;
         }
-        let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
         let outcome = prove(campaign, |_| {});
-        let mut found: Vec<&str> = outcome.failed.iter().map(|(_, violation)| violation.invariant).collect();
-        found.sort_unstable();
-        found.dedup();
-        let first = outcome.failed.iter().map(|(seed, _)| seed - args.first + 1).min();
-        let first = first.map_or("never".to_owned(), |first| first.to_string());
-        unfound += u32::from(outcome.failed.is_empty());
-        println!("{bug:<24} {:>7} {first:>7}  {what:<40} {}", outcome.worlds, found.join(" "));
+        let found = Found::of(&outcome, by);
+        unfound += u32::from(found.first.is_none());
+        let first = found.first.map_or("never".to_owned(), |seed| (seed - args.first + 1).to_string());
+        println!("{:<24} {:>7} {first:>7}  {:<40} {found}", bug.name, outcome.worlds, bug.what);
     }
     if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What worlds with a planted bug showed.
+struct Found {
+    /// The first seed in which an invariant failed that the bug breaks.
+    first: Option<u64>,
+    /// These, and what else failed.
+    by: BTreeSet<&'static str>,
+    beside: BTreeSet<&'static str>,
+}
+
+impl Found {
+    fn of(outcome: &Outcome, by: &[&str]) -> Self {
+        let failed = || outcome.failed.iter().map(|(seed, violation)| (*seed, violation.invariant));
+        let expected = |invariant: &&str| by.contains(invariant);
+        Self {
+            first: failed().filter(|(_, invariant)| expected(invariant)).map(|(seed, _)| seed).min(),
+            by: failed().map(|(_, invariant)| invariant).filter(expected).collect(),
+            beside: failed().map(|(_, invariant)| invariant).filter(|found| !expected(found)).collect(),
+        }
+    }
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = |set: &BTreeSet<&'static str>| set.iter().copied().collect::<Vec<_>>().join(" ");
+        write!(f, "{}", words(&self.by))?;
+        if self.beside.is_empty() { Ok(()) } else { write!(f, " ({})", words(&self.beside)) }
+    }
 }
