@@ -32,7 +32,7 @@ prove: ## Run worlds and real processes full of faults for SECONDS, beginning wi
 	@SEED=$(or $(SEED),1) ./scripts/prove --seconds $(or $(SECONDS),60)
 
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
-	@./scripts/bugs $(or $(SECONDS),20) $(or $(SEED),1)
+	@./scripts/bugs $(or $(SECONDS),30) $(or $(SEED),1)
 
 fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET
 	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET=$(TARGET) ./scripts/fuzz

@@ -143,3 +143,10 @@ impl Stepped {
         self.runner.desk.state()
     }
 }
+
+impl Drop for Stepped {
+    /// Whoever simulates a kill has no process that takes its threads with it.
+    fn drop(&mut self) {
+        writer::lock(&self.writer).logs.close();
+    }
+}

@@ -23,3 +23,14 @@ fn the_same_seed_is_the_same_world() {
     }
     assert_ne!(run_seed(3).trace, run_seed(4).trace);
 }
+
+#[test]
+fn a_world_that_is_over_leaves_no_thread_behind() {
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    for seed in 1..40 {
+        assert_eq!(orchestrix_sim::run_seed(seed).violations, []);
+    }
+    // Other tests of this program run beside it, with a few threads of their own.
+    assert!(threads() < before + 8, "{} threads, and {before} before", threads());
+}
