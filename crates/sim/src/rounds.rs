@@ -62,7 +62,7 @@ impl World {
         let (writing, idle) = (server.stepped.is_writing(), server.stepped.idle_for());
         let idle_us = u64::try_from(idle.as_micros()).unwrap_or(SECOND).max(50);
         if writing {
-            let slow = self.rng.chance(self.plan.slow_disk);
+            let slow = self.rng.chance(self.plan.slow_disk) && self.faulty;
             let takes = if slow { self.rng.range(5 * MS, SECOND) } else { self.rng.range(50, 2_000) };
             self.push(self.now + takes, Happening::Written);
         }

@@ -273,13 +273,14 @@ impl World {
             }
             Happening::FaultsEnd => {
                 self.faulty = false;
-                self.history.healed = Some(self.mirror.durable());
                 self.see_faults();
                 self.disk.set_faults(Faults::default());
                 self.frozen_until = 0;
                 if self.server.is_none() {
                     self.start()?;
                 }
+                // A start has read what the process before it has written.
+                self.history.healed = Some(self.mirror.durable());
                 for actor in 0..self.actors.len() {
                     self.wake_after(actor, 1);
                 }

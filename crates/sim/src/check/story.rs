@@ -297,6 +297,24 @@ impl Thing for TaskThing {
         }
     }
 
+    fn is_spent(&self, act: &Act) -> bool {
+        match act {
+            // A lease is granted once and ends once, and what was seen changes nothing.
+            Act::Found
+            | Act::Leased(_)
+            | Act::Extended(..)
+            | Act::Stale(_)
+            | Act::Completed(_)
+            | Act::Failed(..)
+            | Act::Released(_)
+            | Act::Was(..)
+            | Act::Away
+            | Act::Finished
+            | Act::NotFailed => true,
+            Act::Made | Act::Cancelled { .. } | Act::MaybeCancelled | Act::Retried => false,
+        }
+    }
+
     /// Time ends leases, tasks and what is kept of them; and some things happen that nobody is told.
     fn alone(&self, task: &Task) -> Vec<Task> {
         let next = match task.is {
