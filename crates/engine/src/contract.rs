@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Position, TaskId, Term};
 
@@ -81,8 +82,26 @@ pub enum Space {
 pub trait Journal: Send {
     fn id(&self) -> JournalId;
 
-    /// The last durable batch.
+    /// The last durable batch, as far as this handle has heard.
     fn end(&self) -> Link;
+
+    /// Asks where the journal ends now; somebody else may have written.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from answering.
+    fn refresh(&mut self) -> Result<Link, Error> {
+        Ok(self.end())
+    }
+
+    /// Returns when there may be something after `after`, and at the latest when the time is over.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from answering.
+    fn wait(&self, after: Position, at_most: Duration) -> Result<(), Error> {
+        let _ = after;
+        std::thread::sleep(at_most.min(Duration::from_millis(10)));
+        Ok(())
+    }
 
     /// Appends durably, if and only if `batch.previous` is the end.
     ///
@@ -246,6 +265,9 @@ pub enum Cause {
     /// There is no room.
     #[error("no space left in {}", path.display())]
     Full { path: PathBuf },
+    /// An engine elsewhere did not answer, or said no. Names the place, never a secret.
+    #[error("{place}: {what}")]
+    Remote { place: String, what: String },
     /// An earlier failure ended the use of this handle.
     #[error("stopped after an earlier failure")]
     Stopped,

@@ -1,7 +1,9 @@
 //! What truth stands on: contracts with only primitives, and the engines that keep them.
 //!
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
+//! - [`Register`]: cells that change only when nobody else changed them meanwhile.
 //! - [`Logs`]: the output of running tasks.
+//! - [`Shared`]: all of them, on an engine that several nodes use at once.
 //! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
@@ -9,13 +11,20 @@
 //! **Invariant:** an engine knows bytes and positions, never what an event means.
 
 mod chain;
+mod clock;
 mod contract;
 pub mod disk;
 mod fault;
 pub mod file;
 mod limit;
 pub mod memory;
+pub mod parcel;
+mod register;
+mod shared;
 pub mod suite;
 
 pub use chain::*;
+pub use clock::*;
 pub use contract::*;
+pub use register::*;
+pub use shared::*;

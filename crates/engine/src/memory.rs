@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 
@@ -10,8 +11,9 @@ use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
 use crate::{
-    Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, LogChunk, Logged, Logs, Read,
-    SNAPSHOT_CHUNK_MAX, SnapshotReader, SnapshotWriter, Snapshots, Space,
+    Appended, BATCH_BYTES_MAX, Batch, Cell, Claim, Error, Journal, JournalId, Link, LogChunk, Logged, Logs,
+    Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots, Space,
+    Version,
 };
 
 /// A journal in memory. Clones are handles of the same journal, as of one engine that many nodes use.
@@ -241,5 +243,89 @@ impl Logs for MemoryLogs {
             all.remove(task);
         }
         Ok(())
+    }
+}
+
+/// All of it, for nodes in one process. Clones are the same place.
+#[derive(Clone, Debug)]
+pub struct MemoryPlace {
+    journal: MemoryJournal,
+    register: MemoryRegister,
+    logs: Arc<MemoryLogs>,
+}
+
+impl MemoryPlace {
+    #[must_use]
+    pub fn new(id: JournalId) -> Self {
+        Self { journal: MemoryJournal::new(id), register: MemoryRegister::default(), logs: Arc::default() }
+    }
+}
+
+impl Shared for MemoryPlace {
+    fn journal(&self) -> Result<Box<dyn Journal>, Error> {
+        Ok(Box::new(self.journal.clone()))
+    }
+
+    fn register(&self) -> Arc<dyn Register> {
+        Arc::new(self.register.clone())
+    }
+
+    fn logs(&self) -> Arc<dyn Logs> {
+        Arc::<MemoryLogs>::clone(&self.logs)
+    }
+
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        vec!["nothing in memory survives the process".to_owned()]
+    }
+}
+
+/// A register in memory. Clones are handles of the same one.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryRegister {
+    cells: Arc<Mutex<Cells>>,
+}
+
+#[derive(Debug, Default)]
+struct Cells {
+    by_key: BTreeMap<String, Cell>,
+    writings: u64,
+}
+
+impl MemoryRegister {
+    fn lock(&self) -> MutexGuard<'_, Cells> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Register for MemoryRegister {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        Ok(self.lock().by_key.get(key).cloned())
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        let mut cells = self.lock();
+        let there = cells.by_key.get(key);
+        if there.map(|cell| &cell.version) != seen {
+            return Ok(Set::Conflict(there.cloned()));
+        }
+        cells.writings += 1;
+        let version = Version(cells.writings.to_string());
+        cells.by_key.insert(key.to_owned(), Cell { version: version.clone(), claim: claim.clone() });
+        Ok(Set::Done(version))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        let cells = self.lock();
+        let from = cells.by_key.range(prefix.to_owned()..);
+        let found = from.take_while(|(key, _)| key.starts_with(prefix));
+        Ok(found.map(|(key, cell)| (key.clone(), cell.clone())).collect())
+    }
+
+    fn look_every(&self) -> Duration {
+        Duration::from_millis(10)
     }
 }

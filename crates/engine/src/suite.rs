@@ -1,15 +1,20 @@
 //! What every engine must do. Each function is one sentence of the contracts in this crate; an engine's
-//! tests call [`journal`], [`snapshots`] and [`logs`] with a way to make a new, empty one.
+//! tests call [`journal`], [`snapshots`], [`logs`] and [`register`] with a way to make a new, empty one, and those
+//! of an engine that several nodes use call [`shared`], too.
 //!
 //! A broken sentence is a panic that says which.
 
 mod logs;
+mod register;
+mod shared;
 
 use orchestrix_core::{Position, Term};
 
 use crate::{Appended, Batch, Journal, JournalId, Link, Read, SNAPSHOT_CHUNK_MAX, Snapshots};
 
 pub use logs::*;
+pub use register::*;
+pub use shared::*;
 
 /// Makes a new, empty journal.
 pub type MakeJournal<'a> = &'a mut dyn FnMut() -> Box<dyn Journal>;

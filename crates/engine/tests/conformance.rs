@@ -5,8 +5,8 @@ use std::sync::Arc;
 use orchestrix_engine::disk::RealDisk;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::{FileJournal, FileLogs, Options, Prepare};
-use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
-use orchestrix_engine::{Journal, JournalId, suite};
+use orchestrix_engine::memory::{MemoryJournal, MemoryLogs, MemoryPlace, MemoryRegister};
+use orchestrix_engine::{Journal, JournalId, Register, Shared, suite};
 
 const SMALL: Options = Options { segment_bytes: Some(4096), prepare: Prepare::Inline };
 
@@ -15,6 +15,14 @@ fn memory() {
     suite::journal(&mut || Box::new(MemoryJournal::new(JournalId([1; 16]))));
     suite::snapshots(&mut || Box::new(MemoryJournal::new(JournalId([1; 16]))));
     suite::logs(&mut || Box::new(MemoryLogs::default()));
+    suite::register(&mut || {
+        let register: Arc<dyn Register> = Arc::new(MemoryRegister::default());
+        vec![Arc::clone(&register), register]
+    });
+    suite::shared(&mut || {
+        let place = MemoryPlace::new(JournalId([1; 16]));
+        Box::new(move || -> Arc<dyn Shared> { Arc::new(place.clone()) })
+    });
 }
 
 #[test]

@@ -27,12 +27,13 @@ mod stats;
 mod stepped;
 mod writer;
 
-pub use clock::{Clock, SystemClock, TermClock};
+pub use clock::TermClock;
 pub use decision_loop::{DecisionLoop, Turn};
 pub use events::{EventFeed, Events, Happening};
 pub use node::Node;
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
+pub use orchestrix_engine::{Clock, SystemClock};
 pub use request::{Answer, Ask, Error, Recipient, Seen};
 pub use stats::{Counter, Histogram, Stats};
 pub use stepped::Stepped;

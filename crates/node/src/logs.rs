@@ -12,12 +12,11 @@ use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
-use orchestrix_engine::{Logged, Logs};
+use orchestrix_engine::{Clock, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
 use self::store::Store;
-use crate::clock::Clock;
 use crate::options::Options;
 use crate::request::Error;
 use crate::stats::Stats;
@@ -386,7 +385,7 @@ mod tests {
     use orchestrix_engine::memory::MemoryLogs;
 
     use super::*;
-    use crate::clock::SystemClock;
+    use orchestrix_engine::SystemClock;
 
     const TASK: TaskId = TaskId(1);
 

@@ -11,9 +11,9 @@ use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
-use orchestrix_engine::{BatchRef, Journal, JournalId, Link, Logs, Snapshots};
+use orchestrix_engine::{BatchRef, Clock, Journal, JournalId, Link, Logs, Snapshots, SystemClock};
 
-use crate::clock::{Clock, SystemClock, TermClock};
+use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestrix_core::{Position, Timestamp, is_planted};
-use orchestrix_engine::Snapshots;
+use orchestrix_engine::{Clock, Snapshots};
 use tokio::sync::watch;
 
-use crate::clock::{Clock, TermClock};
+use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::node::Caller;
 use crate::open::Failure;

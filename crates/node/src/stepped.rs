@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, State, Timestamp};
 use orchestrix_engine::disk::Disk;
-use orchestrix_engine::{Read, file};
+use orchestrix_engine::{Clock, Read, file};
 
-use crate::clock::Clock;
 use crate::node::Node;
 use crate::open::{Failure, Parts, Recovered, Stored, assemble, open_journal};
 use crate::options::Options;

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestrix_core::{LeaseId, TaskId, Term, is_planted};
-use orchestrix_engine::{Appended, Batch, Cause, Journal, Link, Space};
+use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Space};
 
-use crate::clock::Clock;
 use crate::decision_loop::Turn;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;

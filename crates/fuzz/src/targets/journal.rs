@@ -181,7 +181,7 @@ fn check_named(error: &Error) {
             assert!(path.file_name().is_some() && !what.is_empty(), "{error} names no place");
         }
         Cause::UnknownFormat { found, known, .. } => assert!(found > known, "{error} is no newer format"),
-        Cause::Io(_) | Cause::InUse { .. } | Cause::Full { .. } | Cause::Stopped => {
+        Cause::Io(_) | Cause::InUse { .. } | Cause::Full { .. } | Cause::Remote { .. } | Cause::Stopped => {
             panic!("a disk without faults is no reason: {error}")
         }
     }

@@ -115,7 +115,7 @@ fn check_named(error: &Error) {
         Cause::Damaged { path, .. } | Cause::UnknownFormat { path, .. } => {
             assert!(path.file_name().is_some(), "{error} names no file");
         }
-        Cause::Io(_) | Cause::InUse { .. } | Cause::Full { .. } | Cause::Stopped => {
+        Cause::Io(_) | Cause::InUse { .. } | Cause::Full { .. } | Cause::Remote { .. } | Cause::Stopped => {
             panic!("a disk without faults is no reason: {error}")
         }
     }

@@ -1,0 +1,138 @@
+//! What every register must do.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Barrier};
+
+use crate::{Cell, Claim, Register, Set, Version};
+
+/// Makes a new, empty register, and further handles of the same one.
+pub type MakeRegister<'a> = &'a mut dyn FnMut() -> Vec<Arc<dyn Register>>;
+
+/// All sentences about registers. `make` gives at least two handles of one new register.
+pub fn register(make: MakeRegister<'_>) {
+    a_cell_that_was_never_written_is_not_there(make);
+    a_cell_is_read_as_it_was_written_by_every_handle(make);
+    a_cell_changes_only_from_the_version_that_was_seen(make);
+    no_two_writings_have_the_same_version(make);
+    cells_do_not_see_each_other_and_are_listed_by_key(make);
+    one_of_many_wins(make);
+    a_value_may_be_any_bytes(make);
+}
+
+fn claim(owner: &str, epoch: u64) -> Claim {
+    // Over at once, so that an engine with a clock of its own lets others take it.
+    Claim { owner: owner.to_owned(), epoch, ttl_ms: 0, held: true, value: owner.as_bytes().to_vec() }
+}
+
+fn set(register: &dyn Register, key: &str, seen: Option<&Version>, claim: &Claim) -> Set {
+    register.compare_and_set(key, seen, claim).expect("a register answers")
+}
+
+fn read(register: &dyn Register, key: &str) -> Option<Cell> {
+    register.read(key).expect("a register is read")
+}
+
+fn done(set: Set) -> Version {
+    match set {
+        Set::Done(version) => version,
+        other @ (Set::Conflict(_) | Set::Unknown) => panic!("nobody else writes, but {other:?}"),
+    }
+}
+
+pub fn a_cell_that_was_never_written_is_not_there(make: MakeRegister<'_>) {
+    let handles = make();
+    assert_eq!(read(&*handles[0], "leader"), None);
+    assert_eq!(handles[0].list("").expect("a register is listed"), []);
+    let seen = Version("1".to_owned());
+    assert_eq!(set(&*handles[0], "leader", Some(&seen), &claim("a", 1)), Set::Conflict(None));
+    assert_eq!(read(&*handles[0], "leader"), None);
+}
+
+pub fn a_cell_is_read_as_it_was_written_by_every_handle(make: MakeRegister<'_>) {
+    let handles = make();
+    let mut written = claim("a", 7);
+    (written.ttl_ms, written.held) = (30_000, false);
+    let version = done(set(&*handles[0], "leader", None, &written));
+    for handle in &handles {
+        let cell = read(&**handle, "leader").expect("it was written");
+        assert_eq!((&cell.version, &cell.claim), (&version, &written));
+    }
+}
+
+pub fn a_cell_changes_only_from_the_version_that_was_seen(make: MakeRegister<'_>) {
+    let handles = make();
+    let first = done(set(&*handles[0], "leader", None, &claim("a", 1)));
+    let there = Cell { version: first.clone(), claim: claim("a", 1) };
+    assert_eq!(set(&*handles[1], "leader", None, &claim("b", 1)), Set::Conflict(Some(there)));
+    let second = done(set(&*handles[1], "leader", Some(&first), &claim("b", 2)));
+    let there = Cell { version: second, claim: claim("b", 2) };
+    assert_eq!(set(&*handles[0], "leader", Some(&first), &claim("a", 3)), Set::Conflict(Some(there.clone())));
+    assert_eq!(read(&*handles[0], "leader"), Some(there));
+}
+
+pub fn no_two_writings_have_the_same_version(make: MakeRegister<'_>) {
+    let handles = make();
+    let mut versions = vec![done(set(&*handles[0], "leader", None, &claim("a", 1)))];
+    for n in 0..20 {
+        // The same claim again and again: what was written says nothing about when.
+        let last = versions.last().expect("there is one");
+        let next = done(set(&*handles[n % 2], "leader", Some(last), &claim("a", 1)));
+        versions.push(next);
+    }
+    let different: BTreeSet<&Version> = versions.iter().collect();
+    assert_eq!(different.len(), versions.len());
+}
+
+pub fn cells_do_not_see_each_other_and_are_listed_by_key(make: MakeRegister<'_>) {
+    let handles = make();
+    for key in ["nodes/b", "nodes/a", "leader", "nodes_c"] {
+        done(set(&*handles[0], key, None, &claim(key, 1)));
+    }
+    let keys = |prefix: &str| -> Vec<String> {
+        let listed = handles[1].list(prefix).expect("a register is listed");
+        assert!(listed.iter().all(|(key, cell)| cell.claim.owner == *key));
+        listed.into_iter().map(|(key, _)| key).collect()
+    };
+    assert_eq!(keys("nodes/"), ["nodes/a", "nodes/b"]);
+    assert_eq!(keys(""), ["leader", "nodes/a", "nodes/b", "nodes_c"]);
+    assert_eq!(keys("x"), Vec::<String>::new());
+}
+
+/// Candidates that race for one cell.
+const CANDIDATES: usize = 50;
+
+pub fn one_of_many_wins(make: MakeRegister<'_>) {
+    let handles = make();
+    let mut seen = None;
+    for round in 0..3 {
+        let together = Barrier::new(CANDIDATES);
+        let winners: Vec<Version> = std::thread::scope(|scope| {
+            let race = |n: usize| {
+                let (handle, seen, together) =
+                    (Arc::clone(&handles[n % handles.len()]), seen.as_ref(), &together);
+                let mine = claim(&format!("{round}-{n}"), round);
+                scope.spawn(move || {
+                    together.wait();
+                    match set(&*handle, "leader", seen, &mine) {
+                        Set::Done(version) => Some(version),
+                        Set::Conflict(_) => None,
+                        Set::Unknown => panic!("nothing goes wrong here"),
+                    }
+                })
+            };
+            let racing: Vec<_> = (0..CANDIDATES).map(race).collect();
+            racing.into_iter().filter_map(|one| one.join().expect("nobody panics")).collect()
+        });
+        assert_eq!(winners.len(), 1, "one of {CANDIDATES} wins");
+        assert_eq!(read(&*handles[0], "leader").map(|cell| cell.version), winners.first().cloned());
+        seen = winners.into_iter().next();
+    }
+}
+
+pub fn a_value_may_be_any_bytes(make: MakeRegister<'_>) {
+    let handles = make();
+    let mut written = claim("näme \"quoted\"", u64::MAX >> 1);
+    written.value = (0..=255).cycle().take(10_000).collect();
+    done(set(&*handles[0], "nodes/ü'; --", None, &written));
+    assert_eq!(read(&*handles[1], "nodes/ü'; --").map(|cell| cell.claim), Some(written));
+}
