@@ -1,0 +1,398 @@
+//! The thread that asks the register what the rules want to know, and those who run the duties of each term.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use orchestrix_engine::{Claim, Register, Set, Version};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::duty::{self, Duty, Term};
+use crate::elector::Elector;
+use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, Shared};
+use crate::news::News;
+use crate::office::{Candidate, Change, Reason, Stands, Step};
+use crate::options::{Options, Policy, Roster};
+use crate::roster::Presence;
+
+/// What the thread tells those who run the duties.
+pub(crate) enum Turn {
+    Began(u64),
+    Ended(Reason),
+}
+
+/// The thread that asks and writes.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    register: Arc<dyn Register>,
+    key: String,
+    elector: Elector,
+    presence: Presence,
+    /// The version of this one's presence.
+    own_cell: Option<Version>,
+    next_heartbeat: Duration,
+    next_list: Duration,
+    /// When the mandate began, and when it is renewed.
+    mandate: Option<(Duration, Duration)>,
+    /// The term that the duties act under.
+    acting: Option<u64>,
+    turns: mpsc::UnboundedSender<Turn>,
+    stopping: Option<oneshot::Sender<()>>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        register: Arc<dyn Register>,
+        key: &str,
+        elector: Elector,
+        presence: Presence,
+        turns: mpsc::UnboundedSender<Turn>,
+    ) -> Self {
+        Self {
+            shared,
+            register,
+            key: key.to_owned(),
+            elector,
+            presence,
+            own_cell: None,
+            next_heartbeat: Duration::ZERO,
+            next_list: Duration::ZERO,
+            mandate: None,
+            acting: None,
+            turns,
+            stopping: None,
+        }
+    }
+
+    pub(crate) fn run(mut self, asked: &Receiver<Command>) {
+        loop {
+            let now = self.shared.clock.boot();
+            self.heartbeat(now);
+            self.list(now);
+            self.stand(now);
+            self.elector.prove(Duration::from_micros(self.shared.proved_us.load(Relaxed)));
+            let until = self.step();
+            self.publish();
+            if self.stopping.is_some() && self.elector.is_settled() {
+                self.leave();
+                return;
+            }
+            let now = self.shared.clock.boot();
+            let until = until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due());
+            match asked.recv_timeout(until.saturating_sub(now).min(Duration::from_secs(1))) {
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                // Nobody has a handle any more.
+                Err(RecvTimeoutError::Disconnected) => self.resign(),
+            }
+            if self.stopping.is_none() && self.turns.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Does one thing that the elector wants; answers until when there is nothing to do.
+    fn step(&mut self) -> Duration {
+        let clock = Arc::clone(&self.shared.clock);
+        match self.elector.next(clock.boot()) {
+            Step::Wait(until) => return until,
+            Step::Read => match self.register.read(&self.key) {
+                Ok(cell) => {
+                    self.shared.lock().trouble = None;
+                    self.elector.heard_cell(clock.boot(), cell);
+                }
+                Err(error) => {
+                    self.trouble(&error);
+                    self.elector.heard_nothing(clock.boot());
+                }
+            },
+            Step::Set { seen, claim } => {
+                let set = self.register.compare_and_set(&self.key, seen.as_ref(), &claim);
+                let set = set.inspect_err(|error| self.trouble(error)).ok();
+                self.elector.heard_set(clock.boot(), set);
+            }
+        }
+        Duration::ZERO
+    }
+
+    fn trouble(&self, error: &orchestrix_engine::Error) {
+        let text = error.to_string();
+        let mut status = self.shared.lock();
+        if status.trouble.as_ref() != Some(&text) {
+            tracing::warn!(%error, "the register does not answer");
+            status.trouble = Some(text);
+        }
+    }
+
+    /// Shows that this one is present.
+    fn heartbeat(&mut self, now: Duration) {
+        let roster = roster_of(&self.shared.options);
+        if now < self.next_heartbeat || self.stopping.is_some() {
+            return;
+        }
+        self.next_heartbeat = now + roster.heartbeat_interval;
+        self.write_presence(true, roster.worker_timeout);
+        let timestamp = self.shared.wall_ms_in(Duration::ZERO);
+        self.shared.tell(News::WorkerHeartbeat { worker_id: self.shared.me.name.clone(), timestamp });
+    }
+
+    fn write_presence(&mut self, held: bool, timeout: Duration) {
+        let me = &self.shared.me;
+        let claim = Claim {
+            owner: me.name.clone(),
+            epoch: 0,
+            ttl_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+            held,
+            value: serde_json::to_vec(me).expect("a candidate is plain JSON"),
+        };
+        let key = format!("nodes/{}", me.name);
+        for _ in 0..2 {
+            match self.register.compare_and_set(&key, self.own_cell.as_ref(), &claim) {
+                Ok(Set::Done(version)) => {
+                    self.own_cell = Some(version);
+                    return;
+                }
+                // Of an earlier life, or of a writing whose answer was lost.
+                Ok(Set::Conflict(cell)) => self.own_cell = cell.map(|cell| cell.version),
+                Ok(Set::Unknown) => return,
+                Err(error) => return self.trouble(&error),
+            }
+        }
+    }
+
+    fn list(&mut self, now: Duration) {
+        if now < self.next_list || self.stopping.is_some() {
+            return;
+        }
+        self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;
+        match self.register.list("nodes/") {
+            Ok(cells) => {
+                let named = |(key, cell): (String, _)| (key.trim_start_matches("nodes/").to_owned(), cell);
+                self.presence.heard(self.shared.clock.boot(), cells.into_iter().map(named).collect());
+            }
+            Err(error) => self.trouble(&error),
+        }
+        self.shared.lock().present = self.presence.present(now);
+    }
+
+    /// Whether to stand, and how far the cold start is.
+    fn stand(&mut self, now: Duration) {
+        let roster = matches!(self.shared.options.policy, Policy::Roster(_));
+        let leads = self.elector.leads(now).is_some();
+        for news in self.presence.advance(now, leads, self.elector.leader().is_some()) {
+            self.shared.tell(news);
+        }
+        self.shared.lock().phase = self.presence.phase();
+        self.elector.set_stands(match self.stopping {
+            Some(_) => Stands::No,
+            None if !self.shared.options.enable_coordinator => Stands::No,
+            None if !roster || self.presence.stands(now) => Stands::Yes,
+            None => Stands::IfChosen,
+        });
+    }
+
+    fn mandate_due(&self) -> Duration {
+        self.mandate.map_or(Duration::MAX, |(_, renewed)| renewed)
+    }
+
+    /// Tells everybody what has changed.
+    fn publish(&mut self) {
+        let now = self.shared.clock.boot();
+        for change in self.elector.take_changes() {
+            self.tell_change(change, now);
+        }
+        let office = self.elector.leads(now).zip(self.elector.trusted_until());
+        self.shared.lock().office = office.filter(|_| self.presence.acts());
+        let acts = office.map(|(epoch, _)| epoch).filter(|_| self.presence.acts());
+        if let Some(epoch) = acts.filter(|_| self.acting.is_none()) {
+            self.acting = Some(epoch);
+            let timestamp = self.shared.wall_ms_in(Duration::ZERO);
+            let worker_id = self.shared.me.name.clone();
+            self.shared.tell(News::CoordinatorPromoted { worker_id, timestamp, term: epoch });
+            // Duties that are gone do nothing.
+            let _ = self.turns.send(Turn::Began(epoch));
+        }
+        self.renew_mandate(now);
+    }
+
+    fn tell_change(&mut self, change: Change, now: Duration) {
+        let roster = roster_of(&self.shared.options);
+        let worker_id = self.shared.me.name.clone();
+        match change {
+            Change::Elected { epoch } => {
+                self.mandate = Some((now, now + roster.max_epoch_duration));
+                tracing::info!(epoch, "leads");
+            }
+            Change::Renewed { epoch } => {
+                if self.shared.options.policy == Policy::FirstCome {
+                    let new_epoch = self.shared.wall_ms_in(self.shared.options.leader_ttl);
+                    self.shared.tell(News::CoordinatorEpochRenewed { worker_id, new_epoch, term: epoch });
+                }
+            }
+            Change::Deposed { epoch, reason } => {
+                self.mandate = None;
+                self.shared.lock().office = None;
+                tracing::info!(epoch, reason = reason.word(), "leads no more");
+                self.shared.tell(News::CoordinatorDemoted {
+                    worker_id,
+                    reason: reason.word().to_owned(),
+                    term: epoch,
+                });
+                if self.acting.take().is_some() {
+                    // Duties that are gone do nothing.
+                    let _ = self.turns.send(Turn::Ended(reason));
+                }
+            }
+            Change::Leader(leader) => self.tell_leader(leader, now),
+        }
+    }
+
+    fn tell_leader(&self, leader: Option<(Candidate, u64)>, now: Duration) {
+        let mut status = self.shared.lock();
+        status.leader.clone_from(&leader);
+        let Some((holder, term)) = leader else { return };
+        status.changes.push_back(now);
+        while status.changes.front().is_some_and(|at| *at + RESTLESS_TIME < now) {
+            status.changes.pop_front();
+        }
+        if status.changes.len() > RESTLESS_CHANGES {
+            tracing::warn!(changes = status.changes.len(), within = ?RESTLESS_TIME, "the leader changes too often");
+        }
+        let active_workers = status.present.clone();
+        drop(status);
+        let epoch = self.shared.wall_ms_in(roster_of(&self.shared.options).max_epoch_duration);
+        self.shared.tell(News::CoordinatorElected { worker_id: holder.name, epoch, active_workers, term });
+    }
+
+    /// At the end of a mandate the lowest id present gets the office; most often that is this one again.
+    fn renew_mandate(&mut self, now: Duration) {
+        let Policy::Roster(roster) = self.shared.options.policy.clone() else { return };
+        let Some((_, renewed)) = self.mandate.filter(|(_, renewed)| now >= *renewed) else { return };
+        let Some(term) = self.elector.leads(now) else { return };
+        let lowest = self.presence.lowest(now).filter(|lowest| lowest.name != self.shared.me.name);
+        if let Some(lowest) = lowest {
+            self.elector.pass(now, lowest);
+            return;
+        }
+        self.mandate = Some((renewed, now + roster.max_epoch_duration));
+        let new_epoch = self.shared.wall_ms_in(roster.max_epoch_duration);
+        let worker_id = self.shared.me.name.clone();
+        self.shared.tell(News::CoordinatorEpochRenewed { worker_id, new_epoch, term });
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Stop(reply) => {
+                self.resign();
+                self.stopping = Some(reply);
+            }
+            Command::Ensure { force, desired, reply } => {
+                // Whoever asked may be gone.
+                let _ = reply.send(self.ensure(force, desired.as_deref()));
+            }
+            Command::RaiseEpoch(seen) => self.elector.raise_epoch(seen),
+        }
+    }
+
+    fn ensure(&mut self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
+        let now = self.shared.clock.boot();
+        if self.elector.leads(now).is_none() {
+            return match self.elector.leader() {
+                None if desired.is_none() => Ok(()),
+                leader => Err(EnsureError::NotLeader(leader.map_or("nobody", |(it, _)| &it.name).to_owned())),
+            };
+        }
+        let Some(desired) = desired else {
+            if force {
+                self.elector.resign(now);
+            }
+            return Ok(());
+        };
+        if desired == self.shared.me.name {
+            return Ok(());
+        }
+        let to =
+            self.presence.candidate(desired, now).ok_or_else(|| EnsureError::Absent(desired.to_owned()))?;
+        let youth = roster_of(&self.shared.options).min_epoch_duration;
+        if !force && self.mandate.is_some_and(|(began, _)| now < began + youth) {
+            return Err(EnsureError::Mandate);
+        }
+        self.elector.pass(now, to);
+        Ok(())
+    }
+
+    fn resign(&mut self) {
+        self.elector.set_stands(Stands::No);
+        self.elector.resign(self.shared.clock.boot());
+        self.publish();
+    }
+
+    /// The last thing: nobody is present here any more.
+    fn leave(&mut self) {
+        self.write_presence(false, Duration::ZERO);
+        if let Some(reply) = self.stopping.take() {
+            // Whoever asked may be gone.
+            let _ = reply.send(());
+        }
+    }
+}
+
+/// Runs the duties of one term after the other.
+pub(crate) async fn run_duties(
+    shared: Arc<Shared>,
+    duties: Vec<Arc<dyn Duty>>,
+    mut turns: mpsc::UnboundedReceiver<Turn>,
+) {
+    let mut over: Option<CancellationToken> = None;
+    let mut running = tokio::task::JoinSet::new();
+    loop {
+        let trusted_until = shared.lock().office.map(|(_, until)| until);
+        let left = trusted_until
+            .map_or(Duration::from_secs(3_600), |until| until.saturating_sub(shared.clock.boot()));
+        tokio::select! {
+            turn = turns.recv() => match turn {
+                Some(Turn::Began(epoch)) => {
+                    let term = Term { epoch, over: CancellationToken::new() };
+                    for duty in &duties {
+                        running.spawn(duty::run(Arc::clone(duty), term.clone()));
+                    }
+                    over = Some(term.over);
+                }
+                Some(Turn::Ended(reason)) => {
+                    over.take().inspect(CancellationToken::cancel);
+                    // A duty that does not end holds up nobody: its token is over, and with it its right to act.
+                    running.detach_all();
+                    for duty in &duties {
+                        duty::deposed(&**duty, reason).await;
+                    }
+                }
+                None => return over.into_iter().for_each(|over| over.cancel()),
+            },
+            // The thread may be waiting for an answer while the time runs out.
+            () = tokio::time::sleep(left), if over.is_some() => {
+                if shared.token().is_none() {
+                    over.take().inspect(CancellationToken::cancel);
+                }
+            }
+        }
+    }
+}
+
+/// The roster that the options amount to.
+pub(crate) fn roster_of(options: &Options) -> Roster {
+    match &options.policy {
+        Policy::Roster(roster) => roster.clone(),
+        Policy::FirstCome => Roster {
+            heartbeat_interval: options.leader_renew,
+            worker_timeout: options.leader_ttl,
+            min_epoch_duration: Duration::ZERO,
+            max_epoch_duration: options.leader_ttl,
+            cold_start_observation_window: Duration::ZERO,
+            cold_start_preparation_delay: Duration::ZERO,
+            skip_cold_start: true,
+        },
+    }
+}

@@ -1,0 +1,101 @@
+//! Work that only a leader does, and how it is run: begun when elected, ticked while the term lasts, ended with it.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::office::Reason;
+
+/// What a duty does, in the future.
+pub type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// One leadership, for those who act under it.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The fencing token: hand it to whatever is written to, and let that refuse a lower one.
+    pub epoch: u64,
+    /// Ends with the term, before anybody else may lead.
+    pub over: CancellationToken,
+}
+
+/// Work that only a leader does.
+pub trait Duty: Send + Sync + 'static {
+    /// Tells it from the others, in events and logs.
+    fn name(&self) -> &str;
+
+    /// How often [`Duty::tick`] is called. A tick that takes longer puts off the next.
+    fn tick_every(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// This one leads now.
+    fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
+        let _ = term;
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The work that is done again and again. Dropped when the term is over.
+    fn tick<'a>(&'a self, term: &'a Term) -> Work<'a>;
+
+    /// This one does not lead any more; the term was over before this was called.
+    fn on_deposed(&self, reason: Reason) -> Work<'_> {
+        let _ = reason;
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Runs a duty through one term. A panic ends what it was in, not the duty.
+pub(crate) async fn run(duty: Arc<dyn Duty>, term: Term) {
+    guarded(&*duty, "on_elected", &term.over, duty.on_elected(&term)).await;
+    let mut due = tokio::time::interval(duty.tick_every().max(Duration::from_millis(1)));
+    due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = term.over.cancelled() => return,
+            _ = due.tick() => {}
+        }
+        let began = tokio::time::Instant::now();
+        guarded(&*duty, "tick", &term.over, duty.tick(&term)).await;
+        let took = began.elapsed();
+        if took > duty.tick_every() {
+            tracing::warn!(duty = duty.name(), ?took, every = ?duty.tick_every(), "a duty takes longer than it should");
+        }
+    }
+}
+
+/// Does some work until it is done or the term is over.
+async fn guarded(duty: &dyn Duty, what: &str, over: &CancellationToken, work: Work<'_>) {
+    let caught = futures_catch(work);
+    tokio::select! {
+        biased;
+        () = over.cancelled() => {}
+        ended = caught => {
+            if ended.is_err() {
+                tracing::error!(duty = duty.name(), what, "a duty panicked; it goes on with its next tick");
+            }
+        }
+    }
+}
+
+pub(crate) async fn deposed(duty: &dyn Duty, reason: Reason) {
+    if futures_catch(duty.on_deposed(reason)).await.is_err() {
+        tracing::error!(duty = duty.name(), "a duty panicked while it was deposed");
+    }
+}
+
+/// Turns a panic of a future into an error.
+async fn futures_catch(mut work: Work<'_>) -> Result<(), ()> {
+    std::future::poll_fn(move |context| {
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        match polled {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => std::task::Poll::Ready(Err(())),
+        }
+    })
+    .await
+}

@@ -1,0 +1,181 @@
+//! Who is present, who stands, and how a cold start goes: the rules of the roster, without any I/O.
+//!
+//! Presence is a cell per candidate that changes with every heartbeat. Whoever has not seen it change for
+//! `worker_timeout` on its own clock takes the candidate for gone. The lowest id of those present stands; whether it
+//! gets the office is for the register to say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use orchestrix_engine::{Cell, Version};
+
+use crate::news::{News, Phase};
+use crate::office::Candidate;
+use crate::options::Roster;
+
+/// What one candidate knows of the others.
+#[derive(Clone, Debug)]
+pub struct Presence {
+    me: String,
+    options: Roster,
+    seen: BTreeMap<String, Seen>,
+    phase: Phase,
+    /// When the phase began.
+    since: Option<Duration>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    version: Version,
+    /// When it was first seen so.
+    at: Duration,
+    present: bool,
+    candidate: Option<Candidate>,
+}
+
+impl Presence {
+    #[must_use]
+    pub fn new(me: String, options: Roster) -> Self {
+        let phase = if options.skip_cold_start { Phase::Ready } else { Phase::Observing };
+        Self { me, options, seen: BTreeMap::new(), phase, since: None }
+    }
+
+    /// Takes in what was listed: each candidate by its id, and whether it has left.
+    pub fn heard(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
+        for (id, cell) in cells {
+            let known = self.seen.get(&id).filter(|seen| seen.version == cell.version);
+            let at = known.map_or(now, |seen| seen.at);
+            let candidate = serde_json::from_slice(&cell.claim.value).ok();
+            self.seen.insert(id, Seen { version: cell.version, at, present: cell.claim.held, candidate });
+        }
+    }
+
+    /// The ids of those who are present, lowest first; this one always is.
+    #[must_use]
+    pub fn present(&self, now: Duration) -> Vec<String> {
+        let timeout = self.options.worker_timeout;
+        let others = self.seen.iter().filter(|(_, seen)| seen.present && now < seen.at + timeout);
+        let mut present: Vec<String> = others.map(|(id, _)| id.clone()).collect();
+        if !present.contains(&self.me) {
+            present.push(self.me.clone());
+        }
+        present.sort();
+        present
+    }
+
+    /// Who has the lowest id of those present, if it was seen.
+    #[must_use]
+    pub fn lowest(&self, now: Duration) -> Option<Candidate> {
+        self.candidate(self.present(now).first()?, now)
+    }
+
+    /// Somebody who is present.
+    #[must_use]
+    pub fn candidate(&self, id: &str, now: Duration) -> Option<Candidate> {
+        let seen =
+            self.seen.get(id).filter(|seen| seen.present && now < seen.at + self.options.worker_timeout)?;
+        seen.candidate.clone()
+    }
+
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether this one should stand: the cold start is over, and nobody present has a lower id.
+    #[must_use]
+    pub fn stands(&self, now: Duration) -> bool {
+        self.phase != Phase::Observing && self.present(now).first() == Some(&self.me)
+    }
+
+    /// Whether this one, once elected, may act.
+    #[must_use]
+    pub fn acts(&self) -> bool {
+        matches!(self.phase, Phase::Ready)
+    }
+
+    /// Goes through the phases of the cold start; `leads` is whether this one was elected, `led` whether anybody was.
+    pub fn advance(&mut self, now: Duration, leads: bool, led: bool) -> Vec<News> {
+        let mut news = Vec::new();
+        loop {
+            let since = *self.since.get_or_insert(now);
+            let passed = now.saturating_sub(since);
+            let next = match self.phase {
+                Phase::Observing if passed >= self.options.cold_start_observation_window => Phase::Election,
+                Phase::Election if leads => Phase::Preparation,
+                // Somebody else was elected: there is nothing to prepare.
+                Phase::Election if led => Phase::Ready,
+                Phase::Preparation if passed >= self.options.cold_start_preparation_delay || !leads => {
+                    Phase::Ready
+                }
+                Phase::Observing | Phase::Election | Phase::Preparation | Phase::Ready => return news,
+            };
+            let duration = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+            news.push(News::ColdStartPhaseChanged { phase: next, duration });
+            (self.phase, self.since) = (next, Some(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::Claim;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn cell(version: u64, held: bool) -> Cell {
+        Cell { version: Version(version.to_string()), claim: Claim { held, ..Claim::default() } }
+    }
+
+    fn presence(me: &str) -> Presence {
+        Presence::new(me.to_owned(), Roster::default())
+    }
+
+    #[test]
+    fn the_lowest_id_present_stands_after_the_observation() {
+        let mut b = presence("b");
+        b.heard(SECOND, vec![("a".into(), cell(1, true)), ("b".into(), cell(1, true))]);
+        assert!(b.advance(SECOND, false, false).is_empty());
+        assert!(b.advance(15 * SECOND, false, false).is_empty(), "it began to observe at 1 s");
+        let news = b.advance(16 * SECOND, false, false);
+        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Election, duration: 15_000 }]);
+        assert!(!b.stands(16 * SECOND), "a is present");
+        // a shows nothing any more.
+        b.heard(80 * SECOND, vec![("a".into(), cell(1, true))]);
+        assert!(!b.stands(90 * SECOND));
+        assert!(b.stands(91 * SECOND), "a was last seen to change 90 s ago");
+        b.heard(92 * SECOND, vec![("a".into(), cell(2, true))]);
+        assert!(!b.stands(92 * SECOND), "a is back");
+        b.heard(93 * SECOND, vec![("a".into(), cell(3, false))]);
+        assert!(b.stands(93 * SECOND), "a has left");
+    }
+
+    #[test]
+    fn a_cold_start_goes_through_all_phases() {
+        let mut a = presence("a");
+        a.advance(Duration::ZERO, false, false);
+        assert!(!a.stands(14 * SECOND), "nobody stands while it observes");
+        a.advance(15 * SECOND, false, false);
+        assert!(a.stands(15 * SECOND) && !a.acts());
+        let news = a.advance(16 * SECOND, true, true);
+        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 1_000 }]);
+        assert!(a.advance(20 * SECOND, true, true).is_empty() && !a.acts());
+        let news = a.advance(21 * SECOND, true, true);
+        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Ready, duration: 5_000 }]);
+        assert!(a.acts());
+    }
+
+    #[test]
+    fn who_was_not_elected_is_ready_at_once_and_a_skipped_start_has_no_phases() {
+        let mut b = presence("b");
+        b.advance(Duration::ZERO, false, false);
+        let phases: Vec<News> = b.advance(15 * SECOND, false, true);
+        assert_eq!(phases.len(), 2, "{phases:?}");
+        assert!(b.acts());
+        let mut hasty = Presence::new("a".into(), Roster { skip_cold_start: true, ..Roster::default() });
+        assert!(hasty.stands(Duration::ZERO) && hasty.acts());
+        assert!(hasty.advance(Duration::ZERO, true, true).is_empty());
+    }
+}

@@ -1,0 +1,275 @@
+//! Candidates with threads and clocks of this machine, on a register in memory.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use orchestrix_engine::memory::MemoryRegister;
+use orchestrix_engine::{Cell, Claim, Error, Register, Set, Version};
+use orchestrix_leadership::{
+    Candidate, Duty, EnsureError, Leadership, News, Options, Phase, Reason, Roster, Term, Work, worker_id,
+};
+
+const TTL: Duration = Duration::from_millis(600);
+
+fn candidate(name: &str) -> Candidate {
+    Candidate { name: name.to_owned(), incarnation: "1".to_owned(), address: format!("http://{name}") }
+}
+
+fn start(register: &MemoryRegister, name: &str, duties: Vec<Arc<dyn Duty>>) -> Leadership {
+    let register: Arc<dyn Register> = Arc::new(register.clone());
+    Leadership::start(register, "leader", candidate(name), Options::first_come(TTL), duties).unwrap()
+}
+
+async fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !look() {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Counts what it is told to do, and which tokens it was given.
+#[derive(Default)]
+struct Counting {
+    elected: AtomicU64,
+    ticks: AtomicU64,
+    deposed: AtomicU64,
+    epoch: AtomicU64,
+    panics: bool,
+}
+
+impl Duty for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+
+    fn tick_every(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+
+    fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
+        self.elected.fetch_add(1, SeqCst);
+        self.epoch.store(term.epoch, SeqCst);
+        Box::pin(std::future::ready(()))
+    }
+
+    fn tick<'a>(&'a self, term: &'a Term) -> Work<'a> {
+        assert!(!term.over.is_cancelled(), "nothing is begun after the end of a term");
+        let count = self.ticks.fetch_add(1, SeqCst);
+        Box::pin(
+            async move { assert!(!(self.panics && count.is_multiple_of(2)), "every second tick goes wrong") },
+        )
+    }
+
+    fn on_deposed(&self, _: Reason) -> Work<'_> {
+        self.deposed.fetch_add(1, SeqCst);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
+    let register = MemoryRegister::default();
+    let duties: Vec<Arc<Counting>> = (0..3).map(|_| Arc::default()).collect();
+    let all: Vec<Leadership> = ["a", "b", "c"]
+        .into_iter()
+        .zip(&duties)
+        .map(|(name, duty)| start(&register, name, vec![Arc::<Counting>::clone(duty)]))
+        .collect();
+    let mut last = 0;
+    for left in (1..=3).rev() {
+        let leaders = || all.iter().filter(|one| one.is_leader()).count();
+        eventually("somebody leads", || leaders() == 1).await;
+        let leader = all.iter().position(Leadership::is_leader).unwrap();
+        let token = all[leader].token().unwrap();
+        assert!(token > last, "tokens grow");
+        last = token;
+        eventually("its duty ticks", || duties[leader].ticks.load(SeqCst) > 3).await;
+        assert_eq!(duties[leader].epoch.load(SeqCst), token);
+        eventually("the others know", || {
+            all.iter().filter(|one| one.leader().is_some_and(|(_, seen)| seen == token)).count() >= left
+        })
+        .await;
+        all[leader].stop().await;
+        let stopped = Instant::now();
+        assert!(!all[leader].is_leader());
+        let ticks = duties[leader].ticks.load(SeqCst);
+        if left > 1 {
+            eventually("another leads", || leaders() == 1).await;
+            assert!(
+                stopped.elapsed() < Duration::from_millis(500),
+                "{:?}, and the time of an office is {TTL:?}",
+                stopped.elapsed()
+            );
+        }
+        eventually("the duty heard of it", || duties[leader].deposed.load(SeqCst) == 1).await;
+        assert_eq!(duties[leader].ticks.load(SeqCst), ticks, "it does nothing after its term");
+    }
+    assert!(duties.iter().all(|duty| duty.elected.load(SeqCst) == 1));
+}
+
+/// A register that stops answering, without a word.
+#[derive(Clone, Default)]
+struct Stuck {
+    register: MemoryRegister,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Stuck {
+    fn wait(&self) {
+        while self.is_stuck.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Register for Stuck {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        self.wait();
+        self.register.read(key)
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        self.wait();
+        self.register.compare_and_set(key, seen, claim)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        self.wait();
+        self.register.list(prefix)
+    }
+
+    fn look_every(&self) -> Duration {
+        self.register.look_every()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_hears_nothing_stops_by_itself_before_another_may_begin() {
+    let stuck = Stuck::default();
+    let duty = Arc::new(Counting::default());
+    let first = Leadership::start(
+        Arc::new(stuck.clone()),
+        "leader",
+        candidate("a"),
+        Options::first_come(TTL),
+        vec![Arc::<Counting>::clone(&duty)],
+    )
+    .unwrap();
+    eventually("it leads", || first.is_leader()).await;
+    let second = start(&stuck.register, "b", Vec::new());
+    stuck.is_stuck.store(true, SeqCst);
+    // At no time do both lead.
+    eventually("the second leads", || {
+        let second = second.is_leader();
+        assert!(!(second && first.is_leader()), "two lead at once");
+        second
+    })
+    .await;
+    let ticks = duty.ticks.load(SeqCst);
+    assert!(second.token() > Some(1));
+    eventually("the duty is over", || duty.ticks.load(SeqCst) == ticks).await;
+    stuck.is_stuck.store(false, SeqCst);
+    eventually("the first has heard of it", || first.leader().is_some_and(|(leader, _)| leader.name == "b"))
+        .await;
+    eventually("its duty was told", || duty.deposed.load(SeqCst) == 1).await;
+    assert!(second.is_leader());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duty_that_panics_goes_on_and_harms_no_other() {
+    let register = MemoryRegister::default();
+    let (bad, good) =
+        (Arc::new(Counting { panics: true, ..Counting::default() }), Arc::new(Counting::default()));
+    let one = start(&register, "a", vec![Arc::<Counting>::clone(&bad), Arc::<Counting>::clone(&good)]);
+    eventually("both tick", || bad.ticks.load(SeqCst) > 4 && good.ticks.load(SeqCst) > 4).await;
+    assert!(one.is_leader());
+    one.stop().await;
+}
+
+fn quick() -> Roster {
+    Roster {
+        heartbeat_interval: Duration::from_millis(100),
+        worker_timeout: Duration::from_millis(400),
+        min_epoch_duration: Duration::from_millis(200),
+        max_epoch_duration: Duration::from_millis(600),
+        cold_start_observation_window: Duration::from_millis(300),
+        cold_start_preparation_delay: Duration::from_millis(100),
+        skip_cold_start: false,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_office_at_the_end_of_a_mandate() {
+    let register = MemoryRegister::default();
+    let start = |name: &str| {
+        let register: Arc<dyn Register> = Arc::new(register.clone());
+        Leadership::start(register, "leader", candidate(name), Options::roster(quick()), Vec::new()).unwrap()
+    };
+    let b = start("b");
+    let mut news = b.news();
+    let c = start("c");
+    eventually("b leads, the lowest of those there", || b.is_leader()).await;
+    assert!(!c.is_leader());
+    assert_eq!(b.ensure_coordinator(false, Some("x")).await, Err(EnsureError::Absent("x".to_owned())));
+    assert_eq!(c.ensure_coordinator(true, Some("c")).await, Err(EnsureError::NotLeader("b".to_owned())));
+    let a = start("a");
+    eventually("a gets the office, and not before the mandate of b is over", || a.is_leader()).await;
+    assert!(!b.is_leader());
+    let mut names = Vec::new();
+    while let Ok(one) = news.try_recv() {
+        names.push(one);
+    }
+    let phases: Vec<Phase> = names
+        .iter()
+        .filter_map(|news| match news {
+            News::ColdStartPhaseChanged { phase, .. } => Some(*phase),
+            News::WorkerHeartbeat { .. }
+            | News::CoordinatorElected { .. }
+            | News::CoordinatorPromoted { .. }
+            | News::CoordinatorDemoted { .. }
+            | News::CoordinatorEpochRenewed { .. } => None,
+        })
+        .collect();
+    assert_eq!(phases, [Phase::Election, Phase::Preparation, Phase::Ready]);
+    let has = |name: &str| names.iter().any(|news| news.name() == name);
+    for name in [
+        "coord:worker-heartbeat",
+        "coord:coordinator-elected",
+        "coord:coordinator-promoted",
+        "coord:coordinator-demoted",
+    ] {
+        assert!(has(name), "{name} is not in {names:?}");
+    }
+    // One that is asked to pass its office on does so when its mandate is old enough, or when it must.
+    assert_eq!(a.ensure_coordinator(false, Some("c")).await, Err(EnsureError::Mandate));
+    a.ensure_coordinator(true, Some("c")).await.unwrap();
+    eventually("c leads, because somebody wanted it", || c.is_leader()).await;
+    for one in [a, b, c] {
+        one.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_leads_where_nobody_may_stand_and_it_says_why() {
+    let register: Arc<dyn Register> = Arc::new(MemoryRegister::default());
+    let options = Options { enable_coordinator: false, ..Options::first_come(TTL) };
+    let one = Leadership::start(register, "leader", candidate("a"), options, Vec::new()).unwrap();
+    eventually("it is present", || one.status().present == ["a"]).await;
+    assert_eq!(one.why(), ["no leader: this one does not stand: enable_coordinator is false"]);
+    one.stop().await;
+}
+
+#[test]
+fn an_id_has_the_form_that_was_agreed() {
+    let clock = orchestrix_engine::SystemClock;
+    let (first, second) = (worker_id(&clock), worker_id(&clock));
+    assert_ne!(first, second);
+    let parts: Vec<&str> = first.split('-').collect();
+    assert_eq!((parts.len(), parts[0], parts[2].len()), (3, "worker", 7), "{first}");
+    assert!(parts[1].parse::<u64>().unwrap() > 1_700_000_000_000);
+    assert!(parts[2].bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()));
+}
