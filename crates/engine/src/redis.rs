@@ -1,0 +1,92 @@
+//! The engine on a Redis server, for several nodes.
+//!
+//! - One file, `server.rs`, knows the driver: connections, timeouts, what a failure means.
+//! - The journal is a stream, its end is noted a second time in a hash, and one script appends to both.
+//! - Snapshots, cells and logs are hashes. Nothing has a time to live in Redis.
+//!
+//! **Invariant:** whatever changes more than one key is one script. A script that answers with an error has
+//! changed nothing: it looks before it writes, and Redis refuses only the first write of a script.
+//!
+//! **Invariant:** nothing is sent twice by this engine itself. An answer that was lost is told to the caller.
+
+mod durability;
+mod journal;
+mod keys;
+mod logs;
+mod register;
+mod server;
+mod snapshots;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use self::journal::RedisJournal;
+use self::keys::Keys;
+use self::logs::RedisLogs;
+use self::register::RedisRegister;
+use self::server::Server;
+use crate::{Error, Journal, JournalId, Logs, Register, Shared};
+
+/// A Redis server as a place for one domain.
+pub struct RedisPlace {
+    server: Arc<Server>,
+    keys: Arc<Keys>,
+    /// The journal that was found first: another one in its place is not ours.
+    journal: OnceLock<JournalId>,
+    warnings: Vec<String>,
+}
+
+impl RedisPlace {
+    /// Connects to `redis://[user][:password@]host[:port][/database]` and asks what the server promises. Every
+    /// later call waits at most `timeout` for each part of its answer.
+    ///
+    /// # Errors
+    /// When the URL is wrong, nobody answers, the server does not let us in, or it is a replica.
+    pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
+        let server = Arc::new(Server::connect(url, timeout)?);
+        let warnings = durability::warnings(&server)?;
+        Ok(Self { server, keys: Arc::default(), journal: OnceLock::new(), warnings })
+    }
+
+    /// The same server for another domain than `default`: nothing is shared between domains.
+    ///
+    /// # Errors
+    /// When the name cannot be part of a key.
+    pub fn in_domain(self, domain: &str) -> Result<Self, Error> {
+        let keys = Arc::new(Keys::of(domain)?);
+        Ok(Self { keys, journal: OnceLock::new(), ..self })
+    }
+}
+
+impl Shared for RedisPlace {
+    fn journal(&self) -> Result<Box<dyn Journal>, Error> {
+        let known = self.journal.get().copied();
+        let journal = RedisJournal::open(Arc::clone(&self.server), Arc::clone(&self.keys), known)?;
+        // Two that open at once find the same one.
+        let _ = self.journal.set(journal.id());
+        Ok(Box::new(journal))
+    }
+
+    fn register(&self) -> Arc<dyn Register> {
+        Arc::new(RedisRegister::new(Arc::clone(&self.server), Arc::clone(&self.keys)))
+    }
+
+    fn logs(&self) -> Arc<dyn Logs> {
+        Arc::new(RedisLogs::new(Arc::clone(&self.server), Arc::clone(&self.keys)))
+    }
+
+    fn place(&self) -> String {
+        format!("{}, domain {}", self.server.place(), self.keys.domain())
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+}
+
+impl fmt::Debug for RedisPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RedisPlace").field(&self.place()).finish()
+    }
+}

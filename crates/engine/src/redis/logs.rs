@@ -1,0 +1,165 @@
+//! The output of tasks in Redis: a hash for each task.
+//!
+//! ```text
+//! record: lease 8 | offset 8 | bytes | crc32c 4, of task and all before
+//! ```
+//! Numbers are little-endian.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use super::keys::Keys;
+use super::server::{Server, script};
+use crate::fault::invalid;
+use crate::file::TASK_CHUNKS_MAX;
+use crate::{Error, LogChunk, Logged, Logs};
+
+const APPEND: &str = include_str!("scripts/log_append.lua");
+const MEND: &str = include_str!("scripts/log_mend.lua");
+const READ: &str = include_str!("scripts/log_read.lua");
+const DELETE: &str = include_str!("scripts/log_delete.lua");
+
+/// What a record adds to its bytes.
+const RECORD_BYTES_MORE: usize = 20;
+/// Tasks deleted or listed at once. Bounds for how long that keeps the server from everybody else.
+const TASKS_MAX: usize = 1000;
+
+const DO_WRITE: &str = "write task log";
+const DO_READ: &str = "read task log";
+const DO_LIST: &str = "list task logs";
+const DO_DELETE: &str = "delete task logs";
+
+/// The logs of all tasks.
+#[derive(Debug)]
+pub(super) struct RedisLogs {
+    server: Arc<Server>,
+    keys: Arc<Keys>,
+}
+
+impl RedisLogs {
+    pub(super) fn new(server: Arc<Server>, keys: Arc<Keys>) -> Self {
+        Self { server, keys }
+    }
+
+    /// Some of the tasks, and where the next ones begin.
+    fn tasks_from(&self, cursor: u64) -> Result<(u64, Vec<u64>), Error> {
+        let mut command = redis::cmd("SSCAN");
+        self.server.get(DO_LIST, command.arg(self.keys.logs()).arg(cursor).arg("COUNT").arg(TASKS_MAX))
+    }
+}
+
+impl Logs for RedisLogs {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        let record = encode(task, lease, offset, bytes);
+        let mut command = script(APPEND, &[self.keys.log(task), self.keys.logs()]);
+        command.arg(task.0).arg(format!("{}@{offset}", lease.0)).arg(&record).arg(TASK_CHUNKS_MAX);
+        let answer: Vec<Vec<u8>> = self.server.get(DO_WRITE, &command)?;
+        match &answer[..] {
+            [word] if word == b"stored" => Ok(Logged::Stored),
+            [word, number, there] if word == b"existed" => {
+                let same = |chunk: LogChunk| (chunk.lease, chunk.offset) == (lease, offset);
+                if !decode(task, there).is_some_and(same) {
+                    let mut command = script(MEND, &[self.keys.log(task)]);
+                    let () = self.server.get(DO_WRITE, command.arg(number).arg(there).arg(record))?;
+                }
+                Ok(Logged::Existed)
+            }
+            _ => {
+                let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+                Err(invalid(DO_WRITE, why))
+            }
+        }
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        let key = self.keys.log(task);
+        let mut command = script(READ, std::slice::from_ref(&key));
+        command.arg(skip).arg(limit_bytes).arg(RECORD_BYTES_MORE);
+        let records: Vec<Vec<u8>> = self.server.get(DO_READ, &command)?;
+        let damaged = !records.is_empty();
+        let chunks: Vec<_> = records.iter().map_while(|record| decode(task, record)).collect();
+        if chunks.is_empty() && damaged {
+            let place = format!("{key}/{skip}");
+            return Err(self.server.damaged(DO_READ, &place, "the checksum does not match"));
+        }
+        Ok(chunks)
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        let (mut tasks, mut cursor) = (BTreeSet::new(), 0);
+        loop {
+            match self.tasks_from(cursor) {
+                Ok((next, some)) => {
+                    tasks.extend(some.into_iter().map(TaskId));
+                    cursor = next;
+                }
+                Err(error) => {
+                    // Those that are left out are deleted another time.
+                    tracing::warn!(%error, "not all tasks with output are known");
+                    cursor = 0;
+                }
+            }
+            if cursor == 0 {
+                return tasks.into_iter().collect();
+            }
+        }
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        for some in tasks.chunks(TASKS_MAX) {
+            let mut keys = vec![self.keys.logs()];
+            keys.extend(some.iter().map(|task| self.keys.log(*task)));
+            let mut command = script(DELETE, &keys);
+            for task in some {
+                command.arg(task.0);
+            }
+            let () = self.server.get(DO_DELETE, &command)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(bytes.len() + RECORD_BYTES_MORE);
+    record.extend(lease.0.to_le_bytes());
+    record.extend(offset.to_le_bytes());
+    record.extend(bytes);
+    record.extend(sum(task, &record).to_le_bytes());
+    record
+}
+
+fn decode(task: TaskId, record: &[u8]) -> Option<LogChunk> {
+    let (body, found) = record.split_last_chunk::<4>()?;
+    if sum(task, body) != u32::from_le_bytes(*found) {
+        return None;
+    }
+    let (lease, rest) = body.split_first_chunk::<8>()?;
+    let (offset, bytes) = rest.split_first_chunk::<8>()?;
+    let (lease, offset) = (LeaseId(u64::from_le_bytes(*lease)), u64::from_le_bytes(*offset));
+    Some(LogChunk { lease, offset, bytes: bytes.to_vec() })
+}
+
+fn sum(task: TaskId, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&task.0.to_le_bytes()), body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_another_task_or_with_a_flipped_bit_is_noticed() {
+        let record = encode(TaskId(1), LeaseId(2), 3, b"a line");
+        let chunk = LogChunk { lease: LeaseId(2), offset: 3, bytes: b"a line".to_vec() };
+        assert_eq!(record.len(), 6 + RECORD_BYTES_MORE);
+        assert_eq!(decode(TaskId(1), &record), Some(chunk));
+        assert_eq!(decode(TaskId(2), &record), None);
+        for bit in 0..record.len() * 8 {
+            let mut flipped = record.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(TaskId(1), &flipped), None);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+-- KEYS: meta, journal. ARGV: id, a position that was there before, previous position and hash, position and hash,
+-- the parcel.
+local there, trouble = ending(KEYS[1], KEYS[2], ARGV[1])
+if trouble then
+  return trouble
+end
+if there.position == ARGV[5] and there.hash == ARGV[6] then
+  return {'done', there.position, there.hash, there.floor}
+end
+-- A server that has forgotten must not go on from where it is.
+local behind = less(there.position, ARGV[2])
+if behind or there.position ~= ARGV[3] or there.hash ~= ARGV[4] then
+  return {'conflict', there.position, there.hash, there.floor}
+end
+redis.call('XADD', KEYS[2], ARGV[5] .. '-0', 'hash', ARGV[6], 'batch', ARGV[7])
+redis.call('HSET', KEYS[1], 'position', ARGV[5], 'hash', ARGV[6])
+return {'done', ARGV[5], ARGV[6], there.floor}

@@ -1,0 +1,12 @@
+-- KEYS: unfinished, the snapshot, snapshots. ARGV: position, manifest, number of chunks, the name of one that may
+-- be in its place (empty if none is).
+if redis.call('SISMEMBER', KEYS[1], KEYS[2]) == 0 or redis.call('HLEN', KEYS[2]) ~= tonumber(ARGV[3]) then
+  return 0
+end
+redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
+redis.call('SREM', KEYS[1], KEYS[2])
+-- Whoever reads the one that was there before may go on until the next pruning.
+if ARGV[4] ~= '' then
+  redis.call('SADD', KEYS[1], ARGV[4])
+end
+return 1

@@ -1,0 +1,83 @@
+//! Private Redis servers, and ways to them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::{Journal, Shared};
+
+use crate::support::Server;
+
+/// Longer than any answer takes on a busy machine.
+pub(crate) const PATIENT: Duration = Duration::from_secs(30);
+/// Short, for tests in which no answer comes.
+pub(crate) const HASTY: Duration = Duration::from_millis(300);
+
+pub(crate) const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+pub(crate) const FORGETFUL: [&str; 2] = ["--appendonly", "no"];
+
+/// A server with these settings.
+pub(crate) fn redis(settings: &'static [&'static str]) -> Server {
+    let command = move |folder: &std::path::Path, port: u16| {
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string());
+        command.arg("--dir").arg(folder).args(settings);
+        command
+    };
+    Server::start(tempfile::tempdir().unwrap(), command, answers)
+}
+
+/// Whether a server has read what it keeps and takes commands.
+fn answers(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let mut answer = [0; 5];
+    stream.write_all(b"PING\r\n").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && [b"+PONG", b"-NOAU"].contains(&&answer)
+}
+
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}")
+}
+
+pub(crate) fn place(port: u16, timeout: Duration) -> RedisPlace {
+    RedisPlace::connect(&url(port), timeout).unwrap()
+}
+
+pub(crate) fn shared(port: u16, domain: &str) -> Arc<dyn Shared> {
+    Arc::new(place(port, PATIENT).in_domain(domain).unwrap())
+}
+
+pub(crate) fn journal(port: u16, timeout: Duration) -> Box<dyn Journal> {
+    place(port, timeout).journal().unwrap()
+}
+
+/// Commands past the engine.
+pub(crate) struct Raw(redis::Connection);
+
+impl Raw {
+    pub(crate) fn to(server: &Server) -> Self {
+        Self(redis::Client::open(url(server.port())).unwrap().get_connection().unwrap())
+    }
+
+    /// A command whose arguments are separated by spaces.
+    pub(crate) fn ask<T: redis::FromRedisValue>(&mut self, words: &str) -> T {
+        let arguments: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
+        self.ask_with(&arguments)
+    }
+
+    pub(crate) fn ask_with<T: redis::FromRedisValue>(&mut self, arguments: &[&[u8]]) -> T {
+        let mut command = redis::Cmd::new();
+        for argument in arguments {
+            command.arg(*argument);
+        }
+        command.query(&mut self.0).unwrap()
+    }
+
+    pub(crate) fn run(&mut self, words: &str) {
+        let _: redis::Value = self.ask(words);
+    }
+}

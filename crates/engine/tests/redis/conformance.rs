@@ -1,0 +1,100 @@
+//! Everything that every engine must do.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use orchestrix_core::{LeaseId, TaskId};
+use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::{Error, Journal, LogChunk, Logged, Logs, Shared, suite};
+
+use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url};
+
+/// Handles of one register, each with connections of its own: as many as race for a cell.
+const REGISTERS: usize = 50;
+
+fn does_what_every_engine_must_do(settings: &'static [&'static str]) {
+    let server = redis(settings);
+    let port = server.port();
+    // A new domain is a new, empty place.
+    let domains = Cell::new(0);
+    let next = || {
+        domains.set(domains.get() + 1);
+        format!("domain-{}", domains.get())
+    };
+    let mut make = || -> Box<dyn Journal> { shared(port, &next()).journal().unwrap() };
+    suite::journal(&mut make);
+    suite::snapshots(&mut make);
+    suite::register(&mut || {
+        let domain = next();
+        (0..REGISTERS).map(|_| shared(port, &domain).register()).collect()
+    });
+    suite::shared(&mut || {
+        let domain = next();
+        Box::new(move || shared(port, &domain))
+    });
+    suite::logs(&mut || {
+        let logs = shared(port, &next()).logs();
+        Box::new(Through(logs))
+    });
+    let mut raw = Raw::to(&server);
+    let keys: Vec<String> = raw.ask("KEYS *");
+    assert!(keys.len() > 100, "{} keys", keys.len());
+    for key in keys {
+        let left: i64 = raw.ask_with(&[b"TTL", key.as_bytes()]);
+        assert_eq!(left, -1, "{key} has a time to live");
+    }
+}
+
+/// The suite wants a box.
+struct Through(Arc<dyn Logs>);
+
+impl Logs for Through {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        self.0.append(task, lease, offset, bytes)
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        self.0.read(task, skip, limit_bytes)
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        self.0.tasks()
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        self.0.delete(tasks)
+    }
+}
+
+#[test]
+fn a_server_without_a_disk_does_what_every_engine_must_do() {
+    does_what_every_engine_must_do(&FORGETFUL);
+}
+
+#[test]
+fn a_server_that_syncs_always_does_what_every_engine_must_do() {
+    does_what_every_engine_must_do(&DURABLE);
+}
+
+#[test]
+fn the_default_domain_does_what_every_engine_must_do_to_the_journal() {
+    let server = redis(&FORGETFUL);
+    let mut raw = Raw::to(&server);
+    let mut make = || -> Box<dyn Journal> {
+        raw.run("FLUSHALL");
+        place(server.port(), PATIENT).journal().unwrap()
+    };
+    suite::journal(&mut make);
+    suite::snapshots(&mut make);
+}
+
+#[test]
+fn databases_and_domains_do_not_see_each_other() {
+    let server = redis(&FORGETFUL);
+    let other_database = RedisPlace::connect(&format!("{}/3", url(server.port())), PATIENT).unwrap();
+    assert!(other_database.place().ends_with("/3, domain default"), "{}", other_database.place());
+    let places: [Arc<dyn Shared>; 3] =
+        [shared(server.port(), "default"), shared(server.port(), "other"), Arc::new(other_database)];
+    let ids: Vec<_> = places.iter().map(|place| place.journal().unwrap().id()).collect();
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "{ids:?}");
+}

@@ -1,0 +1,96 @@
+//! Coming in: wrong addresses, wrong passwords, and what is said about a server.
+
+use std::time::{Duration, Instant};
+
+use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::{Error, Shared};
+
+use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
+use crate::support::free_port;
+
+fn refused(url: &str) -> Error {
+    RedisPlace::connect(url, HASTY).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn a_wrong_url_is_refused_with_its_right_form() {
+    for url in ["", "localhost", "http://localhost", "redis://", "redis://h:x", "redis://h/name"] {
+        let error = refused(url);
+        assert!(error.to_string().contains("redis://[user][:password@]host[:port]"), "{url}: {error}");
+        assert!(!error.retryable);
+    }
+    let error = refused("rediss://localhost").to_string();
+    assert!(error.contains("no TLS"), "{error}");
+}
+
+#[test]
+fn an_unreachable_server_is_an_error_that_names_it() {
+    let port = free_port();
+    let error = refused(&format!("redis://127.0.0.1:{port}"));
+    assert!(error.retryable);
+    assert!(
+        error.to_string().contains(&format!("redis://127.0.0.1:{port}/0: Connection refused")),
+        "{error}"
+    );
+    refused("redis://no-such-host.invalid");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    let error = refused(&format!("redis://127.0.0.1:{}", silent.local_addr().unwrap().port())).to_string();
+    assert!(error.contains("no answer within 300ms"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn a_replica_is_refused_and_its_primary_warned_about() {
+    let (primary, replica) = (redis(&DURABLE), redis(&FORGETFUL));
+    Raw::to(&replica).run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let error = refused(&format!("redis://127.0.0.1:{}", replica.port())).to_string();
+    assert!(error.contains("it is a replica"), "{error}");
+    crate::support::eventually("the replica is known", || {
+        place(primary.port(), PATIENT).warnings().iter().any(|one| one.contains("replicas")).then_some(())
+    });
+}
+
+#[test]
+fn weak_settings_are_warned_about() {
+    let warnings = |settings| place(redis(settings).port(), PATIENT).warnings().join("\n");
+    assert_eq!(warnings(&DURABLE), "");
+    let none = warnings(&FORGETFUL);
+    assert!(none.contains("appendonly no, not yes") && none.contains("appendfsync everysec"), "{none}");
+    let second = warnings(&["--appendonly", "yes"]);
+    assert!(
+        !second.contains("appendonly") && second.contains("appendfsync everysec, not always"),
+        "{second}"
+    );
+    let evicts =
+        warnings(&["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "allkeys-lru"]);
+    assert!(evicts.contains("maxmemory-policy allkeys-lru, not noeviction"), "{evicts}");
+    let rewrites =
+        warnings(&["--appendonly", "yes", "--appendfsync", "always", "--no-appendfsync-on-rewrite", "yes"]);
+    assert!(rewrites.contains("no-appendfsync-on-rewrite yes, not no"), "{rewrites}");
+
+    let server = redis(&DURABLE);
+    Raw::to(&server).run("ACL SETUSER plain on >pw ~* &* +@all -config -info");
+    let plain =
+        RedisPlace::connect(&format!("redis://plain:pw@127.0.0.1:{}", server.port()), PATIENT).unwrap();
+    let warnings = plain.warnings().join("\n");
+    assert!(warnings.contains("could not be checked: appendfsync always"), "{warnings}");
+    assert!(warnings.contains("its role"), "{warnings}");
+}
+
+#[test]
+fn a_password_is_asked_for_where_none_was_given() {
+    let server = redis(&["--requirepass", "secret"]);
+    let error = refused(&format!("redis://127.0.0.1:{}", server.port())).to_string();
+    assert!(error.contains("NOAUTH"), "{error}");
+    let with = format!("redis://:secret@127.0.0.1:{}", server.port());
+    RedisPlace::connect(&with, PATIENT).unwrap().journal().unwrap();
+}
+
+#[test]
+fn a_domain_that_cannot_be_part_of_a_key_is_refused() {
+    let server = redis(&FORGETFUL);
+    let error = place(server.port(), PATIENT).in_domain("a:b").unwrap_err().to_string();
+    assert!(error.contains("a domain is named by"), "{error}");
+    drop(journal(server.port(), PATIENT));
+}

@@ -1,0 +1,16 @@
+//! The engine on real Redis servers: what every engine must do, and what happens when the wire or the server fails.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
+#[path = "../support/mod.rs"]
+mod support;
+
+mod common;
+mod conformance;
+mod crash;
+mod damage;
+mod doors;
+mod forgetting;
+mod keeping;
+mod lost;
