@@ -5,6 +5,8 @@
 //! - [`Logs`]: the output of running tasks.
 //! - [`Shared`]: all of them, on an engine that several nodes use at once.
 //! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
+//! - `redis` (with the feature of that name): a server that several nodes use.
+//! - `sql`: on a database server, with the feature `mysql` or `postgres`.
 //! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
 //!
@@ -19,8 +21,12 @@ pub mod file;
 mod limit;
 pub mod memory;
 pub mod parcel;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod register;
 mod shared;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod sql;
 pub mod suite;
 
 pub use chain::*;

@@ -1,0 +1,152 @@
+//! The output of tasks: one row per chunk, in the order in which they were stored.
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use crate::fault::invalid;
+use crate::file::TASK_CHUNKS_MAX;
+use crate::limit::fitting;
+use crate::{Error, LogChunk, Logged, Logs};
+
+use super::fault::{Failure, damaged};
+use super::server::{Column, Row, Value};
+use super::session::Session;
+
+/// The most chunks of one read. Bounds the list of their lengths, which is asked for first.
+const READ_CHUNKS_MAX: i64 = 1024;
+
+const LOGS: &str = "orchestrix_logs";
+
+/// The logs of a domain.
+pub(super) struct SqlLogs {
+    session: Session,
+}
+
+impl SqlLogs {
+    pub(super) fn new(session: Session) -> Self {
+        Self { session }
+    }
+
+    fn count(&self, task: TaskId) -> Result<usize, Failure> {
+        let sql = "SELECT COUNT(*) FROM orchestrix_logs WHERE domain = ? AND task = ?";
+        let values = [Value::Text(&self.session.home().domain), Value::Int(task.0.cast_signed())];
+        let rows = self.session.rows(sql, &[Column::Int], &values)?;
+        Ok(rows.into_iter().next().map_or(0, |mut row| usize::try_from(row.int()).unwrap_or(0)))
+    }
+
+    /// There is a chunk already. It stays, unless it is damaged.
+    fn keep_or_mend(&self, at: [u64; 3], bytes: &[u8]) -> Result<Logged, Failure> {
+        let sql = "SELECT place, crc, bytes FROM orchestrix_logs
+            WHERE domain = ? AND task = ? AND lease = ? AND line_offset = ?";
+        let [task, lease, offset] = at.map(|number| Value::Int(number.cast_signed()));
+        let values = [Value::Text(&self.session.home().domain), task, lease, offset];
+        let rows = self.session.rows(sql, &[Column::Int, Column::Int, Column::Bytes], &values)?;
+        let Some(mut row) = rows.into_iter().next() else {
+            return Err(Failure::Busy("the chunk was deleted meanwhile".to_owned()));
+        };
+        let (place, stored, there) = (row.int(), row.int(), row.bytes());
+        if stored != sum(at, &there) {
+            let mend = "UPDATE orchestrix_logs SET crc = ?, bytes = ? WHERE place = ?";
+            self.session
+                .execute(mend, &[Value::Int(sum(at, bytes)), Value::Bytes(bytes), Value::Int(place)])?;
+        }
+        Ok(Logged::Existed)
+    }
+}
+
+impl Logs for SqlLogs {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        let doing = "write task log";
+        let failed = |failure: Failure| failure.error(self.session.home(), doing);
+        let at = [task.0, lease.0, offset];
+        let sql = "INSERT INTO orchestrix_logs (domain, task, lease, line_offset, crc, bytes)
+            VALUES (?, ?, ?, ?, ?, ?)";
+        let [id, under, from] = at.map(|number| Value::Int(number.cast_signed()));
+        let domain = Value::Text(&self.session.home().domain);
+        let values = [domain, id, under, from, Value::Int(sum(at, bytes)), Value::Bytes(bytes)];
+        let full = self.count(task).map_err(failed)? >= TASK_CHUNKS_MAX;
+        let stored = if full {
+            // What is there already may be sent again.
+            Err(Failure::Duplicate)
+        } else {
+            self.session.execute(sql, &values)
+        };
+        match stored {
+            Ok(_) => Ok(Logged::Stored),
+            Err(Failure::Duplicate) => match self.keep_or_mend(at, bytes) {
+                Err(Failure::Busy(_)) if full => {
+                    let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+                    Err(invalid(doing, why))
+                }
+                answer => answer.map_err(failed),
+            },
+            Err(failure) => Err(failed(failure)),
+        }
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        let doing = "read task log";
+        let home = self.session.home();
+        let failed = |failure: Failure| failure.error(home, doing);
+        let (domain, id) = (Value::Text(&home.domain), Value::Int(task.0.cast_signed()));
+        let sql = "SELECT OCTET_LENGTH(bytes) FROM orchestrix_logs
+            WHERE domain = ? AND task = ? ORDER BY place LIMIT ? OFFSET ?";
+        let skip = Value::Int(i64::try_from(skip).unwrap_or(i64::MAX));
+        let heads = self.session.rows(sql, &[Column::Int], &[domain, id, Value::Int(READ_CHUNKS_MAX), skip]);
+        let lengths = heads.map_err(failed)?;
+        let lengths = lengths.into_iter().map(|mut row| usize::try_from(row.int()).unwrap_or(0));
+        let count = Value::Int(i64::try_from(fitting(lengths, limit_bytes)).unwrap_or(1));
+        let sql = "SELECT place, lease, line_offset, crc, bytes FROM orchestrix_logs
+            WHERE domain = ? AND task = ? ORDER BY place LIMIT ? OFFSET ?";
+        let columns = [Column::Int, Column::Int, Column::Int, Column::Int, Column::Bytes];
+        let rows = self.session.rows(sql, &columns, &[domain, id, count, skip]).map_err(failed)?;
+        let mut chunks = Vec::new();
+        for row in rows {
+            match chunk(task, row) {
+                Ok(chunk) => chunks.push(chunk),
+                // What comes before it is good.
+                Err(_) if !chunks.is_empty() => break,
+                Err(place) => return Err(damaged(home, doing, LOGS, place, "the checksum does not match")),
+            }
+        }
+        Ok(chunks)
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        let sql = "SELECT DISTINCT task FROM orchestrix_logs WHERE domain = ? ORDER BY task";
+        let home = self.session.home();
+        match self.session.rows(sql, &[Column::Int], &[Value::Text(&home.domain)]) {
+            Ok(rows) => rows.into_iter().map(|mut row| TaskId(row.int().cast_unsigned())).collect(),
+            Err(failure) => {
+                let error = failure.error(home, "list task logs");
+                tracing::warn!(%error, "logs of tasks that are gone stay for now");
+                Vec::new()
+            }
+        }
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        let home = self.session.home();
+        let sql = "DELETE FROM orchestrix_logs WHERE domain = ? AND task = ?";
+        for task in tasks {
+            let values = [Value::Text(&home.domain), Value::Int(task.0.cast_signed())];
+            self.session.execute(sql, &values).map_err(|failure| failure.error(home, "delete task log"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The chunk of a row; its place if it is damaged.
+fn chunk(task: TaskId, mut row: Row) -> Result<LogChunk, i64> {
+    let (place, lease, offset) = (row.int(), row.int().cast_unsigned(), row.int().cast_unsigned());
+    let (stored, bytes) = (row.int(), row.bytes());
+    if stored != sum([task.0, lease, offset], &bytes) {
+        return Err(place);
+    }
+    Ok(LogChunk { lease: LeaseId(lease), offset, bytes })
+}
+
+/// Covers where a chunk stands, too: a row that was moved is not taken for another.
+fn sum(place: [u64; 3], bytes: &[u8]) -> i64 {
+    let head = place.iter().fold(0, |sum, part| crc32c::crc32c_append(sum, &part.to_le_bytes()));
+    i64::from(crc32c::crc32c_append(head, bytes))
+}

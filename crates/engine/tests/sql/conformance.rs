@@ -1,0 +1,71 @@
+//! The suite, unchanged.
+
+use std::sync::Arc;
+
+use orchestrix_engine::sql::SqlPlace;
+use orchestrix_engine::suite;
+use orchestrix_engine::{Journal, Logs, Register, Shared};
+
+use super::{Database, TIMEOUT, new_name};
+
+/// A place that nobody has used: a domain of its own.
+fn place(database: &Database) -> impl Fn() -> Arc<dyn Shared> + use<> {
+    let (url, domain) = (database.url(), new_name());
+    move || Arc::new(SqlPlace::connect_to(&url, &domain, TIMEOUT).unwrap())
+}
+
+pub(crate) fn the_journal_keeps_its_contract(database: &Database) {
+    suite::journal(&mut || place(database)().journal().unwrap());
+}
+
+pub(crate) fn snapshots_keep_their_contract(database: &Database) {
+    suite::snapshots(&mut || -> Box<dyn Journal> { place(database)().journal().unwrap() });
+}
+
+/// A handle of the logs is a trait object behind an `Arc`; the suite wants a box.
+struct Boxed(Arc<dyn Logs>);
+
+impl Logs for Boxed {
+    fn append(
+        &self,
+        task: orchestrix_core::TaskId,
+        lease: orchestrix_core::LeaseId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<orchestrix_engine::Logged, orchestrix_engine::Error> {
+        self.0.append(task, lease, offset, bytes)
+    }
+
+    fn read(
+        &self,
+        task: orchestrix_core::TaskId,
+        skip: usize,
+        limit_bytes: usize,
+    ) -> Result<Vec<orchestrix_engine::LogChunk>, orchestrix_engine::Error> {
+        self.0.read(task, skip, limit_bytes)
+    }
+
+    fn tasks(&self) -> Vec<orchestrix_core::TaskId> {
+        self.0.tasks()
+    }
+
+    fn delete(&self, tasks: &[orchestrix_core::TaskId]) -> Result<(), orchestrix_engine::Error> {
+        self.0.delete(tasks)
+    }
+}
+
+pub(crate) fn logs_keep_their_contract(database: &Database) {
+    suite::logs(&mut || Box::new(Boxed(place(database)().logs())));
+}
+
+/// Fifty candidates race on ten connections.
+pub(crate) fn the_register_keeps_its_contract(database: &Database) {
+    suite::register(&mut || -> Vec<Arc<dyn Register>> {
+        let connect = place(database);
+        (0..10).map(|_| connect().register()).collect()
+    });
+}
+
+pub(crate) fn several_nodes_keep_the_contract(database: &Database) {
+    suite::shared(&mut || Box::new(place(database)));
+}

@@ -1,0 +1,91 @@
+//! Electors on a real register: one of them acts at a time, and another takes over.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use orchestrix_engine::Shared;
+use orchestrix_leadership::{Candidate, Elector, Step, Timing};
+
+use super::Database;
+use crate::support::eventually;
+
+const TTL: Duration = Duration::from_millis(1500);
+
+/// When somebody trusted itself, and under which epoch.
+struct Trust {
+    epoch: u64,
+    from: Duration,
+    to: Duration,
+}
+
+struct Office {
+    began: Instant,
+    trust: Mutex<Vec<Trust>>,
+    /// Who leads now, plus one.
+    leader: AtomicUsize,
+    /// Who is dead, plus one.
+    dead: AtomicUsize,
+    stop: AtomicBool,
+}
+
+fn stand(database: &Database, n: usize, office: &Office) {
+    let register = database.connect().register();
+    let me = Candidate { name: format!("n{n}"), incarnation: format!("{n}-0"), address: String::new() };
+    let timing = Timing { ttl: TTL, renew: TTL / 3, look_every: register.look_every(), needs_proof: false };
+    let mut elector = Elector::new(me, timing);
+    let now = || office.began.elapsed();
+    while !office.stop.load(SeqCst) && office.dead.load(SeqCst) != n + 1 {
+        match elector.next(now()) {
+            Step::Wait(until) => {
+                // Not to the end: whether to stop is asked meanwhile.
+                std::thread::sleep(until.saturating_sub(now()).min(Duration::from_millis(20)));
+            }
+            Step::Read => match register.read("leader") {
+                Ok(cell) => elector.heard_cell(now(), cell),
+                Err(_) => elector.heard_nothing(now()),
+            },
+            Step::Set { seen, claim } => {
+                let set = register.compare_and_set("leader", seen.as_ref(), &claim).ok();
+                elector.heard_set(now(), set);
+            }
+        }
+        let at = now();
+        if let (Some(epoch), Some(to)) = (elector.leads(at), elector.trusted_until()) {
+            office.trust.lock().unwrap().push(Trust { epoch, from: at, to });
+            office.leader.store(n + 1, SeqCst);
+        }
+    }
+}
+
+pub(crate) fn one_candidate_leads_at_a_time_and_another_takes_over(database: &Database) {
+    let office = Office {
+        began: Instant::now(),
+        trust: Mutex::default(),
+        leader: AtomicUsize::new(0),
+        dead: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+    };
+    let leader = || Some(office.leader.load(SeqCst)).filter(|leader| *leader > 0);
+    let passed = std::thread::scope(|scope| {
+        for n in 0..3 {
+            let office = &office;
+            scope.spawn(move || stand(database, n, office));
+        }
+        let first = eventually("somebody leads", leader);
+        office.dead.store(first, SeqCst);
+        let died = Instant::now();
+        eventually("another leads", || leader().filter(|leader| *leader != first));
+        let passed = died.elapsed();
+        office.stop.store(true, SeqCst);
+        passed
+    });
+    let trust = office.trust.into_inner().unwrap();
+    for one in &trust {
+        for other in &trust {
+            let apart = one.epoch == other.epoch || one.to <= other.from || other.to <= one.from;
+            assert!(apart, "epochs {} and {} were trusted at once", one.epoch, other.epoch);
+        }
+    }
+    println!("another led {passed:?} after the leader died, with a time of {TTL:?}");
+}

@@ -1,0 +1,141 @@
+//! What is tried on every kind of database server. Each kind says how to start a private one, and how to talk to it
+//! behind the back of the engine.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use orchestrix_engine::sql::SqlPlace;
+use orchestrix_engine::{Journal, Shared};
+
+use crate::support::Server;
+
+pub(crate) mod conformance;
+pub(crate) mod damage;
+pub(crate) mod election;
+pub(crate) mod faults;
+pub(crate) mod locks;
+pub(crate) mod refusals;
+pub(crate) mod restarts;
+pub(crate) mod tls;
+
+/// Longer than a statement takes on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Short enough to wait for.
+pub(crate) const SHORT: Duration = Duration::from_millis(700);
+
+/// The password of the user `app`, as it is and in a URL.
+pub(crate) const PASSWORD: &str = "can@ry/7:x";
+pub(crate) const PASSWORD_ENCODED: &str = "can%40ry%2F7%3Ax";
+
+/// One kind of server, and how to use it from outside.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    /// Starts a server on which what was acknowledged survives a kill.
+    pub(crate) start: fn() -> Server,
+    pub(crate) scheme: &'static str,
+    /// The superuser.
+    pub(crate) admin: &'static str,
+    /// Runs SQL as the superuser, in a database if one is named; gives the fields, separated by tabs.
+    pub(crate) client: fn(port: u16, database: &str, sql: &str) -> Command,
+    pub(crate) create_user: &'static [&'static str],
+    /// Bytes that are not those that were stored, as an expression.
+    pub(crate) rotten: &'static str,
+    /// An expression that takes two seconds.
+    pub(crate) sleep: &'static str,
+    /// Makes a server, or one database of it, only read.
+    pub(crate) read_only: (&'static str, &'static str),
+    /// Settings that lose what was acknowledged, with the word that a warning about each has.
+    pub(crate) weak: &'static [(&'static str, &'static str)],
+    pub(crate) strong: &'static [&'static str],
+}
+
+/// A server that several tests use.
+pub(crate) type Common = Mutex<Weak<Server>>;
+
+/// A database on a server.
+pub(crate) struct Database {
+    pub(crate) kind: Kind,
+    pub(crate) server: Arc<Server>,
+    pub(crate) name: String,
+}
+
+static NAMES: AtomicU32 = AtomicU32::new(0);
+
+/// A name that no other test of this process has.
+pub(crate) fn new_name() -> String {
+    format!("t{}", NAMES.fetch_add(1, SeqCst))
+}
+
+/// An empty database, on the server that other tests use now, or a new one.
+pub(crate) fn database(kind: Kind, common: &Common) -> Database {
+    let server = {
+        // One server that does not start is not the failure of every test.
+        let mut common = common.lock().unwrap_or_else(PoisonError::into_inner);
+        common.upgrade().unwrap_or_else(|| {
+            let server = Arc::new((kind.start)());
+            *common = Arc::downgrade(&server);
+            server
+        })
+    };
+    let name = new_name();
+    ask(kind, server.port(), "", &format!("CREATE DATABASE {name}"));
+    Database { kind, server, name }
+}
+
+/// Runs SQL behind the back of the engine.
+pub(crate) fn ask(kind: Kind, port: u16, database: &str, sql: &str) -> String {
+    let output = (kind.client)(port, database, sql).output().unwrap_or_else(|error| {
+        panic!("cannot run a client of the server: {error}; `make test` installs what the tests need")
+    });
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{sql}: {said}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+impl Database {
+    pub(crate) fn url(&self) -> String {
+        self.url_at(self.server.port())
+    }
+
+    pub(crate) fn url_at(&self, port: u16) -> String {
+        format!("{}://{}@127.0.0.1:{port}/{}", self.kind.scheme, self.kind.admin, self.name)
+    }
+
+    pub(crate) fn ask(&self, sql: &str) -> String {
+        ask(self.kind, self.server.port(), &self.name, sql)
+    }
+
+    pub(crate) fn connect(&self) -> SqlPlace {
+        SqlPlace::connect(&self.url(), TIMEOUT).unwrap()
+    }
+
+    /// Through another port, with little patience.
+    pub(crate) fn connect_at(&self, port: u16) -> SqlPlace {
+        SqlPlace::connect(&self.url_at(port), SHORT).unwrap()
+    }
+
+    pub(crate) fn journal(&self) -> Box<dyn Journal> {
+        self.connect().journal().unwrap()
+    }
+
+    /// How many batches the server has, whatever the engine says.
+    pub(crate) fn rows(&self) -> usize {
+        self.ask("SELECT COUNT(*) FROM orchestrix_batches").parse().unwrap()
+    }
+}
+
+/// Makes a test of each sentence.
+#[macro_export]
+macro_rules! sentences {
+    ($kind:expr, $common:expr, $($module:ident :: { $($name:ident),* $(,)? }),* $(,)?) => {
+        $($(
+            #[test]
+            fn $name() {
+                $crate::sql::$module::$name(&$crate::sql::database($kind, $common));
+            }
+        )*)*
+    };
+}

@@ -1,0 +1,121 @@
+//! What is refused at the start, in words that help, and without a secret.
+
+use std::time::{Duration, Instant};
+
+use orchestrix_engine::sql::SqlPlace;
+use orchestrix_engine::{Cause, Error, Shared};
+
+use super::{Database, PASSWORD, PASSWORD_ENCODED, SHORT, TIMEOUT};
+use crate::support::free_port;
+
+/// The error of a start that must fail.
+fn refused(url: &str) -> Error {
+    SqlPlace::connect(url, TIMEOUT).map(|_| ()).expect_err("it is refused")
+}
+
+fn has_no_secret(text: &str) {
+    for secret in [PASSWORD, PASSWORD_ENCODED, "can@ry", "can%40ry"] {
+        assert!(!text.contains(secret), "{secret} is told: {text}");
+    }
+}
+
+pub(crate) fn secrets_are_never_told(database: &Database) {
+    for sql in database.kind.create_user {
+        let sql = sql.replace('#', &database.name);
+        database.ask(&sql.replace("SECRET", PASSWORD));
+    }
+    let (scheme, port, name) = (database.kind.scheme, database.server.port(), &database.name);
+    let place =
+        SqlPlace::connect(&format!("{scheme}://{name}:{PASSWORD_ENCODED}@127.0.0.1:{port}/{name}"), TIMEOUT)
+            .expect("an encoded password is decoded");
+    place.journal().unwrap();
+    assert_eq!(place.place(), format!("{scheme}://127.0.0.1:{port}/{name}"));
+    has_no_secret(&format!("{} {place:?} {:?}", place.place(), place.warnings()));
+    let wrong = refused(&format!("{scheme}://{name}:{PASSWORD_ENCODED}x@127.0.0.1:{port}/{name}"));
+    assert!(wrong.to_string().contains(&format!("127.0.0.1:{port}")) && !wrong.retryable, "{wrong}");
+    let said = wrong.to_string().to_lowercase();
+    assert!(said.contains("password") && said.contains(name.as_str()), "{said}");
+    let nowhere = refused(&format!("{scheme}://{name}:{PASSWORD_ENCODED}@127.0.0.1:{}/{name}", free_port()));
+    let nobody = refused(&format!("{scheme}://{name}:{PASSWORD_ENCODED}@127.0.0.1:{port}/no_such_database"));
+    let strange = refused(&format!("{scheme}://{name}:{PASSWORD}@127.0.0.1:{port}/{name}"));
+    let unknown = refused(&format!("{scheme}://{name}@127.0.0.1:{port}/{name}?token={PASSWORD_ENCODED}"));
+    for error in [&wrong, &nowhere, &nobody, &strange, &unknown] {
+        has_no_secret(&format!("{error} {error:?}"));
+    }
+    assert!(nobody.to_string().contains("no_such_database"), "{nobody}");
+}
+
+pub(crate) fn a_server_that_is_not_there_is_a_clear_error(database: &Database) {
+    let port = free_port();
+    let error = refused(&database.url_at(port));
+    assert!(error.retryable && error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    // Somebody listens, but never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let began = Instant::now();
+    let error = SqlPlace::connect(&database.url_at(silent.local_addr().unwrap().port()), SHORT).map(|_| ());
+    let error = error.expect_err("nobody answers");
+    assert!(error.to_string().contains("no answer within"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    for url in ["", "not a url", "ftp://host/db", "mysql://", "postgres://host", "mysql://host:port/db"] {
+        refused(url);
+    }
+}
+
+pub(crate) fn a_server_that_only_reads_is_refused(database: &Database) {
+    let (on, off) = database.kind.read_only;
+    database.connect();
+    database.ask(&on.replace('#', &database.name));
+    let error = refused(&database.url());
+    database.ask(&off.replace('#', &database.name));
+    assert!(error.to_string().contains("only reads"), "{error}");
+    database.connect();
+}
+
+pub(crate) fn tables_of_a_newer_version_are_refused_by_name(database: &Database) {
+    database.connect();
+    database.ask("UPDATE orchestrix_schema SET version = 99");
+    let error = refused(&database.url());
+    assert!(matches!(error.source, Cause::UnknownFormat { found: 99, known: 1, .. }), "{error}");
+    assert!(error.to_string().contains("orchestrix_schema"), "{error}");
+}
+
+pub(crate) fn first_starts_that_race_are_fine(database: &Database) {
+    let together = std::sync::Barrier::new(8);
+    let ids: Vec<_> = std::thread::scope(|scope| {
+        let start = |_| {
+            scope.spawn(|| {
+                together.wait();
+                database.connect().journal().unwrap().id()
+            })
+        };
+        let starting: Vec<_> = (0..8).map(start).collect();
+        starting.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(database.ask("SELECT COUNT(*) FROM orchestrix_journals"), "1");
+}
+
+pub(crate) fn settings_that_lose_what_was_acknowledged_are_warned_of(database: &Database) {
+    let name = |sql: &str| sql.replace('#', &database.name);
+    for (sql, _) in database.kind.weak {
+        database.ask(&name(sql));
+    }
+    let warnings = database.connect().warnings();
+    for sql in database.kind.strong {
+        database.ask(&name(sql));
+    }
+    for (_, word) in database.kind.weak {
+        assert!(warnings.iter().any(|warning| warning.contains(word)), "{word} is not in {warnings:?}");
+    }
+    let after = database.connect().warnings();
+    for (_, word) in database.kind.weak {
+        assert!(!after.iter().any(|warning| warning.contains(word)), "{word} is still in {after:?}");
+    }
+}
+
+pub(crate) fn a_domain_has_a_plain_name(database: &Database) {
+    for domain in ["", "A", "a/b", "a b", &"a".repeat(65)] {
+        let place = SqlPlace::connect_to(&database.url(), domain, TIMEOUT).map(|_| ());
+        place.expect_err("it is refused");
+    }
+}
