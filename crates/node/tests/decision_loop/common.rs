@@ -1,0 +1,117 @@
+//! A loop whose clock is a number, and callers who can leave.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Submit};
+use orchestrix_core::{Command, Json, Name, Records, State, TaskId, Timestamp};
+use orchestrix_node::{Answer, Ask, DecisionLoop, Error, Options, Recipient, Stats};
+
+/// A caller who can leave.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) name: &'static str,
+    pub(crate) gone: Arc<Mutex<BTreeSet<&'static str>>>,
+}
+
+impl Recipient for Caller {
+    fn is_gone(&self) -> bool {
+        self.gone.lock().unwrap().contains(self.name)
+    }
+
+    fn send(self, answer: Result<Answer, Error>) -> Result<(), Result<Answer, Error>> {
+        if self.is_gone() { Err(answer) } else { Ok(()) }
+    }
+}
+
+/// Who was answered, and what.
+pub(crate) type Answered = (&'static str, Result<Answer, Error>);
+
+pub(crate) struct World {
+    pub(crate) desk: DecisionLoop<Caller>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) now: Timestamp,
+    pub(crate) gone: Arc<Mutex<BTreeSet<&'static str>>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(Options::default())
+    }
+
+    pub(crate) fn with(options: Options) -> Self {
+        let stats = Arc::new(Stats::default());
+        let desk = DecisionLoop::new(State::new(), options, Arc::clone(&stats));
+        Self { desk, stats, now: Timestamp(1_000_000), gone: Arc::default() }
+    }
+
+    pub(crate) fn ask(&mut self, name: &'static str, ask: Ask) {
+        let caller = Caller { name, gone: Arc::clone(&self.gone) };
+        self.desk.ask(ask, caller, self.now);
+    }
+
+    pub(crate) fn submit(&mut self, queue: &str) -> TaskId {
+        self.ask("submitter", Ask::Command(submit(queue)));
+        let (answers, _) = self.turn();
+        let submitted = answers.into_iter().find(|(name, _)| *name == "submitter");
+        match submitted.expect("a submit is answered").1 {
+            Ok(Answer::Outcome { outcome, .. }) => outcome.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, name: &'static str, queue: &str, wait_ms: u64) {
+        self.ask(name, Ask::Lease(request(name, queue, wait_ms)));
+    }
+
+    pub(crate) fn wait(&mut self, millis: u64) {
+        self.now = self.now.plus(millis);
+        self.desk.tick(self.now);
+    }
+
+    /// What comes of the last questions: the answers, and the names of the events that are written first.
+    pub(crate) fn turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
+        let turn = self.desk.take_turn();
+        let events = Records::new(&turn.records).map(|record| record.unwrap().1.name()).collect();
+        (turn.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)
+    }
+
+    /// Who was answered with leases, and which tasks.
+    pub(crate) fn leased(&mut self) -> Vec<(&'static str, Vec<u64>)> {
+        let (answers, _) = self.turn();
+        answers.into_iter().map(|(name, answer)| (name, tasks(&leases(answer)))).collect()
+    }
+}
+
+pub(crate) fn submit(queue: &str) -> Command {
+    Command::submit(Submit::new(Name::new(queue).unwrap(), Json::parse("1").unwrap()))
+}
+
+pub(crate) fn request(worker: &str, queue: &str, wait_ms: u64) -> LeaseQueues {
+    LeaseQueues {
+        queues: vec![Name::new(queue).unwrap()],
+        worker: Name::new(worker).unwrap(),
+        max: 1,
+        lease_ms: 10_000,
+        wait_ms,
+        request_id: None,
+        capacity: None,
+    }
+}
+
+pub(crate) fn leases(answer: Result<Answer, Error>) -> Vec<Leased> {
+    match answer {
+        Ok(Answer::Leases(Leases { leases, .. })) => leases,
+        Ok(Answer::Outcome { .. }) => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn tasks(leases: &[Leased]) -> Vec<u64> {
+    leases.iter().map(|leased| leased.task_id.0).collect()
+}
+
+pub(crate) fn first_lease(answers: Vec<Answered>, name: &str) -> Leased {
+    let answer = answers.into_iter().find(|(answered, _)| *answered == name).unwrap().1;
+    leases(answer).remove(0)
+}

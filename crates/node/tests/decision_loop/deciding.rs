@@ -1,0 +1,240 @@
+//! What the loop decides besides: heartbeats, a full disk, what time asks for, how much a turn holds.
+
+use orchestrix_core::wire::Submit;
+use orchestrix_core::{Command, Json, LeaseId, Name, Refusal, TaskId};
+use orchestrix_engine::Space;
+use orchestrix_node::{Answer, Ask, Error, Options};
+
+use crate::common::{World, first_lease, leases, request, submit};
+
+#[test]
+fn a_loop_that_is_asked_nothing_decides_nothing() {
+    let mut world = World::new();
+    world.submit("q");
+    world.poll("w", "q", 0);
+    world.submit("q");
+    world.turn();
+    for _ in 0..9 {
+        world.wait(1_000);
+        assert!(!world.desk.has_turn(), "nothing is due before the lease of 10 s ends");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_new_work_and_lets_old_work_end() {
+    let mut world = World::new();
+    let task = world.submit("mail");
+    world.poll("w", "mail", 0);
+    let (answers, _) = world.turn();
+    let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
+    world.desk.set_space(Space::Reserve);
+    world.ask("submitter", Ask::Command(submit("mail")));
+    world.ask("submitter", Ask::Batch(vec![submit("mail")]));
+    world.ask("w", Ask::Command(Command::Complete { task, lease, worker: None, result: None }));
+    let (answers, events) = world.turn();
+    assert_eq!(events, ["TaskCompleted"]);
+    assert!(
+        matches!(answers[0].1, Err(Error::StorageFull)) && matches!(answers[1].1, Err(Error::StorageFull))
+    );
+    world.desk.set_space(Space::Plenty);
+    world.submit("mail");
+}
+
+#[test]
+fn a_refusal_travels_in_a_turn_like_any_other_answer() {
+    let mut world = World::new();
+    world.ask("w", Ask::Command(Command::Cancel { task: TaskId(9) }));
+    assert!(world.desk.has_turn());
+    let (answers, events) = world.turn();
+    assert!(events.is_empty());
+    assert!(matches!(answers[0].1, Err(Error::Refused(Refusal::NotFound(TaskId(9))))));
+}
+
+#[test]
+fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
+    let mut world = World::new();
+    let tasks: Vec<TaskId> = (0..3).map(|_| world.submit("mail")).collect();
+    let mut ask = request("w", "mail", 0);
+    ask.max = 3;
+    world.ask("w", Ask::Lease(ask));
+    let (answers, _) = world.turn();
+    let ids: Vec<LeaseId> =
+        leases(answers.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
+    world.ask(
+        "w",
+        Ask::Command(Command::Complete { task: tasks[0], lease: ids[0], worker: None, result: None }),
+    );
+    world.ask("c", Ask::Command(Command::Cancel { task: tasks[1] }));
+    world.turn();
+    let worker = Name::new("w").unwrap();
+    world.ask(
+        "w",
+        Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)], within: None },
+    );
+    let (answers, events) = world.turn();
+    assert_eq!(events, ["LeaseExtended"]);
+    let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!(heard.extended, [ids[1], ids[2]]);
+    assert_eq!(heard.lost, [ids[0], LeaseId(77)]);
+    assert_eq!(heard.cancel, [ids[1]]);
+    assert_eq!((heard.lease_ms, heard.lease_ms_each.as_slice()), (10_000, [10_000, 10_000].as_slice()));
+}
+
+#[test]
+fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.timeout_ms = Some(2_000);
+    world.ask("s", Ask::Batch(vec![Command::submit(task), submit("mail")]));
+    world.turn();
+    let mut ask = request("w", "mail", 0);
+    ask.max = 2;
+    world.ask("w", Ask::Lease(ask));
+    let ids: Vec<LeaseId> =
+        leases(world.turn().0.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
+    world.ask("w", Ask::HeartbeatAll { worker: Name::new("w").unwrap(), leases: ids.clone(), within: None });
+    let (answers, _) = world.turn();
+    let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!((heard.extended.as_slice(), heard.lease_ms_each[1]), (ids.as_slice(), 10_000));
+    assert!(heard.lease_ms_each[0] <= 2_000 && heard.lease_ms == heard.lease_ms_each[0]);
+}
+
+#[test]
+fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
+    let retention = orchestrix_core::Retention { done_ms: 5_000, failed_ms: 5_000, count: 1_000 };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    let commands = (0..1_000).map(|_| submit("mail")).collect();
+    world.ask("submitter", Ask::Batch(commands));
+    let cancels = (1..=1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+    world.ask("submitter", Ask::Batch(cancels));
+    world.turn();
+    world.wait(1);
+    assert!(world.desk.next_due().is_some_and(|due| due <= world.now.plus(1_000)));
+    world.turn();
+    world.wait(10_000);
+    let (_, events) = world.turn();
+    assert_eq!(events, ["TaskPurged", "TaskPurged"], "500 by one event");
+    assert_eq!(world.stats.purged.get(), 1_000);
+    world.turn();
+    world.wait(1_000);
+    assert_eq!(world.desk.next_due(), None, "a node without tasks sleeps");
+}
+
+#[test]
+fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
+    let retention = orchestrix_core::Retention { done_ms: 1 << 40, failed_ms: 1 << 40, count: 10 };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    for round in 0..5_u64 {
+        world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
+        let first = world.desk.state().position().0 - 999;
+        let cancels = (first..first + 1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+        world.ask("s", Ask::Batch(cancels));
+        world.wait(1);
+        world.turn();
+        assert_eq!(world.stats.purged.get(), round * 1_000 + 990);
+    }
+}
+
+#[test]
+fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
+    let retention = orchestrix_core::Retention { done_ms: 0, failed_ms: 0, count: 1 << 30 };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
+    let mut ask = request("w", "mail", 0);
+    ask.max = 300;
+    world.ask("w", Ask::Lease(ask));
+    let (answers, _) = world.turn();
+    let fails = leases(answers.into_iter().last().unwrap().1).into_iter().map(|leased| Command::Fail {
+        task: leased.task_id,
+        lease: leased.lease_id,
+        worker: None,
+        error: String::new(),
+        retry: false,
+    });
+    world.ask("w", Ask::Batch(fails.collect()));
+    let cancels = (301..=1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+    world.ask("s", Ask::Batch(cancels));
+    let retention = Command::Purge(retention);
+    let decision = world.desk.state().decide(&retention, world.now.plus(1)).unwrap();
+    let orchestrix_core::Decision::Event(orchestrix_core::Event::TaskPurged(event)) = decision else {
+        panic!("{decision:?}")
+    };
+    let failed = event.tasks.iter().filter(|purge| purge.task.0 <= 300).count();
+    assert_eq!((event.tasks.len(), failed), (500, 250));
+}
+
+/// The first lease of the answer to a name.
+
+#[test]
+fn a_worker_is_told_the_limit_that_comes_first() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.timeout_ms = Some(5_051);
+    world.ask("s", Ask::Command(Command::submit(task)));
+    world.poll("w", "mail", 0);
+    let leased = first_lease(world.turn().0.split_off(1), "w");
+    assert_eq!(leased.lease_ms, 5_000, "1 % and a millisecond less than the time limit");
+    world.wait(3_031);
+    let heartbeat = Command::Heartbeat {
+        task: leased.task_id,
+        lease: leased.lease_id,
+        worker: None,
+        progress: None,
+        note: None,
+    };
+    world.ask("w", Ask::Heartbeat(heartbeat));
+    let (answers, _) = world.turn();
+    let Ok(Answer::Extended(extended)) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!(extended.lease_ms, 1_999);
+}
+
+#[test]
+fn a_repeat_needs_no_room_on_the_disk() {
+    let mut world = World::new();
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.key = Some(orchestrix_core::Key::new("k").unwrap());
+    world.ask("s", Ask::Command(Command::submit(task.clone())));
+    world.turn();
+    world.desk.set_space(Space::Reserve);
+    world.ask("s", Ask::Command(Command::submit(task)));
+    let (answers, _) = world.turn();
+    assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");
+}
+
+#[test]
+fn a_turn_holds_so_many_answers_and_then_it_is_full() {
+    let mut world = World::new();
+    let id = world.submit("mail");
+    for _ in 0..8_191 {
+        world.ask("c", Ask::Task(id));
+    }
+    assert!(!world.desk.is_full());
+    world.ask("c", Ask::Task(id));
+    assert!(world.desk.is_full());
+    world.turn();
+    assert!(!world.desk.is_full());
+}
+
+#[test]
+fn an_explanation_names_the_reason() {
+    let mut world = World::new();
+    let (first, second) = (world.submit("mail"), world.submit("mail"));
+    let code = |world: &mut World, id| {
+        world.ask("c", Ask::Explain(id));
+        let (answers, _) = world.turn();
+        let Ok(Answer::Explanation(explanation)) = &answers[0].1 else { panic!("{answers:?}") };
+        explanation.code.clone()
+    };
+    assert_eq!(code(&mut world, second), "no_worker");
+    world.poll("w", "mail", 0);
+    let (answers, _) = world.turn();
+    let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
+    assert_eq!(code(&mut world, first), "leased_by");
+    assert_eq!(code(&mut world, second), "behind_n");
+    world.ask("c", Ask::Command(Command::Cancel { task: first }));
+    world.turn();
+    assert_eq!(code(&mut world, first), "cancel_requested");
+    world.ask("w", Ask::Command(Command::Release { task: first, lease, worker: None }));
+    world.turn();
+    assert_eq!(code(&mut world, first), "finished");
+}

@@ -1,0 +1,7 @@
+//! The decision loop without threads: the clock is a number, and callers are names.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod common;
+mod deciding;
+mod leasing;
