@@ -122,68 +122,7 @@ fn client(port: u16, database: &str, sql: &str) -> Command {
     command
 }
 
-sentences!(KIND, &COMMON,
-    conformance::{
-        the_journal_keeps_its_contract, snapshots_keep_their_contract, logs_keep_their_contract,
-        the_register_keeps_its_contract, several_nodes_keep_the_contract,
-    },
-    faults::{
-        a_lost_answer_to_an_append_is_unknown_and_nothing_is_doubled,
-        a_lost_answer_is_a_conflict_if_somebody_else_wrote_since,
-        an_append_may_land_after_it_was_looked_for_in_vain,
-        a_writer_that_was_frozen_inside_an_append_finds_a_conflict,
-        a_cut_wire_is_unknown_for_writers_and_an_error_for_readers,
-        an_append_that_waits_for_a_lock_lands_once,
-        a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done,
-        a_claim_that_lands_late_does_not_undo_another,
-        whoever_waits_is_woken_while_others_sleep,
-        fifty_writers_on_fifty_connections_agree,
-    },
-    locks::{
-        a_live_lock_is_not_stolen, whoever_holds_a_lock_may_pass_it_on,
-        a_lock_can_be_given_back_twice_and_taken_at_once, an_epoch_never_begins_anew,
-        fractions_of_a_second_are_kept, times_are_added_as_times, the_row_of_the_leader_has_its_name,
-        a_key_that_a_server_would_confuse_is_refused,
-    },
-    damage::{
-        a_rotten_parcel_is_refused_by_name, a_rotten_hash_is_refused_by_name, a_missing_row_is_refused_by_name,
-        rows_that_changed_places_are_refused, another_journal_in_its_place_is_refused,
-        a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
-        a_late_write_into_a_raised_floor_is_refused_even_before_anything_is_deleted,
-        a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
-        a_rotten_log_chunk_is_refused_and_mended,
-    },
-    refusals::{
-        secrets_are_never_told, a_server_that_is_not_there_is_a_clear_error,
-        tables_of_a_newer_version_are_refused_by_name, first_starts_that_race_are_fine, a_domain_has_a_plain_name,
-    },
-    election::{ one_candidate_leads_at_a_time_and_another_takes_over },
-);
-
-/// A server of its own, since its settings change for all.
-fn alone(sentence: fn(&sql::Database)) {
-    sentence(&sql::database(KIND, &Common::default()));
-}
-
-#[test]
-fn a_server_that_only_reads_is_refused() {
-    alone(sql::refusals::a_server_that_only_reads_is_refused);
-}
-
-#[test]
-fn settings_that_lose_what_was_acknowledged_are_warned_of() {
-    alone(sql::refusals::settings_that_lose_what_was_acknowledged_are_warned_of);
-}
-
-#[test]
-fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
-    sql::restarts::nothing_acknowledged_is_lost_when_the_server_is_killed(KIND);
-}
-
-#[test]
-fn a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked() {
-    sql::restarts::a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked(KIND);
-}
+every_sentence!(KIND, &COMMON);
 
 #[test]
 fn the_largest_batch_is_kept() {
