@@ -31,7 +31,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 44] = [
+pub const BUGS: [Bug; 45] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -72,6 +72,7 @@ pub const BUGS: [Bug; 44] = [
     worlds("repeat-counted", "a repeated submit counts as a new one", &["R2"]),
     worlds("leased-counted-twice", "leased tasks are shown as waiting, too", &["T14"]),
     worlds("polls-unlimited", "more calls wait for tasks than may", &["R1"]),
+    worlds("stop-forgets-callers", "a stop leaves those who wait for tasks without an answer", &["R5"]),
     worlds("shortest-for-all", "a worker is told of all its leases what holds for the shortest", &["LL1"]),
     worlds("expiry-implicit", "leases that are over end at a start without an event", &["L1", "T10"]),
     test(

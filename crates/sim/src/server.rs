@@ -86,7 +86,11 @@ impl Mirror {
 
     /// Reads what has become durable since the last look.
     pub(crate) fn follow(&mut self, process: &Process) -> Result<(), Violation> {
-        match process.stepped.read(self.durable()) {
+        self.take(process.stepped.read(self.durable()))
+    }
+
+    fn take(&mut self, read: Result<Read, Failure>) -> Result<(), Violation> {
+        match read {
             Ok(Read::Batches(batches)) => batches.iter().try_for_each(|batch| self.add(batch)),
             Ok(Read::End) => Ok(()),
             Ok(Read::Truncated(floor)) => {
@@ -159,4 +163,63 @@ fn hash(batch: &Batch) -> [u8; 32] {
     hasher.update(&batch.previous.position.0.to_le_bytes());
     hasher.update(&batch.records);
     *hasher.finalize().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that has begun its first term, and what was read of it.
+    fn started() -> (Process, Recovered, Mirror) {
+        let (plan, disk) = (Plan::draw(1), SimDisk::new(1));
+        let clock = Arc::new(SimClock::new(0, disk.clone()));
+        let (mut process, recovered) = Process::start(&disk, &plan, &clock).expect("an empty disk");
+        let _ = process.stepped.decide().expect("a term begins");
+        process.stepped.write().expect("the beginning is written");
+        let mut mirror = Mirror::new();
+        mirror.follow(&process).expect("a journal that begins");
+        assert!(mirror.durable() > Position(0), "a term has begun");
+        // As the next start would find it.
+        let recovered = Recovered { position: mirror.durable(), ..recovered };
+        (process, recovered, mirror)
+    }
+
+    fn breaks(result: Result<(), Violation>, invariant: &str) {
+        assert_eq!(result.expect_err("a bad history").invariant, invariant);
+    }
+
+    #[test]
+    fn what_was_durable_and_is_not_recovered_breaks_w1() {
+        let (process, recovered, mut mirror) = started();
+        mirror.compare(&process, &recovered).expect("all is there");
+        mirror.promised(Position(recovered.position.0 + 1));
+        breaks(mirror.compare(&process, &recovered), "W1");
+    }
+
+    #[test]
+    fn a_batch_that_comes_twice_breaks_w2() {
+        let (process, _, mut mirror) = started();
+        breaks(mirror.take(process.stepped.read(Position(0))), "W2");
+    }
+
+    #[test]
+    fn a_batch_that_is_not_what_it_was_breaks_w3() {
+        let (process, recovered, mut mirror) = started();
+        mirror.log[0].batch[0] ^= 1;
+        breaks(mirror.compare(&process, &recovered), "W3");
+    }
+
+    #[test]
+    fn a_state_that_is_not_the_fold_breaks_w6() {
+        let (process, _, mut mirror) = started();
+        mirror.compare_state(&process).expect("the fold of what was read");
+        mirror.state = State::new();
+        breaks(mirror.compare_state(&process), "W6");
+    }
+
+    #[test]
+    fn a_journal_that_drops_what_nobody_read_breaks_w12() {
+        let (_, _, mut mirror) = started();
+        breaks(mirror.take(Ok(Read::Truncated(Position(9)))), "W12");
+    }
 }
