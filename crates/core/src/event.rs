@@ -172,6 +172,9 @@ events! {
     14 TaskPurged {
         #[n(0)] pub tasks: Vec<Purge>,
     }
+
+    /// Nothing happened for a while. A leader shows with it that it can still write.
+    15 Tick {}
 }
 
 /// One lease of a [`LeaseExtended`].

@@ -38,6 +38,7 @@ impl State {
         match event {
             Event::TermStarted(event) => self.term_started(&event),
             Event::FormatRaised(event) => self.format_raised(&event),
+            Event::Tick(_) => {}
             Event::TaskCreated(event) => self.task_created(event),
             Event::LeaseGranted(event) => self.lease_granted(event),
             Event::LeaseExtended(event) => self.lease_extended(&event),

@@ -13,7 +13,7 @@ use crate::duty::{self, Duty, Term};
 use crate::elector::Elector;
 use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, Shared};
 use crate::news::News;
-use crate::office::{Candidate, Change, Reason, Stands, Step};
+use crate::office::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::options::{Options, Policy, Roster};
 use crate::roster::Presence;
 
@@ -141,12 +141,14 @@ impl Driver {
 
     fn write_presence(&mut self, held: bool, timeout: Duration) {
         let me = &self.shared.me;
+        let note = self.shared.lock().note.clone();
+        let peer = Peer { candidate: me.clone(), note, present: held };
         let claim = Claim {
             owner: me.name.clone(),
             epoch: 0,
             ttl_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             held,
-            value: serde_json::to_vec(me).expect("a candidate is plain JSON"),
+            value: serde_json::to_vec(&peer).expect("a candidate is plain JSON"),
         };
         let key = format!("nodes/{}", me.name);
         for _ in 0..2 {
@@ -175,7 +177,9 @@ impl Driver {
             }
             Err(error) => self.trouble(&error),
         }
-        self.shared.lock().present = self.presence.present(now);
+        let (present, peers) = (self.presence.present(now), self.presence.peers(now));
+        let mut status = self.shared.lock();
+        (status.present, status.peers) = (present, peers);
     }
 
     /// Whether to stand, and how far the cold start is.

@@ -13,7 +13,7 @@ use crate::driver::{Driver, roster_of, run_duties};
 use crate::duty::Duty;
 use crate::elector::Elector;
 use crate::news::{News, Phase};
-use crate::office::{Candidate, Stands, Timing};
+use crate::office::{Candidate, Peer, Stands, Timing};
 use crate::options::{Options, OptionsError, Policy};
 use crate::roster::Presence;
 
@@ -50,6 +50,10 @@ pub struct Status {
     pub phase: Phase,
     /// The ids of those who are present, lowest first.
     pub present: Vec<String>,
+    /// Everybody who was ever seen, by id.
+    pub peers: Vec<Peer>,
+    /// What this one says of itself.
+    pub(crate) note: String,
     /// When the leader changed lately, on the boot clock.
     pub(crate) changes: VecDeque<Duration>,
     /// Why the register did not answer, if it did not.
@@ -138,6 +142,8 @@ impl Leadership {
             leader: None,
             phase: presence.phase(),
             present: vec![me.name.clone()],
+            peers: Vec::new(),
+            note: String::new(),
             changes: VecDeque::new(),
             trouble: None,
             observing_since: clock.boot(),
@@ -196,6 +202,11 @@ impl Leadership {
     #[must_use]
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.shared.news.subscribe()
+    }
+
+    /// What this one says of itself to the others, from its next heartbeat on.
+    pub fn set_note(&self, note: String) {
+        self.shared.lock().note = note;
     }
 
     /// Something was done that only a leader that is well can do.

@@ -21,6 +21,6 @@ pub use duty::{Duty, Term, Work};
 pub use elector::Elector;
 pub use leadership::{EnsureError, Leadership, Status, worker_id};
 pub use news::{News, Phase};
-pub use office::{Candidate, Change, Reason, Stands, Step, Timing};
+pub use office::{Candidate, Change, Peer, Reason, Stands, Step, Timing};
 pub use options::{LEADER_TTL_MAX, LEADER_TTL_MIN, Options, OptionsError, Policy, Roster};
 pub use roster::Presence;

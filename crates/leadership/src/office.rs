@@ -15,6 +15,19 @@ pub struct Candidate {
     pub address: String,
 }
 
+/// A candidate as it shows itself to the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    #[serde(flatten)]
+    pub candidate: Candidate,
+    /// What it says of itself; means something only to those who wrote it.
+    #[serde(default)]
+    pub note: String,
+    /// Whether it has shown itself lately and has not left.
+    #[serde(skip)]
+    pub present: bool,
+}
+
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use orchestrix_engine::{Cell, Version};
 
 use crate::news::{News, Phase};
-use crate::office::Candidate;
+use crate::office::{Candidate, Peer};
 use crate::options::Roster;
 
 /// What one candidate knows of the others.
@@ -30,7 +30,7 @@ struct Seen {
     /// When it was first seen so.
     at: Duration,
     present: bool,
-    candidate: Option<Candidate>,
+    peer: Option<Peer>,
 }
 
 impl Presence {
@@ -45,8 +45,8 @@ impl Presence {
         for (id, cell) in cells {
             let known = self.seen.get(&id).filter(|seen| seen.version == cell.version);
             let at = known.map_or(now, |seen| seen.at);
-            let candidate = serde_json::from_slice(&cell.claim.value).ok();
-            self.seen.insert(id, Seen { version: cell.version, at, present: cell.claim.held, candidate });
+            let peer = serde_json::from_slice(&cell.claim.value).ok();
+            self.seen.insert(id, Seen { version: cell.version, at, present: cell.claim.held, peer });
         }
     }
 
@@ -74,7 +74,17 @@ impl Presence {
     pub fn candidate(&self, id: &str, now: Duration) -> Option<Candidate> {
         let seen =
             self.seen.get(id).filter(|seen| seen.present && now < seen.at + self.options.worker_timeout)?;
-        seen.candidate.clone()
+        seen.peer.as_ref().map(|peer| peer.candidate.clone())
+    }
+
+    /// Everybody who was ever seen, by id.
+    #[must_use]
+    pub fn peers(&self, now: Duration) -> Vec<Peer> {
+        let peer = |seen: &Seen| {
+            let present = seen.present && now < seen.at + self.options.worker_timeout;
+            seen.peer.clone().map(|peer| Peer { present, ..peer })
+        };
+        self.seen.values().filter_map(peer).collect()
     }
 
     #[must_use]

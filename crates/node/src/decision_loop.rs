@@ -11,8 +11,8 @@ use std::sync::Arc;
 use orchestrix_core::limits::PURGE_TASKS_MAX;
 use orchestrix_core::wire::{Leases, Outcome};
 use orchestrix_core::{
-    Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Timestamp, encode_record,
-    is_planted,
+    Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Tick, Timestamp,
+    encode_record, is_planted,
 };
 use orchestrix_engine::Space;
 
@@ -85,6 +85,8 @@ pub struct DecisionLoop<R> {
     /// Leases that were handed out once more, to a repeat of the call that got them, and the position of that.
     pub(crate) handed_again: BTreeMap<LeaseId, Position>,
     pub(crate) next_sweep: Timestamp,
+    /// After so many milliseconds without an event there is a `Tick`.
+    tick_ms: Option<u64>,
     /// What the answers of the turn weigh, see [`weight`].
     weight: usize,
 }
@@ -106,6 +108,7 @@ impl<R: Recipient> DecisionLoop<R> {
             ended: 0,
             handed_again: BTreeMap::new(),
             next_sweep: Timestamp(0),
+            tick_ms: None,
             weight: 0,
         }
     }
@@ -117,6 +120,11 @@ impl<R: Recipient> DecisionLoop<R> {
 
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
+    }
+
+    /// From now on there is an event at least every so many milliseconds.
+    pub fn tick_every(&mut self, tick_ms: Option<u64>) {
+        self.tick_ms = tick_ms;
     }
 
     /// Begins a term: every live lease is prolonged, so that downtime takes nobody's work away.
@@ -164,6 +172,9 @@ impl<R: Recipient> DecisionLoop<R> {
             self.reply(poll.to, Ok(Answer::Leases(leases)));
         }
         self.purge(now);
+        if self.next_tick().is_some_and(|due| due <= now) {
+            self.commit(Event::Tick(Tick {}), now);
+        }
         self.stats.polls.set(self.polls.len() as u64);
         self.stats.tasks_leased.set(self.state.lease_count() as u64);
     }
@@ -172,7 +183,12 @@ impl<R: Recipient> DecisionLoop<R> {
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let purge = (self.ended > 0 || self.next_purge > Timestamp(0)).then_some(self.next_purge);
-        self.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge).min()
+        let due = self.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge);
+        due.chain(self.next_tick()).min()
+    }
+
+    fn next_tick(&self) -> Option<Timestamp> {
+        self.tick_ms.map(|every| self.state.at().plus(every))
     }
 
     /// The turn is large enough: it should be written before more is decided.
@@ -398,6 +414,7 @@ pub(crate) fn named(event: &Event) -> Option<TaskId> {
         Event::TaskCreated(_)
         | Event::TermStarted(_)
         | Event::FormatRaised(_)
+        | Event::Tick(_)
         | Event::LeaseExtended(_)
         | Event::TaskPurged(_) => None,
     }
@@ -412,6 +429,7 @@ fn may_make_ready(event: &Event) -> bool {
         | Event::TaskRetried(_) => true,
         Event::TermStarted(_)
         | Event::FormatRaised(_)
+        | Event::Tick(_)
         | Event::LeaseGranted(_)
         | Event::LeaseExtended(_)
         | Event::TaskCompleted(_)

@@ -61,6 +61,22 @@ impl EventFeed {
         self.durable.send_replace(last);
     }
 
+    /// All up to a position is durable, and was read from a snapshot: it is not kept here.
+    pub(crate) fn skip_to(&self, position: Position) {
+        self.durable.send_if_modified(|durable| {
+            let further = *durable < position;
+            *durable = position.max(*durable);
+            further
+        });
+    }
+
+    /// Waits until what stands at a position was published.
+    pub(crate) async fn reached(&self, position: Position) {
+        let mut durable = self.durable.subscribe();
+        // The sender lives in this feed, so the wait ends only when it is there.
+        let _ = durable.wait_for(|durable| *durable >= position).await;
+    }
+
     pub(crate) fn subscribe(self: &Arc<Self>, after: Option<Position>) -> Events {
         let durable = self.durable.subscribe();
         let after = after.unwrap_or(*durable.borrow());

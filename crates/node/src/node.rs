@@ -261,6 +261,14 @@ impl Node {
         self.running.stopped().await
     }
 
+    /// Stops at once: what is not durable by now is forgotten, and whoever waits for it hears that the outcome is
+    /// not known.
+    pub(crate) fn abort(&self) {
+        self.running.begin_stop();
+        // A loop that is busy sees the flag, or that its office is over, before it writes again.
+        let _ = self.inputs.try_send(Input::Stop);
+    }
+
     async fn command(&self, command: Command) -> Result<(Outcome, Seen), Error> {
         command.validate()?;
         let answer = self.ask(Ask::Command(command)).await;

@@ -17,6 +17,7 @@ use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;
+use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::options::Options;
 use crate::runner::{Runner, Running, SnapshotPlan, WRITER_IS_GONE};
@@ -41,17 +42,30 @@ pub enum Storage {
 #[error("{message}")]
 pub struct Failure {
     message: String,
+    /// Whether the same may succeed later.
+    retryable: bool,
 }
 
 impl Failure {
     pub(crate) fn new(message: String) -> Self {
-        Self { message }
+        Self { message, retryable: false }
+    }
+
+    /// The same, for those who can begin anew.
+    pub(crate) fn retry(self) -> Self {
+        Self { retryable: true, ..self }
+    }
+
+    /// Whether the same may succeed later.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.retryable
     }
 }
 
 impl From<orchestrix_engine::Error> for Failure {
     fn from(error: orchestrix_engine::Error) -> Self {
-        Self::new(error.to_string())
+        Self { message: error.to_string(), retryable: error.retryable }
     }
 }
 
@@ -81,14 +95,15 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
     };
     stored.recovered.took = clock.boot().saturating_sub(start);
     let recovered = stored.recovered.clone();
-    Ok((start_node(stored, options, clock)?, recovered))
+    let surroundings = Surroundings::new(clock, recovered.position, &options);
+    Ok((start_node(stored, options, Mandate::default(), surroundings)?, recovered))
 }
 
 /// What a node is started from.
 pub(crate) struct Stored {
     pub(crate) state: State,
-    journal: Box<dyn Journal>,
-    logs: Arc<dyn Logs>,
+    pub(crate) journal: Box<dyn Journal>,
+    pub(crate) logs: Arc<dyn Logs>,
     pub(crate) recovered: Recovered,
 }
 
@@ -143,7 +158,7 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
 }
 
 /// The newest snapshot that is whole; a damaged one is passed over and the journal read from further back.
-fn newest_snapshot(
+pub(crate) fn newest_snapshot(
     snapshots: &dyn Snapshots,
     floor: Position,
     damaged: &mut Vec<String>,
@@ -178,7 +193,7 @@ fn load_snapshot(snapshots: &dyn Snapshots, position: Position) -> Result<(State
 }
 
 /// Folds a batch into the state.
-fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Failure> {
+pub(crate) fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Failure> {
     let before = state.position();
     let folded = catch_unwind(AssertUnwindSafe(|| {
         for record in Records::new(batch.records) {
@@ -207,11 +222,30 @@ pub(crate) struct Parts {
     pub(crate) acks: Sender<Ack>,
 }
 
-pub(crate) fn assemble(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Parts {
+/// What a node shares with those before and after it in the same process.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) events: Arc<EventFeed>,
+}
+
+impl Surroundings {
+    pub(crate) fn new(clock: Arc<dyn Clock>, end: Position, options: &Options) -> Self {
+        let events = Arc::new(EventFeed::new(end, options.event_ring_bytes));
+        Self { clock, stats: Arc::default(), events }
+    }
+}
+
+pub(crate) fn assemble(
+    stored: Stored,
+    options: Options,
+    mandate: Mandate,
+    surroundings: Surroundings,
+) -> Parts {
     let Stored { state, journal, logs, recovered } = stored;
-    let stats = Arc::new(Stats::default());
+    let Surroundings { clock, stats, events } = surroundings;
     let running = Arc::new(Running::new());
-    let events = Arc::new(EventFeed::new(journal.end().position, options.event_ring_bytes));
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
     let (inputs, asked) = sync_channel(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
@@ -219,10 +253,11 @@ pub(crate) fn assemble(stored: Stored, options: Options, clock: Arc<dyn Clock>) 
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
     let snapshot = SnapshotPlan::new(options.snapshot_bytes, recovered.journal.bytes);
-    let epoch = state.epoch() + 1;
+    let epoch = mandate.epoch.max(state.epoch() + 1);
     let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
     desk.set_space(journal.space());
     desk.start_term(epoch, term_clock.now());
+    desk.tick_every(mandate.tick_ms);
 
     stats.durable.set(journal.end().position.0);
     stats.position.set(journal.end().position.0);
@@ -235,6 +270,7 @@ pub(crate) fn assemble(stored: Stored, options: Options, clock: Arc<dyn Clock>) 
         running: Arc::clone(&running),
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
+        mandate,
     }));
     let runner = Runner {
         desk,
@@ -255,8 +291,14 @@ pub(crate) fn assemble(stored: Stored, options: Options, clock: Arc<dyn Clock>) 
     Parts { node: Node { inputs, events, logs, stats, running }, runner, writer, handed, acks }
 }
 
-fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result<Node, Failure> {
-    let Parts { node, mut runner, writer, handed, acks } = assemble(stored, options, clock);
+pub(crate) fn start_node(
+    stored: Stored,
+    options: Options,
+    mandate: Mandate,
+    surroundings: Surroundings,
+) -> Result<Node, Failure> {
+    let parts = assemble(stored, options, mandate, surroundings);
+    let Parts { node, mut runner, writer, handed, acks } = parts;
     let wake = node.inputs.clone();
     let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));
     spawn("orchestrix-journal", move || {
@@ -279,7 +321,7 @@ fn start_node(stored: Stored, options: Options, clock: Arc<dyn Clock>) -> Result
     Ok(node)
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
     spawned.map(drop).map_err(|error| Failure::new(format!("cannot start the thread {name}: {error}")))
 }
@@ -324,7 +366,7 @@ mod tests {
 
         fn start(self, options: Options) -> Node {
             let stored = Stored { journal: Box::new(self), ..open_memory() };
-            start_node(stored, options, Arc::new(SystemClock)).unwrap()
+            begin(stored, options)
         }
     }
 
@@ -354,6 +396,11 @@ mod tests {
             (self.truncate)();
             self.inner.truncate()
         }
+    }
+
+    fn begin(stored: Stored, options: Options) -> Node {
+        let surroundings = Surroundings::new(Arc::new(SystemClock), stored.recovered.position, &options);
+        start_node(stored, options, Mandate::default(), surroundings).unwrap()
     }
 
     async fn until(check: impl Fn() -> bool) {
@@ -409,7 +456,7 @@ mod tests {
     async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
         let mut shared = MemoryJournal::new(JournalId([7; 16]));
         let stored = Stored { journal: Box::new(shared.clone()), ..open_memory() };
-        let node = start_node(stored, Options::default(), Arc::new(SystemClock)).unwrap();
+        let node = begin(stored, Options::default());
         node.submit(submit()).await.unwrap();
 
         let mut records = Vec::new();

@@ -90,6 +90,8 @@ pub struct Stats {
     pub epoch: Counter,
     pub tasks_leased: Counter,
     pub polls: Counter,
+    /// Batches that were refused because somebody else had written.
+    pub stale_appends: Counter,
     pub batches: Counter,
     pub batch_bytes: Counter,
     pub sync: Histogram,

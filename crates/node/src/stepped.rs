@@ -12,8 +12,10 @@ use orchestrix_core::{Position, State, Timestamp};
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::{Clock, Read, file};
 
+use crate::follower::Follower;
+use crate::mandate::Mandate;
 use crate::node::Node;
-use crate::open::{Failure, Parts, Recovered, Stored, assemble, open_journal};
+use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, open_journal};
 use crate::options::Options;
 use crate::runner::{Input, Runner};
 use crate::snapshotter::SnapshotJob;
@@ -49,13 +51,27 @@ impl Stepped {
     ) -> Result<(Node, Self, Recovered), Failure> {
         let stored = open_journal(disk, files)?;
         let recovered = stored.recovered.clone();
-        let Parts { node, mut runner, writer, handed, acks } = assemble(stored, options, clock);
+        let surroundings = Surroundings::new(clock, recovered.position, &options);
+        let (node, stepped) = Self::start(stored, options, Mandate::default(), surroundings);
+        Ok((node, stepped, recovered))
+    }
+
+    /// Begins a term on what a follower has read.
+    #[must_use]
+    pub fn lead(follower: Follower, mandate: Mandate) -> (Node, Self) {
+        let (stored, options, surroundings) = follower.into_parts();
+        Self::start(stored, options, mandate, surroundings)
+    }
+
+    fn start(stored: Stored, options: Options, mandate: Mandate, surroundings: Surroundings) -> (Node, Self) {
+        let parts = assemble(stored, options, mandate, surroundings);
+        let Parts { node, mut runner, writer, handed, acks } = parts;
         let (started, jobs) = channel();
         runner.start_snapshot = Box::new(move |job| {
             // Nobody is there to write it only when the node is gone.
             let _ = started.send(job);
         });
-        Ok((node, Self { runner, writer, handed, acks, jobs, job: None, given: None }, recovered))
+        (node, Self { runner, writer, handed, acks, jobs, job: None, given: None })
     }
 
     /// The state that a start would begin with, and how it was found, without starting a node.

@@ -14,6 +14,7 @@ use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Space};
 use crate::decision_loop::Turn;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;
+use crate::mandate::Mandate;
 use crate::node::Caller;
 use crate::open::Failure;
 use crate::request::{Answer, Error, Recipient};
@@ -64,6 +65,7 @@ pub(crate) struct Writer {
     pub(crate) running: Arc<Running>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) mandate: Mandate,
 }
 
 /// Works until the loop hangs up, then notes down that all is durable.
@@ -117,8 +119,11 @@ impl Writer {
             assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
             let batch = Batch { previous: self.end, term, count, records };
             self.append(&batch)?;
+            self.mandate.prove(self.end);
             self.events.publish(first, batch.last(), batch.records);
         }
+        // The append may have taken long: whoever leads by now may have decided otherwise.
+        self.check_mandate()?;
         let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
         self.logs.forget(purged);
         Ok(abandoned)
@@ -128,6 +133,7 @@ impl Writer {
         let start = self.clock.boot();
         let mut unanswered = Unanswered::NotAccepted;
         for tried in 1_u64.. {
+            self.check_mandate()?;
             match self.journal.append(batch) {
                 Ok(Appended::Done(end)) => {
                     let took = self.clock.boot().saturating_sub(start);
@@ -139,6 +145,7 @@ impl Writer {
                     return Ok(());
                 }
                 Ok(Appended::Conflict(end)) => {
+                    self.stats.stale_appends.add(1);
                     return Err(Failure::new(format!(
                         "somebody else has written to the journal: it ends at {}",
                         end.position
@@ -159,17 +166,30 @@ impl Writer {
                     }
                     self.wait_or_give_up(unanswered)?;
                 }
+                Err(error) if error.retryable => {
+                    if tried == 1 {
+                        tracing::warn!(%error, "the journal cannot be reached: trying again");
+                    }
+                    self.wait_or_give_up(unanswered)?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         unreachable!("it is tried until it is written or given up")
     }
 
+    fn check_mandate(&self) -> Result<(), Failure> {
+        if self.mandate.holds() {
+            return Ok(());
+        }
+        Err(Failure::new("this node does not lead any more".to_owned()))
+    }
+
     fn wait_or_give_up(&self, unanswered: Unanswered) -> Result<(), Failure> {
         if self.running.is_stopping() {
             let told = match unanswered {
                 Unanswered::NotAccepted => {
-                    "stopped while the disk was full; what was not answered was not accepted"
+                    "stopped while nothing could be written; what was not answered was not accepted"
                 }
                 Unanswered::PerhapsAccepted => {
                     "stopped before it was certain what is in the journal; what was not answered may have been accepted"

@@ -106,6 +106,7 @@ fn wake(followed: &Followed, event: &Event) {
         }
         Event::TermStarted(_)
         | Event::FormatRaised(_)
+        | Event::Tick(_)
         | Event::TaskCreated(_)
         | Event::LeaseGranted(_)
         | Event::LeaseExtended(_)

@@ -78,6 +78,7 @@ fn body(position: Position, at: Timestamp, event: Event) -> Value {
         granted @ Event::LeaseGranted(_) => (granted, None, Some("lease")),
         other @ (Event::TermStarted(_)
         | Event::FormatRaised(_)
+        | Event::Tick(_)
         | Event::LeaseExtended(_)
         | Event::LeaseReleased(_)
         | Event::LeaseExpired(_)

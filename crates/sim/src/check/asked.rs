@@ -79,6 +79,7 @@ fn needs(entry: &Entry) -> Vec<Cause> {
         | Event::TaskCancelled(_)
         | Event::TermStarted(_)
         | Event::FormatRaised(_)
+        | Event::Tick(_)
         | Event::LeaseExtended(_)
         | Event::LeaseExpired(_)
         | Event::TaskExpired(_)

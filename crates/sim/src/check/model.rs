@@ -168,7 +168,7 @@ impl Model {
                 self.epoch = event.epoch;
                 self.prolong(seen);
             }
-            Event::FormatRaised(_) => {}
+            Event::FormatRaised(_) | Event::Tick(_) => {}
             Event::TaskCreated(event) => {
                 let id = TaskId(self.position.0);
                 if let Some(claim) = &event.key {
@@ -392,6 +392,7 @@ impl Model {
             Event::TaskExpired(event) => event.task,
             Event::TermStarted(_)
             | Event::FormatRaised(_)
+            | Event::Tick(_)
             | Event::TaskCreated(_)
             | Event::LeaseGranted(_)
             | Event::LeaseExtended(_)

@@ -1,0 +1,185 @@
+//! A node that does not lead: it reads what the leader writes, checks the chain, and stays warm.
+//!
+//! **Invariant:** a follower applies a batch only if it follows, by position and by hash, the one before it in the
+//! same journal; and it neither follows nor leads a journal that is behind or other than what this node has seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_core::{Position, State};
+use orchestrix_engine::file::Recovery;
+use orchestrix_engine::{Batch, Clock, Journal, JournalId, Link, Read, Shared};
+
+use crate::events::EventFeed;
+use crate::high_water::HighWater;
+use crate::open::{Failure, Recovered, Stored, Surroundings, newest_snapshot, replay};
+use crate::options::Options;
+use crate::stats::Stats;
+
+/// Bytes of batches that are read at a time.
+const READ_BYTES: usize = 4 << 20;
+
+/// The state of a journal that somebody else writes.
+pub struct Follower {
+    engine: Arc<dyn Shared>,
+    journal: Box<dyn Journal>,
+    state: State,
+    /// The last batch that the state follows.
+    link: Link,
+    options: Options,
+    surroundings: Surroundings,
+    high_water: HighWater,
+    recovered: Recovered,
+}
+
+impl std::fmt::Debug for Follower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Follower").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+/// What a follower shares with those before and after it in the same process.
+#[derive(Clone, Debug)]
+pub struct Following {
+    pub(crate) surroundings: Surroundings,
+    pub(crate) high_water: HighWater,
+}
+
+impl Following {
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, high_water: HighWater, options: &Options) -> Self {
+        Self { surroundings: Surroundings::new(clock, Position(0), options), high_water }
+    }
+
+    pub(crate) fn events(&self) -> &Arc<EventFeed> {
+        &self.surroundings.events
+    }
+
+    pub(crate) fn stats(&self) -> &Arc<Stats> {
+        &self.surroundings.stats
+    }
+}
+
+impl Follower {
+    /// Loads the newest snapshot of an engine; [`Follower::advance`] reads on from there.
+    ///
+    /// # Errors
+    /// When the engine does not answer, or has less than or something other than what this node has seen.
+    pub fn load(engine: Arc<dyn Shared>, options: Options, following: Following) -> Result<Self, Failure> {
+        let Following { surroundings, high_water } = following;
+        let journal = engine.journal()?;
+        high_water.check_journal(journal.id(), journal.end(), &engine.place())?;
+        let (state, link, recovered) = load_state(&*journal)?;
+        let follower = Self { engine, journal, state, link, options, surroundings, high_water, recovered };
+        follower.saw();
+        Ok(follower)
+    }
+
+    /// Reads on. Answers whether there was anything.
+    ///
+    /// # Errors
+    /// When the engine does not answer, or a batch does not follow.
+    pub fn advance(&mut self) -> Result<Progress, Failure> {
+        match self.journal.read(self.link.position, READ_BYTES)? {
+            Read::End => Ok(Progress::AtEnd),
+            Read::Batches(batches) => {
+                batches.into_iter().try_for_each(|batch| self.follow(batch))?;
+                self.saw();
+                Ok(Progress::Moved)
+            }
+            Read::Truncated(floor) => {
+                tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
+                let (state, link, recovered) = load_state(&*self.journal)?;
+                if link.position < self.link.position {
+                    let at = self.link.position;
+                    return Err(Failure::new(format!(
+                        "no snapshot is as new as the floor {floor}, only {at}"
+                    )));
+                }
+                (self.state, self.link, self.recovered) = (state, link, recovered);
+                self.saw();
+                Ok(Progress::Moved)
+            }
+        }
+    }
+
+    fn follow(&mut self, batch: Batch) -> Result<(), Failure> {
+        let id = self.journal.id();
+        if batch.previous != self.link {
+            let (place, at, found) = (self.engine.place(), self.link, batch.previous);
+            return Err(Failure::new(format!(
+                "the journal at {place} is not the one that this node follows: a batch follows {} ({}), but what was \
+                 read before ends at {} ({})",
+                found.position, found.hash, at.position, at.hash
+            )));
+        }
+        replay(&mut self.state, &batch.as_ref())?;
+        let (first, last) = (self.link.position.next(), batch.last());
+        self.link = batch.link(id);
+        self.high_water.check_link(self.link, &self.engine.place())?;
+        self.surroundings.events.publish(first, last, batch.records);
+        Ok(())
+    }
+
+    /// Tells how far this node is.
+    fn saw(&self) {
+        self.surroundings.events.skip_to(self.link.position);
+        let stats = &self.surroundings.stats;
+        stats.position.set(self.link.position.0);
+        stats.durable.set(self.link.position.0);
+        stats.epoch.set(self.state.epoch());
+        stats.term.set(self.state.term().0);
+        self.high_water.saw(self.journal.id(), self.link, self.state.epoch());
+    }
+
+    /// The last batch that was read.
+    #[must_use]
+    pub fn link(&self) -> Link {
+        self.link
+    }
+
+    #[must_use]
+    pub fn journal_id(&self) -> JournalId {
+        self.journal.id()
+    }
+
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What a node is started from.
+    pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
+        let Self { engine, journal, state, options, surroundings, mut recovered, .. } = self;
+        recovered.position = state.position();
+        let stored = Stored { state, journal, logs: engine.logs(), recovered };
+        (stored, options, surroundings)
+    }
+}
+
+/// Whether a follower found something to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    Moved,
+    AtEnd,
+}
+
+fn load_state(journal: &dyn Journal) -> Result<(State, Link, Recovered), Failure> {
+    // A journal that still has its beginning can be read without a snapshot.
+    let floor = match journal.read(Position(0), 1)? {
+        Read::Truncated(floor) => floor,
+        Read::Batches(_) | Read::End => Position(0),
+    };
+    let mut damaged_snapshots = Vec::new();
+    let loaded = newest_snapshot(&*journal.snapshots(), floor, &mut damaged_snapshots)?;
+    let snapshot = loaded.as_ref().map(|(_, link)| link.position);
+    if snapshot.is_none() && floor > Position(0) {
+        return Err(Failure::new(format!(
+            "the journal begins after {floor}, and there is no snapshot of what was before"
+        )));
+    }
+    let (state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
+    let (journal, took) = (Recovery::default(), Duration::ZERO);
+    let recovered = Recovered { position: state.position(), snapshot, damaged_snapshots, journal, took };
+    Ok((state, link, recovered))
+}

@@ -1,0 +1,253 @@
+//! The highest that this node has seen of a journal, kept in its own folder: an engine that was wiped, rolled back
+//! or exchanged is noticed, even by a node that was not running at that time.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::Position;
+use orchestrix_engine::{ChainHash, JournalId, Link};
+
+use crate::open::Failure;
+
+/// The name of the file.
+const NAME: &str = "high-water";
+
+/// The highest that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub journal: JournalId,
+    pub link: Link,
+    pub epoch: u64,
+}
+
+/// Keeps the mark in memory, and in a file if there is a folder.
+#[derive(Clone)]
+pub struct HighWater {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: Option<PathBuf>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    mark: Option<Mark>,
+    /// What the file says.
+    written: Option<Mark>,
+}
+
+impl std::fmt::Debug for HighWater {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HighWater").field("path", &self.inner.path).field("mark", &self.mark()).finish()
+    }
+}
+
+impl HighWater {
+    /// Reads the mark of a folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or the file is not one of ours.
+    pub fn open(folder: PathBuf) -> Result<Self, Failure> {
+        let unusable = |error| {
+            let folder = folder.display();
+            Failure::new(format!(
+                "cannot use {folder} as the data folder: {error}; choose another with --data"
+            ))
+        };
+        fs::create_dir_all(&folder).map_err(unusable)?;
+        let path = folder.join(NAME);
+        let mark = match fs::read_to_string(&path) {
+            Ok(text) => Some(parse(&text).ok_or_else(|| {
+                let path = path.display();
+                Failure::new(format!(
+                    "{path} is damaged: it says how far this node has seen the journal; if you know \
+                                      that the engine has lost nothing, remove it"
+                ))
+            })?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(unusable(error)),
+        };
+        let known = Mutex::new(Known { mark, written: mark });
+        Ok(Self { inner: Arc::new(Inner { path: Some(path), known }) })
+    }
+
+    /// Keeps the mark in memory only.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self { inner: Arc::new(Inner { path: None, known: Mutex::default() }) }
+    }
+
+    #[must_use]
+    pub fn mark(&self) -> Option<Mark> {
+        self.lock().mark
+    }
+
+    /// Forgets what was seen: whoever runs this node accepts that it is lost.
+    pub fn forget(&self) {
+        self.lock().mark = None;
+    }
+
+    /// Takes in how far the journal is.
+    pub(crate) fn saw(&self, journal: JournalId, link: Link, epoch: u64) {
+        let mut known = self.lock();
+        if known.mark.is_some_and(|mark| mark.link.position >= link.position) {
+            return;
+        }
+        let mark = Mark { journal, link, epoch: epoch.max(known.mark.map_or(0, |mark| mark.epoch)) };
+        known.mark = Some(mark);
+    }
+
+    /// Writes the mark down, if the file does not have it. Not at every batch: what happens to the engine while nodes
+    /// run is noticed without the file.
+    pub(crate) fn flush(&self) {
+        let mark = self.lock().mark;
+        let (Some(path), Some(mark)) = (&self.inner.path, mark) else { return };
+        if self.lock().written == Some(mark) {
+            return;
+        }
+        match replace(path, &text(&mark)) {
+            Ok(()) => self.lock().written = Some(mark),
+            // The next one tries again: until then an older mark stands there, which notices less.
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "cannot write down how far this node is")
+            }
+        }
+    }
+
+    /// Whether a journal can be the one that was seen.
+    pub(crate) fn check_journal(&self, id: JournalId, end: Link, place: &str) -> Result<(), Failure> {
+        let Some(mark) = self.mark() else { return Ok(()) };
+        if mark.journal != id {
+            return Err(lost(
+                place,
+                &format!("it has another journal ({id}) than this node has seen ({})", mark.journal),
+            ));
+        }
+        if end.position < mark.link.position {
+            let (end, seen) = (end.position, mark.link.position);
+            return Err(lost(place, &format!("its journal ends at {end}, but this node has seen {seen}")));
+        }
+        Ok(())
+    }
+
+    /// Whether a batch can be part of what was seen.
+    pub(crate) fn check_link(&self, link: Link, place: &str) -> Result<(), Failure> {
+        let Some(mark) = self.mark().filter(|mark| mark.link.position == link.position) else {
+            return Ok(());
+        };
+        if mark.link.hash == link.hash {
+            return Ok(());
+        }
+        Err(lost(
+            place,
+            &format!("at position {} it has another history than this node has seen", link.position),
+        ))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.inner.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn lost(place: &str, what: &str) -> Failure {
+    Failure::new(format!(
+        "{place} was wiped, rolled back or exchanged: {what}. Restore it; or give --accept-data-loss to every node, \
+         once, and go on with what there is"
+    ))
+}
+
+fn replace(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+fn text(mark: &Mark) -> String {
+    let Mark { journal, link, epoch } = mark;
+    format!("journal {journal}\nposition {}\nhash {}\nepoch {epoch}\n", link.position.0, link.hash)
+}
+
+fn parse(text: &str) -> Option<Mark> {
+    let mut lines = text.lines();
+    let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
+    let journal = JournalId(bytes(field("journal")?)?);
+    let position = Position(field("position")?.parse().ok()?);
+    let hash = ChainHash(bytes(field("hash")?)?);
+    let epoch = field("epoch")?.parse().ok()?;
+    Some(Mark { journal, link: Link { position, hash }, epoch })
+}
+
+fn bytes(hexadecimal: &str) -> Option<[u8; 16]> {
+    let mut bytes = [0; 16];
+    if hexadecimal.len() != 32 || !hexadecimal.is_ascii() {
+        return None;
+    }
+    for (place, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hexadecimal[2 * place..2 * place + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(position: u64, hash: u8) -> Link {
+        Link { position: Position(position), hash: ChainHash([hash; 16]) }
+    }
+
+    fn open(folder: &std::path::Path) -> HighWater {
+        HighWater::open(folder.to_owned()).unwrap()
+    }
+
+    const JOURNAL: JournalId = JournalId([7; 16]);
+
+    #[test]
+    fn the_highest_is_kept_across_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let marks = open(folder.path());
+        assert_eq!(marks.mark(), None);
+        marks.saw(JOURNAL, link(5, 5), 3);
+        marks.saw(JOURNAL, link(9, 9), 2);
+        marks.saw(JOURNAL, link(4, 4), 4);
+        marks.flush();
+        let mark = open(folder.path()).mark().unwrap();
+        assert_eq!(mark, Mark { journal: JOURNAL, link: link(9, 9), epoch: 3 });
+    }
+
+    #[test]
+    fn less_or_something_else_is_refused_with_a_way_out() {
+        let marks = HighWater::in_memory();
+        marks.saw(JOURNAL, link(9, 9), 1);
+        marks.check_journal(JOURNAL, link(9, 9), "here").unwrap();
+        let told = |result: Result<(), Failure>| result.unwrap_err().to_string();
+        let behind = told(marks.check_journal(JOURNAL, link(8, 8), "here"));
+        assert!(
+            behind.contains("ends at 8")
+                && behind.contains("seen 9")
+                && behind.contains("--accept-data-loss")
+        );
+        assert!(
+            told(marks.check_journal(JournalId([8; 16]), link(9, 9), "here")).contains("another journal")
+        );
+        assert!(told(marks.check_link(link(9, 1), "here")).contains("another history"));
+        marks.check_link(link(9, 9), "here").unwrap();
+        marks.forget();
+        marks.check_journal(JournalId([8; 16]), link(0, 0), "here").unwrap();
+    }
+
+    #[test]
+    fn a_damaged_mark_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(NAME), "journal 07\n").unwrap();
+        let told = HighWater::open(folder.path().to_owned()).unwrap_err().to_string();
+        assert!(told.contains("high-water is damaged"), "{told}");
+    }
+}

@@ -1,0 +1,49 @@
+//! By what right a node writes: alone for ever, or as the leader of several for as long as it is trusted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use orchestrix_engine::Link;
+
+/// An office that a node writes under.
+pub trait Office: Send + Sync {
+    /// Whether the one who holds it may act at this moment. Asked before a batch is written, and again before
+    /// anybody hears of it.
+    fn holds(&self) -> bool;
+
+    /// A batch has become durable under it: the journal ends here.
+    fn prove(&self, end: Link);
+}
+
+/// The right under which a term is begun.
+#[derive(Clone, Default)]
+pub struct Mandate {
+    /// The term gets this epoch, or a higher one if the journal has seen it.
+    pub epoch: u64,
+    /// Nobody else writes, if there is none.
+    pub office: Option<Arc<dyn Office>>,
+    /// After so many milliseconds without an event there is a `Tick`.
+    pub tick_ms: Option<u64>,
+}
+
+impl Mandate {
+    pub(crate) fn holds(&self) -> bool {
+        self.office.as_ref().is_none_or(|office| office.holds())
+    }
+
+    pub(crate) fn prove(&self, end: Link) {
+        if let Some(office) = &self.office {
+            office.prove(end);
+        }
+    }
+}
+
+impl fmt::Debug for Mandate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mandate")
+            .field("epoch", &self.epoch)
+            .field("alone", &self.office.is_none())
+            .field("tick_ms", &self.tick_ms)
+            .finish()
+    }
+}

@@ -1,0 +1,149 @@
+//! Several nodes on one engine, in one process: one leads, the others follow, and each can take over.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_core::wire::Submit;
+use orchestrix_core::{Json, Name, Position};
+use orchestrix_engine::memory::MemoryPlace;
+use orchestrix_engine::{JournalId, Shared};
+use orchestrix_leadership::Candidate;
+use orchestrix_node::{Happening, HighWater, Member, Membership, Node, Options, Seat};
+
+const TTL: Duration = Duration::from_millis(1_500);
+
+fn place() -> MemoryPlace {
+    MemoryPlace::new(JournalId([3; 16]))
+}
+
+fn membership(place: &MemoryPlace, name: &str) -> Membership {
+    Membership {
+        engine: Arc::new(place.clone()),
+        me: Candidate {
+            name: name.into(),
+            incarnation: format!("{name}-1"),
+            address: format!("http://{name}"),
+        },
+        leadership: orchestrix_leadership::Options::first_come(TTL),
+        node: Options { node: name.to_owned(), ..Options::default() },
+        high_water: HighWater::in_memory(),
+    }
+}
+
+fn open(place: &MemoryPlace, name: &str) -> Member {
+    Member::open(membership(place, name)).unwrap()
+}
+
+async fn leads(member: &Member) -> Node {
+    let mut seats = member.seats();
+    let led = seats.wait_for(|seat| matches!(seat, Seat::Leads(_)));
+    let led =
+        tokio::time::timeout(Duration::from_secs(20), led).await.expect("it should lead by now").unwrap();
+    match &*led {
+        Seat::Leads(node) => node.clone(),
+        Seat::Follows => unreachable!("it was waited for"),
+    }
+}
+
+async fn applied(member: &Member, position: u64) {
+    let applied = member.applied(Position(position));
+    tokio::time::timeout(Duration::from_secs(20), applied).await.expect("it should have read this by now");
+}
+
+fn submit() -> Submit {
+    Submit {
+        queue: Name::new("mail").unwrap(),
+        payload: Json::null(),
+        key: None,
+        priority: 0,
+        delay_ms: 0,
+        max_attempts: 3,
+        timeout_ms: None,
+        ttl_ms: None,
+        backoff: orchestrix_core::wire::Backoff::default(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_and_the_others_stay_warm() {
+    let place = place();
+    let first = open(&place, "a");
+    let node = leads(&first).await;
+    let second = open(&place, "b");
+    let (outcome, _) = node.submit(submit()).await.unwrap();
+    applied(&second, outcome.id.0).await;
+    let mut events = second.events(Some(Position(outcome.id.0 - 1)));
+    let Happening::Event { position, event, .. } = events.next().await else { panic!("no gap") };
+    assert_eq!((position.0, event.name()), (outcome.id.0, "TaskCreated"));
+    assert!(matches!(second.seat(), Seat::Follows));
+    second.stop().await.unwrap();
+    first.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_takes_over_has_all_that_was_acknowledged() {
+    let place = place();
+    let first = open(&place, "a");
+    let node = leads(&first).await;
+    let second = open(&place, "b");
+    let (outcome, _) = node.submit(submit()).await.unwrap();
+    first.stop().await.unwrap();
+    let node = leads(&second).await;
+    assert_eq!(node.task(outcome.id).await.unwrap().summary.id, outcome.id);
+    let cluster = second.cluster();
+    assert_eq!(cluster.leader.as_deref(), Some("b"));
+    assert_eq!(cluster.epoch, 2);
+    // And back again.
+    let first = open(&place, "a");
+    second.stop().await.unwrap();
+    let node = leads(&first).await;
+    assert_eq!(node.task(outcome.id).await.unwrap().summary.id, outcome.id);
+    assert_eq!(first.stats().epoch.get(), 3);
+    first.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_leader_keeps_its_office_by_ticks() {
+    let place = place();
+    let member = open(&place, "a");
+    leads(&member).await;
+    // Longer than a leader without proof would last.
+    applied(&member, 5).await;
+    let mut events = member.events(Some(Position(1)));
+    for _ in 2..=5 {
+        let Happening::Event { event, .. } = events.next().await else { panic!("no gap") };
+        assert_eq!(event.name(), "Tick");
+    }
+    assert_eq!(member.stats().epoch.get(), 1, "it was one term");
+    assert!(matches!(member.seat(), Seat::Leads(_)));
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_finds_the_journal_grown_by_another_steps_down_and_reads_again() {
+    let place = place();
+    let member = open(&place, "a");
+    let node = leads(&member).await;
+    let mut journal = place.journal().unwrap();
+    let mut records = Vec::new();
+    let at = orchestrix_core::Timestamp(u64::MAX >> 12);
+    orchestrix_core::encode_record(at, &orchestrix_core::Tick {}.into(), &mut records);
+    let batch = loop {
+        let previous = journal.refresh().unwrap();
+        let term = orchestrix_core::Term(1);
+        let batch = orchestrix_engine::Batch { previous, term, count: 1, records: records.clone() };
+        if let orchestrix_engine::Appended::Done(_) = journal.append(&batch).unwrap() {
+            break batch;
+        }
+    };
+    let refused = node.submit(submit()).await.unwrap_err();
+    assert_eq!(refused, orchestrix_node::Error::OutcomeUnknown);
+    applied(&member, batch.last().0 + 1).await;
+    let node = leads(&member).await;
+    node.submit(submit()).await.unwrap();
+    assert_eq!(member.stats().stale_appends.get(), 1);
+    assert_eq!(member.stats().epoch.get(), 2, "a new term");
+    member.stop().await.unwrap();
+}
