@@ -175,6 +175,12 @@ events! {
 
     /// Nothing happened for a while. A leader shows with it that it can still write.
     15 Tick {}
+
+    /// The engine has lost what this journal had at some positions, and somebody has accepted that. This event
+    /// stands at that many positions, so that no id that was given out then is given out again.
+    16 PositionsSkipped {
+        #[n(0)] pub count: u32,
+    }
 }
 
 /// One lease of a [`LeaseExtended`].

@@ -3,8 +3,8 @@
 
 use crate::event::{
     AttemptEnd, CancelReason, CancelRequested, ExpiryReason, FormatRaised, LeaseExpired, LeaseExtended,
-    LeaseGranted, LeaseReleased, Next, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired, TaskFailed,
-    TaskPurged, TaskRetried, TermStarted,
+    LeaseGranted, LeaseReleased, Next, PositionsSkipped, TaskCancelled, TaskCompleted, TaskCreated,
+    TaskExpired, TaskFailed, TaskPurged, TaskRetried, TermStarted,
 };
 use crate::limits::{ATTEMPTS_KEPT, ID_MAX};
 use crate::planted::is_planted;
@@ -39,6 +39,7 @@ impl State {
             Event::TermStarted(event) => self.term_started(&event),
             Event::FormatRaised(event) => self.format_raised(&event),
             Event::Tick(_) => {}
+            Event::PositionsSkipped(event) => self.positions_skipped(&event),
             Event::TaskCreated(event) => self.task_created(event),
             Event::LeaseGranted(event) => self.lease_granted(event),
             Event::LeaseExtended(event) => self.lease_extended(&event),
@@ -81,6 +82,12 @@ impl State {
             self.change(id, |task, _| (task.state, task.lease) = (TaskState::Waiting, None));
         }
         over
+    }
+
+    fn positions_skipped(&mut self, event: &PositionsSkipped) {
+        // It stands at the first of them already.
+        self.position = Position(self.position.0 + u64::from(event.count.max(1)) - 1);
+        assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
     }
 
     fn format_raised(&mut self, event: &FormatRaised) {

@@ -422,6 +422,20 @@ wire! {
         pub epoch: u64,
         pub position: Position,
         pub nodes: Vec<NodeView>,
+        /// What keeps the cluster from having a leader that works, as sentences.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub why: Vec<String>,
+    }
+
+    /// The body of `POST /v1/cluster/leader`: who should lead.
+    #[serde(deny_unknown_fields)]
+    pub struct Lead {
+        /// A node by name; without it the leader gives its office back, and there is an election.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub desired: Option<String>,
+        /// Even if the mandate is young, or the node has not read everything yet.
+        #[serde(default)]
+        pub force: bool,
     }
 
     /// One node.
@@ -436,6 +450,9 @@ wire! {
         pub position: Position,
         /// Events that the leader has and this node has not.
         pub lag: u64,
+        /// Where the other nodes reach it, if there are others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub address: Option<String>,
     }
 
     /// `GET /health`.

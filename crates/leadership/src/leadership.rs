@@ -76,6 +76,8 @@ pub enum EnsureError {
     Absent(String),
     #[error("the leader has had its mandate for less than min_epoch_duration; use force")]
     Mandate,
+    #[error("{name} is {lag} events behind; wait for it, or use force")]
+    Behind { name: String, lag: u64 },
     #[error("leadership has stopped")]
     Stopped,
 }

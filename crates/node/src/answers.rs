@@ -58,6 +58,7 @@ impl<R: Recipient> DecisionLoop<R> {
             load: self.state.lease_count() as u64,
             position,
             lag: 0,
+            address: None,
         };
         Cluster {
             leader: Some(name),
@@ -65,6 +66,7 @@ impl<R: Recipient> DecisionLoop<R> {
             epoch: self.state.epoch(),
             position,
             nodes: vec![node],
+            why: Vec::new(),
         }
     }
 

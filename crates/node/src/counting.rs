@@ -39,7 +39,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 stats.term.set(self.state.position().0 + 1);
                 stats.epoch.set(event.epoch);
             }
-            Event::FormatRaised(_) | Event::Tick(_) => {}
+            Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) => {}
             Event::TaskCreated(event) => {
                 stats.submitted.add(1);
                 self.rates.count(&event.queue, Rate::Submitted, at);

@@ -415,6 +415,7 @@ pub(crate) fn named(event: &Event) -> Option<TaskId> {
         | Event::TermStarted(_)
         | Event::FormatRaised(_)
         | Event::Tick(_)
+        | Event::PositionsSkipped(_)
         | Event::LeaseExtended(_)
         | Event::TaskPurged(_) => None,
     }
@@ -430,6 +431,7 @@ fn may_make_ready(event: &Event) -> bool {
         Event::TermStarted(_)
         | Event::FormatRaised(_)
         | Event::Tick(_)
+        | Event::PositionsSkipped(_)
         | Event::LeaseGranted(_)
         | Event::LeaseExtended(_)
         | Event::TaskCompleted(_)

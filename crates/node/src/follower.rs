@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_core::{Position, State};
+use orchestrix_core::{Position, PositionsSkipped, State, encode_record};
 use orchestrix_engine::file::Recovery;
-use orchestrix_engine::{Batch, Clock, Journal, JournalId, Link, Read, Shared};
+use orchestrix_engine::{Appended, Batch, Clock, Journal, JournalId, Link, Read, Shared};
 
 use crate::events::EventFeed;
 use crate::high_water::HighWater;
@@ -18,6 +18,9 @@ use crate::stats::Stats;
 
 /// Bytes of batches that are read at a time.
 const READ_BYTES: usize = 4 << 20;
+
+/// Other nodes may have seen so many positions more than this one before they were lost.
+const LOST_MARGIN: u64 = 1 << 20;
 
 /// The state of a journal that somebody else writes.
 pub struct Follower {
@@ -119,6 +122,33 @@ impl Follower {
         self.high_water.check_link(self.link, &self.engine.place())?;
         self.surroundings.events.publish(first, last, batch.records);
         Ok(())
+    }
+
+    /// Goes above all that was seen before a loss that was accepted, so that no id is given out twice.
+    ///
+    /// # Errors
+    /// When the engine does not answer, or somebody else has written.
+    pub(crate) fn skip_lost(&mut self) -> Result<(), Failure> {
+        let Some(lost) = self.high_water.lost() else { return Ok(()) };
+        let target = lost.link.position.0 + LOST_MARGIN;
+        let Some(missing) = target.checked_sub(self.link.position.0).filter(|missing| *missing > 0) else {
+            return Ok(());
+        };
+        let count = u32::try_from(missing).map_err(|_| {
+            Failure::new(format!(
+                "{missing} positions were lost, which is more than can be skipped; restore the engine"
+            ))
+        })?;
+        let mut records = Vec::new();
+        encode_record(self.state.at(), &PositionsSkipped { count }.into(), &mut records);
+        let batch = Batch { previous: self.link, term: self.state.term(), count, records };
+        tracing::warn!(from = %self.link.position, to = target, "skips positions that were seen and are lost");
+        match self.journal.append(&batch)? {
+            Appended::Done(_) => self.follow(batch),
+            Appended::Conflict(_) | Appended::Unknown => {
+                Err(Failure::new("it is not certain where the journal ends".to_owned()).retry())
+            }
+        }
     }
 
     /// Tells how far this node is.

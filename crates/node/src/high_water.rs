@@ -36,6 +36,8 @@ struct Inner {
 #[derive(Default)]
 struct Known {
     mark: Option<Mark>,
+    /// What was seen, and may be lost.
+    lost: Option<Mark>,
     /// What the file says.
     written: Option<Mark>,
 }
@@ -71,7 +73,7 @@ impl HighWater {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(unusable(error)),
         };
-        let known = Mutex::new(Known { mark, written: mark });
+        let known = Mutex::new(Known { mark, lost: None, written: mark });
         Ok(Self { inner: Arc::new(Inner { path: Some(path), known }) })
     }
 
@@ -86,9 +88,15 @@ impl HighWater {
         self.lock().mark
     }
 
-    /// Forgets what was seen: whoever runs this node accepts that it is lost.
-    pub fn forget(&self) {
-        self.lock().mark = None;
+    /// Whoever runs this node accepts that what was seen may be lost. What comes is then above all that was seen.
+    pub fn accept_loss(&self) {
+        let mut known = self.lock();
+        known.lost = known.mark.take();
+    }
+
+    /// What was seen before a loss that was accepted.
+    pub(crate) fn lost(&self) -> Option<Mark> {
+        self.lock().lost
     }
 
     /// Takes in how far the journal is.
@@ -239,7 +247,7 @@ mod tests {
         );
         assert!(told(marks.check_link(link(9, 1), "here")).contains("another history"));
         marks.check_link(link(9, 9), "here").unwrap();
-        marks.forget();
+        marks.accept_loss();
         marks.check_journal(JournalId([8; 16]), link(0, 0), "here").unwrap();
     }
 

@@ -37,7 +37,7 @@ pub use events::{EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use mandate::{Mandate, Office};
-pub use member::{Member, Membership, Seat};
+pub use member::{DUTY, Member, Membership, Seat};
 pub use node::Node;
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use orchestrix_core::Position;
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_engine::{Journal, JournalId, Link, Shared, SystemClock};
-use orchestrix_leadership::{Candidate, Duty, Leadership, Reason, Term, Work};
+use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term, Work};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -32,8 +32,13 @@ use crate::stats::Stats;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// How long an engine that does not answer is left alone.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A node that was further behind than this does not get the office passed.
+const LAG_MAX: u64 = 100_000;
 /// The office of the leader in the register.
 const OFFICE: &str = "leader";
+
+/// The name of the duty that a leader has here.
+pub const DUTY: &str = "coordinator";
 
 /// How a node becomes one of several.
 pub struct Membership {
@@ -195,21 +200,22 @@ impl Member {
         let leader = status.leader.map(|(leader, _)| leader.name);
         let own = self.inner.note();
         let end = Position(stats.durable.get());
-        let view = |name: String, note: Note, present: bool| NodeView {
+        let view = |Candidate { name, address, .. }: Candidate, note: Note, present: bool| NodeView {
             role: if Some(&name) == leader.as_ref() { "leader" } else { "follower" }.to_owned(),
             state: if present { "ACTIVE" } else { "DEAD" }.to_owned(),
             load: note.load,
             position: Position(note.position),
             lag: end.0.saturating_sub(note.position),
+            address: Some(address),
             name,
         };
         let others = status.peers.into_iter().filter(|peer| peer.candidate.name != self.inner.me.name);
         let others = others.map(|peer| {
             let note = serde_json::from_str(&peer.note).unwrap_or_default();
-            view(peer.candidate.name, note, peer.present)
+            view(peer.candidate, note, peer.present)
         });
         let mut nodes: Vec<NodeView> = others.collect();
-        nodes.push(view(self.inner.me.name.clone(), own, true));
+        nodes.push(view(self.inner.me.clone(), own, true));
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         Cluster {
             leader,
@@ -217,7 +223,21 @@ impl Member {
             epoch: stats.epoch.get(),
             position: end,
             nodes,
+            why: self.leadership().why(),
         }
+    }
+
+    /// Passes the office to a node that is present and has read almost everything, or gives it back.
+    ///
+    /// # Errors
+    /// Why it stays where it is.
+    pub async fn ensure_leader(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
+        let nodes = self.cluster().nodes;
+        let behind = desired.and_then(|name| nodes.into_iter().find(|node| node.name == name));
+        if let Some(node) = behind.filter(|node| node.lag > LAG_MAX && !force) {
+            return Err(EnsureError::Behind { name: node.name, lag: node.lag });
+        }
+        self.leadership().ensure_coordinator(force, desired).await
     }
 
     /// Waits until the member has stopped, whatever the reason.
@@ -251,7 +271,8 @@ impl Inner {
     }
 
     fn seen_epoch(&self) -> u64 {
-        self.following.high_water.mark().map_or(0, |mark| mark.epoch)
+        let marks = [self.following.high_water.mark(), self.following.high_water.lost()];
+        marks.into_iter().flatten().map(|mark| mark.epoch).max().unwrap_or(0)
     }
 
     fn note(&self) -> Note {
@@ -277,7 +298,7 @@ impl Leading {
 
 impl Duty for Leading {
     fn name(&self) -> &str {
-        "coordinator"
+        DUTY
     }
 
     fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
@@ -415,7 +436,7 @@ impl Desk {
 
     fn try_lead(&mut self, term: &Term) -> Result<(), Failure> {
         self.read_to_end()?;
-        let Some(follower) = self.follower.take() else { return Ok(()) };
+        let Some(mut follower) = self.follower.take() else { return Ok(()) };
         let seen = follower.state().epoch();
         if term.epoch <= seen {
             // The register has forgotten: an epoch never comes twice.
@@ -429,6 +450,7 @@ impl Desk {
             self.follower = Some(follower);
             return Ok(());
         }
+        follower.skip_lost()?;
         let journal = follower.journal_id();
         let office = Trust { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
         let mandate =
@@ -483,6 +505,7 @@ impl Desk {
             None => Ok(()),
         };
         self.inner.seat.send_replace(Seat::Follows);
+        self.inner.following.high_water.flush();
         stopped
     }
 

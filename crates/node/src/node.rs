@@ -233,6 +233,11 @@ impl Node {
         self.events.subscribe(after)
     }
 
+    /// Waits until what stands at a position is durable here.
+    pub async fn applied(&self, position: Position) {
+        self.events.reached(position).await;
+    }
+
     /// Numbers about what this node has done.
     #[must_use]
     pub fn stats(&self) -> &Stats {

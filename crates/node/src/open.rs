@@ -200,7 +200,8 @@ pub(crate) fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Fail
             let (at, event) = record.map_err(|error| (state.position().next(), error.to_string()))?;
             state.apply(at, event);
         }
-        Ok(())
+        let (found, last) = (state.position(), batch.last());
+        if found == last { Ok(()) } else { Err((found, format!("the batch should end at {last}"))) }
     }));
     let (position, what) = match folded {
         Ok(Ok(())) => return Ok(()),

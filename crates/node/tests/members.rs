@@ -105,6 +105,38 @@ async fn whoever_takes_over_has_all_that_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_was_exchanged_is_noticed_and_what_was_given_out_is_never_given_out_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let on = |place: &MemoryPlace, accept: bool| {
+        let high_water = HighWater::open(folder.path().to_owned()).unwrap();
+        if accept {
+            high_water.accept_loss();
+        }
+        Member::open(Membership { high_water, ..membership(place, "a") })
+    };
+    let member = on(&place(), false).unwrap();
+    let (seen, _) = leads(&member).await.submit(submit()).await.unwrap();
+    member.stop().await.unwrap();
+    // Another journal, as after a server was wiped.
+    let wiped = MemoryPlace::new(JournalId([4; 16]));
+    let told = on(&wiped, false).unwrap_err().to_string();
+    assert!(told.contains("another journal") && told.contains("--accept-data-loss"), "{told}");
+    let member = on(&wiped, true).unwrap();
+    let node = leads(&member).await;
+    let (next, _) = node.submit(submit()).await.unwrap();
+    assert!(next.id.0 > seen.id.0 + 1_000_000, "{} after {}", next.id, seen.id);
+    assert!(member.stats().epoch.get() > 1, "the epoch goes on, too");
+    // A second node without a past follows, and so does this one later, without being asked again.
+    let second = open(&wiped, "b");
+    applied(&second, next.id.0).await;
+    second.stop().await.unwrap();
+    member.stop().await.unwrap();
+    let member = on(&wiped, false).unwrap();
+    assert_eq!(leads(&member).await.task(next.id).await.unwrap().summary.id, next.id);
+    member.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_idle_leader_keeps_its_office_by_ticks() {
     let place = place();
     let member = open(&place, "a");

@@ -10,6 +10,7 @@ use clap::{Args, FromArgMatches, ValueEnum};
 use orchestrix_core::{Name, Retention};
 use serde::Deserialize;
 
+use crate::engine::Engine;
 use crate::http::Limits;
 use crate::units::{Size, Span};
 
@@ -45,10 +46,11 @@ settings! {
     /// Address to serve HTTP on; port 0 takes a free one [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// What the journal stands on [default: file]
-    #[arg(long)]
+    /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST,
+    /// mysql://USER@HOST/DATABASE or postgres://USER@HOST/DATABASE [default: file]
+    #[arg(long, value_name = "ENGINE", value_parser = Engine::parse)]
     engine: Engine,
-    /// Name of this node, for people [default: node-1]
+    /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     node: Name,
     /// File of tokens; without it everyone who can connect may do everything
@@ -69,6 +71,19 @@ settings! {
     /// Bytes of journal after which a snapshot is taken, unless the last one was larger [default: 128MiB]
     #[arg(long, value_name = "SIZE")]
     snapshot_after: Size,
+    /// Where the other nodes reach this one [default: http:// and the address that is listened on]
+    #[arg(long, value_name = "URL", help_heading = "Cluster")]
+    advertise: String,
+    /// How long a leader holds its office without renewing it [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Cluster", alias = "controller-ttl")]
+    #[serde(alias = "controller_ttl")]
+    leader_ttl: Span,
+    /// How often a leader renews its office [default: a third of the above]
+    #[arg(long, value_name = "TIME", help_heading = "Cluster")]
+    leader_renew: Span,
+    /// Go on with an engine that was wiped, rolled back or exchanged; once, and on every node
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Cluster")]
+    accept_data_loss: bool,
     /// File with these settings, in TOML
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -123,16 +138,6 @@ settings! {
     write_timeout: Span,
 }
 
-/// What the journal stands on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    /// Files in the data folder
-    File,
-    /// Memory: nothing survives the process
-    Memory,
-}
-
 /// How lines are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -147,7 +152,11 @@ pub struct Settings {
     pub data: PathBuf,
     pub listen: SocketAddr,
     pub engine: Engine,
-    pub node: String,
+    /// Unless given, one is made.
+    pub node: Option<String>,
+    pub advertise: Option<String>,
+    pub leadership: orchestrix_leadership::Options,
+    pub accept_data_loss: bool,
     pub tokens: Option<PathBuf>,
     pub insecure_plaintext: bool,
     pub retention: Retention,
@@ -224,13 +233,22 @@ impl Settings {
             write_timeout: set.write_timeout.map_or(usual.write_timeout, |span| span.0),
             ..usual
         };
+        let mut leadership = orchestrix_leadership::Options::default();
+        if let Some(ttl) = set.leader_ttl {
+            leadership = orchestrix_leadership::Options::first_come(ttl.0);
+        }
+        leadership.leader_renew = set.leader_renew.map_or(leadership.leader_renew, |renew| renew.0);
+        leadership.validate().map_err(|error| error.to_string())?;
         let node = orchestrix_node::Options::default();
         let kept = node.retention;
         Ok(Self {
             data: set.data.unwrap_or_else(|| PathBuf::from("./data")),
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
             engine: set.engine.unwrap_or(Engine::File),
-            node: set.node.map_or_else(|| "node-1".to_owned(), |name| name.as_str().to_owned()),
+            node: set.node.map(|name| name.as_str().to_owned()),
+            advertise: set.advertise.map(advertised).transpose()?,
+            leadership,
+            accept_data_loss: set.accept_data_loss.unwrap_or(false),
             tokens: set.tokens,
             insecure_plaintext: set.insecure_plaintext.unwrap_or(false),
             retention: Retention {
@@ -249,6 +267,19 @@ impl Settings {
             log_format: set.log_format.unwrap_or(LogFormat::Text),
             limits,
         })
+    }
+}
+
+/// An address that the courier between nodes can use.
+fn advertised(text: String) -> Result<String, String> {
+    let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    match host {
+        Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
+            Ok(format!("http://{host}"))
+        }
+        Some(_) | None => Err(format!(
+            "advertise is {text:?}; it is http:// with a host and a port, as in http://10.0.0.5:3000"
+        )),
     }
 }
 
@@ -340,7 +371,7 @@ mod tests {
         let path = file.path().to_str().unwrap();
         let port = |arguments: &[&str], variables: &[(&str, &str)]| {
             let settings = resolve(arguments, variables).unwrap();
-            (settings.listen.port(), settings.node, settings.limits.body_bytes)
+            (settings.listen.port(), settings.node.unwrap_or_default(), settings.limits.body_bytes)
         };
         let (own, older) = (("ORCHESTRIX_LISTEN", "127.0.0.1:3"), ("PORT", "4"));
         let config = ("ORCHESTRIX_CONFIG", path);
@@ -348,7 +379,7 @@ mod tests {
         assert_eq!(port(&[], &[own, older, config]).0, 3);
         assert_eq!(port(&[], &[older, config, ("PROCESS_NAME", "older")]), (4, "older".into(), 2 << 20));
         assert_eq!(port(&["--config", path], &[]).0, 5);
-        assert_eq!(port(&[], &[]), (3000, "node-1".into(), 1 << 20));
+        assert_eq!(port(&[], &[]), (3000, String::new(), 1 << 20));
     }
 
     #[test]
@@ -358,11 +389,16 @@ mod tests {
                 "listen" => "127.0.0.1:9",
                 "engine" => "memory",
                 "log_format" => "json",
-                "insecure_plaintext" => "true",
+                "insecure_plaintext" | "accept_data_loss" => "true",
                 name if name.contains("max_") || ["retention_count", "snapshot_after"].contains(&name) => {
                     "5000"
                 }
-                name if name.contains("timeout") || name.starts_with("retention") => "5s",
+                name if name.contains("timeout")
+                    || name.starts_with("retention")
+                    || name.starts_with("leader") =>
+                {
+                    "5s"
+                }
                 "config" => continue,
                 _ => "text",
             };
@@ -394,6 +430,19 @@ mod tests {
         assert!(told(&[], &[("PORT", "http")]).contains("PORT is \"http\""));
         assert!(told(&["--max-body", "1"], &[]).contains("max_body is 1"));
         assert!(told(&["--snapshot-after", "1"], &[]).contains("snapshot_after is 1"));
+    }
+
+    #[test]
+    fn leadership_is_checked_before_anything_is_opened() {
+        let told = |arguments: &[&str]| resolve(arguments, &[]).unwrap_err();
+        assert!(told(&["--leader-ttl", "50ms"]).contains("leader_ttl (50ms)"));
+        assert!(told(&["--leader-ttl", "2s", "--leader-renew", "1001ms"]).contains("leader_renew (1.001s)"));
+        let settings = resolve(&["--controller-ttl", "9s"], &[]).unwrap();
+        assert_eq!(settings.leadership.leader_renew, std::time::Duration::from_secs(3));
+        for wrong in ["10.0.0.5:3000", "https://h", "http://", "http://h/x", "http://u@h"] {
+            assert!(told(&["--advertise", wrong]).contains("http://10.0.0.5:3000"), "{wrong}");
+        }
+        assert_eq!(resolve(&["--advertise", "http://h:1/"], &[]).unwrap().advertise.unwrap(), "http://h:1");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod doors;
 mod endings;
 mod error;
 mod events;
+mod forward;
 mod guard;
 mod handle;
 mod leasing;
@@ -37,11 +38,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use orchestrix_node::{Failure, Node};
+use orchestrix_node::Failure;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::coordinator::Coordinator;
 use crate::metrics::HttpMetrics;
 use crate::tokens::Tokens;
 
@@ -63,7 +65,9 @@ pub struct Options {
 /// What all requests share.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) node: Node,
+    pub(crate) coordinator: Coordinator,
+    /// Reaches the leader, when that is another node.
+    pub(crate) courier: forward::Courier,
     pub(crate) limits: Limits,
     pub(crate) tokens: Option<Tokens>,
     /// Only requests that name this machine as their host are answered.
@@ -81,20 +85,21 @@ pub(crate) struct App {
 }
 
 impl App {
-    fn new(node: Node, options: Options, served_on: IpAddr) -> Self {
+    fn new(coordinator: Coordinator, options: Options, served_on: IpAddr) -> Self {
         Self {
             local_only: served_on.is_loopback() && options.tokens.is_none(),
             metrics: HttpMetrics::default(),
             quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
             streams: Arc::new(streams::Streams::new(&options.limits)),
-            endings: Arc::new(endings::Endings::new(node.clone())),
+            endings: Arc::new(endings::Endings::new(coordinator.clone())),
             request_ids: answer::RequestIds::default(),
             stop: CancellationToken::new(),
             node_ended: AtomicBool::new(false),
             accept_fails: AtomicBool::new(false),
             limits: options.limits,
             tokens: options.tokens,
-            node,
+            courier: forward::Courier::default(),
+            coordinator,
         }
     }
 
@@ -106,7 +111,11 @@ impl App {
         if self.stop.is_cancelled() {
             return Some("the server is stopping");
         }
-        self.accept_fails.load(Relaxed).then_some("no new connections can be accepted")
+        if self.accept_fails.load(Relaxed) {
+            return Some("no new connections can be accepted");
+        }
+        let member = self.coordinator.member()?;
+        (member.leadership().leader().is_none()).then_some("there is no leader")
     }
 }
 
@@ -121,7 +130,7 @@ pub struct Listening {
 #[derive(Debug)]
 pub struct Serving {
     pub address: SocketAddr,
-    node: Node,
+    coordinator: Coordinator,
     stop: CancellationToken,
     accepting: JoinHandle<()>,
 }
@@ -145,29 +154,34 @@ impl Listening {
         self.address
     }
 
-    /// Serves a node on this socket, in the background.
+    /// Serves a coordinator on this socket, in the background.
     #[must_use]
-    pub fn serve(self, node: Node, options: Options) -> Serving {
+    pub fn serve(self, coordinator: impl Into<Coordinator>, options: Options) -> Serving {
         let Self { listener, address } = self;
-        let app = Arc::new(App::new(node.clone(), options, address.ip()));
+        let coordinator = coordinator.into();
+        let app = Arc::new(App::new(coordinator.clone(), options, address.ip()));
         let stop = app.stop.clone();
         let ended = Arc::clone(&app);
         tokio::spawn(async move {
             // Why it stopped is for whoever started the node; here it counts only that it did.
-            let _ = ended.node.stopped().await;
+            let _ = ended.coordinator.stopped().await;
             ended.node_ended.store(true, Relaxed);
         });
         let accepting = tokio::spawn(accept::run(listener, app));
-        Serving { address, node, stop, accepting }
+        Serving { address, coordinator, stop, accepting }
     }
 }
 
-/// Takes an address and serves a node on it.
+/// Takes an address and serves a coordinator on it.
 ///
 /// # Errors
 /// When the address cannot be used.
-pub fn start(address: SocketAddr, node: Node, options: Options) -> io::Result<Serving> {
-    Ok(listen(address)?.serve(node, options))
+pub fn start(
+    address: SocketAddr,
+    coordinator: impl Into<Coordinator>,
+    options: Options,
+) -> io::Result<Serving> {
+    Ok(listen(address)?.serve(coordinator, options))
 }
 
 impl Serving {
@@ -178,7 +192,7 @@ impl Serving {
     /// The failure that kept the node from a clean stop.
     pub async fn stop(self) -> Result<(), Failure> {
         self.stop.cancel();
-        let stopped = self.node.stop().await;
+        let stopped = self.coordinator.stop().await;
         // A panic of the accept loop has been reported by then, and there is nothing left to stop.
         let _ = self.accepting.await;
         stopped

@@ -9,6 +9,8 @@
 
 pub mod bench;
 pub mod config;
+mod coordinator;
+mod engine;
 pub mod http;
 pub mod metrics;
 pub mod serve;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use orchestrix_core::wire::QueueView;
-use orchestrix_node::{Counter, Histogram, Node, Stats};
+use orchestrix_node::{Counter, Histogram, Stats};
 
 use crate::http::ROUTES;
 
@@ -204,21 +204,21 @@ impl HttpMetrics {
 }
 
 /// Writes everything in Prometheus' text format.
-pub(crate) fn render(node: &Node, http: &HttpMetrics, queues: &[QueueView], streams: usize) -> String {
+pub(crate) fn render(stats: &Stats, http: &HttpMetrics, queues: &[QueueView], streams: usize) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
     for row in &ROWS {
         text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
-        text.line(row.name, &[], (row.value)(node.stats()).get());
+        text.line(row.name, &[], (row.value)(stats).get());
     }
     text.histogram(
         "orchestrix_journal_sync_seconds",
         "Time to write and sync one batch.",
-        &[(&[], &node.stats().sync)],
+        &[(&[], &stats.sync)],
     );
     text.histogram(
         "orchestrix_turn_seconds",
         "Time of one turn of the decision loop.",
-        &[(&[], &node.stats().turn)],
+        &[(&[], &stats.turn)],
     );
     render_queues(&mut text, queues);
     render_http(&mut text, http, streams);

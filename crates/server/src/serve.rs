@@ -5,17 +5,26 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use orchestrix_node::{Failure, Node, Options, Recovered, Storage};
+use orchestrix_engine::SystemClock;
+use orchestrix_engine::file::Cut;
+use orchestrix_leadership::{Candidate, worker_id};
+use orchestrix_node::{Failure, HighWater, Member, Membership, Options, Recovered, Storage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{Engine, LogFormat, Settings};
+use crate::config::{LogFormat, Settings};
+use crate::coordinator::Coordinator;
+use crate::engine::{Engine, Url};
 use crate::http::{self, Listening, Serving};
 use crate::tokens::Tokens;
 
 pub use crate::config::ServeArgs;
+
+/// The longest that a call on a shared engine waits for its answer.
+const ENGINE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// Why the process ends with a complaint.
 #[derive(Debug)]
@@ -88,40 +97,133 @@ fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
 async fn serve(settings: Settings, tokens: Option<Tokens>) -> Result<(), Ended> {
     let mut signals = Signals::take()?;
     let listening = http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error))?;
-    let (node, recovered) = tokio::select! {
-        opened = open(&settings) => opened?,
+    let opened = tokio::select! {
+        opened = open(&settings, listening.address()) => opened?,
         // Nothing has been promised yet: a start that is broken off is as good as one that never was.
         name = signals.next() => leave(name),
     };
     let port = listening.address().port();
-    announce(&settings, &listening, tokens.is_some(), &recovered);
-    let serving = listening.serve(node.clone(), http::Options { limits: settings.limits, tokens });
+    announce(&opened, &listening, tokens.is_some());
+    let coordinator = opened.coordinator;
+    let serving = listening.serve(coordinator.clone(), http::Options { limits: settings.limits, tokens });
     if let Some(path) = &settings.port_file {
         write_port(path, port)?;
     }
-    run_until_stopped(&mut signals, &node, serving).await
+    run_until_stopped(&mut signals, &coordinator, serving).await
+}
+
+/// A coordinator, and what people are told of it.
+struct Opened {
+    coordinator: Coordinator,
+    node: String,
+    /// Where everything is.
+    place: String,
+    /// How much there is.
+    journal: String,
+    cut: Option<Cut>,
 }
 
 /// Recovery reads the whole journal, so it runs where blocking is allowed.
-async fn open(settings: &Settings) -> Result<(Node, Recovered), Ended> {
-    let storage = match settings.engine {
-        Engine::File => Storage::File(settings.data.clone()),
-        Engine::Memory => Storage::Memory,
-    };
+async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended> {
+    let node = settings.node.clone().unwrap_or_else(|| match settings.engine {
+        Engine::File | Engine::Memory => "node-1".to_owned(),
+        Engine::Shared(_) => format!("{}-{}", host_name(), address.port()),
+    });
     let options = Options {
-        node: settings.node.clone(),
+        node,
         retention: settings.retention,
         snapshot_bytes: settings.snapshot_bytes,
         ..Options::default()
     };
-    let opened = tokio::task::spawn_blocking(move || orchestrix_node::open(&storage, options)).await;
-    Ok(opened.map_err(|error| failed(format!("opening the journal stopped because of a bug: {error}")))??)
+    let open: Box<dyn FnOnce() -> Result<Opened, Ended> + Send> = match &settings.engine {
+        Engine::File => {
+            let (data, place) =
+                (settings.data.clone(), format!("{} (engine: file)", settings.data.display()));
+            Box::new(move || open_alone(&Storage::File(data), place, options))
+        }
+        Engine::Memory => {
+            let place = "memory (nothing survives the process)".to_owned();
+            Box::new(move || open_alone(&Storage::Memory, place, options))
+        }
+        Engine::Shared(url) => {
+            let joining = Joining {
+                url: url.clone(),
+                data: settings.data.clone(),
+                advertise: advertise(settings, address)?,
+                leadership: settings.leadership.clone(),
+                accept_data_loss: settings.accept_data_loss,
+            };
+            Box::new(move || open_member(joining, options))
+        }
+    };
+    let opened = tokio::task::spawn_blocking(open).await;
+    opened.map_err(|error| failed(format!("opening the journal stopped because of a bug: {error}")))?
 }
 
-async fn run_until_stopped(signals: &mut Signals, node: &Node, serving: Serving) -> Result<(), Ended> {
+fn open_alone(storage: &Storage, place: String, options: Options) -> Result<Opened, Ended> {
+    let name = options.node.clone();
+    let (node, recovered) = orchestrix_node::open(storage, options)?;
+    let journal = journal_line(&recovered);
+    Ok(Opened { coordinator: node.into(), node: name, place, journal, cut: recovered.journal.cut })
+}
+
+/// How a node joins the others on an engine.
+struct Joining {
+    url: Url,
+    data: PathBuf,
+    advertise: String,
+    leadership: orchestrix_leadership::Options,
+    accept_data_loss: bool,
+}
+
+fn open_member(joining: Joining, options: Options) -> Result<Opened, Ended> {
+    let Joining { url, data, advertise, leadership, accept_data_loss } = joining;
+    // Two tries fit into the time in which a leader that cannot renew still trusts itself.
+    let timeout = (leadership.leader_ttl / 4).min(ENGINE_TIMEOUT_MAX);
+    let engine = url.connect(timeout).map_err(|error| failed(error.to_string()))?;
+    for warning in engine.warnings() {
+        tracing::warn!(engine = engine.place(), "{warning}");
+    }
+    let high_water = HighWater::open(data)?;
+    if accept_data_loss {
+        high_water.accept_loss();
+    }
+    let (place, name) = (engine.place(), options.node.clone());
+    let incarnation = worker_id(&SystemClock);
+    let me = Candidate { name: name.clone(), incarnation, address: advertise };
+    let member = Member::open(Membership { engine, me, leadership, node: options, high_water })?;
+    let events = member.stats().durable.get();
+    let journal = if events == 0 { "new".to_owned() } else { format!("{events} events") };
+    Ok(Opened { coordinator: member.into(), node: name, place, journal, cut: None })
+}
+
+/// Where the other nodes reach this one.
+fn advertise(settings: &Settings, address: SocketAddr) -> Result<String, Ended> {
+    match &settings.advertise {
+        Some(given) => Ok(given.clone()),
+        None if address.ip().is_unspecified() => Err(unusable(format!(
+            "the other nodes cannot reach this one at {address}: give --advertise with its own address, as in \
+             http://10.0.0.5:{}",
+            address.port()
+        ))),
+        None => Ok(format!("http://{address}")),
+    }
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // Names are letters, digits and a few marks.
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
+}
+
+async fn run_until_stopped(
+    signals: &mut Signals,
+    coordinator: &Coordinator,
+    serving: Serving,
+) -> Result<(), Ended> {
     tokio::select! {
         name = signals.next() => tracing::info!(signal = name, "stopping"),
-        ended = node.stopped() => {
+        ended = coordinator.stopped() => {
             let why = ended.map_or_else(|failure| failure.to_string(), |()| "for no known reason".to_owned());
             tracing::error!(%why, "the node has stopped");
             return Err(failed(format!("the node has stopped: {why}")));
@@ -198,11 +300,11 @@ fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
 }
 
 /// Says where everything is. A reader who has gone does not stop the coordinator.
-fn announce(settings: &Settings, listening: &Listening, with_tokens: bool, recovered: &Recovered) {
-    let block = greeting(settings, listening.address(), with_tokens, recovered, io::stdout().is_terminal());
+fn announce(opened: &Opened, listening: &Listening, with_tokens: bool) {
+    let block = greeting(opened, listening.address(), with_tokens, io::stdout().is_terminal());
     let _ = io::stdout().write_all(block.as_bytes());
     let _ = io::stdout().flush();
-    if let Some(cut) = &recovered.journal.cut {
+    if let Some(cut) = &opened.cut {
         tracing::warn!(
             path = %cut.path.display(), offset = cut.offset, bytes = cut.bytes, what = %cut.what,
             "cut a torn end off the journal; nothing that was acknowledged is lost"
@@ -210,28 +312,18 @@ fn announce(settings: &Settings, listening: &Listening, with_tokens: bool, recov
     }
 }
 
-fn greeting(
-    settings: &Settings,
-    address: SocketAddr,
-    with_tokens: bool,
-    recovered: &Recovered,
-    on_terminal: bool,
-) -> String {
+fn greeting(opened: &Opened, address: SocketAddr, with_tokens: bool, on_terminal: bool) -> String {
     let bold = |text: &str| if on_terminal { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
-    let shown = match settings.engine {
-        Engine::File => format!("{} (engine: file)", settings.data.display()),
-        Engine::Memory => "memory (nothing survives the process)".to_owned(),
-    };
     let access = if with_tokens { "by token" } else { "everyone on this machine may do everything" };
     let mut rows = vec![
         ("address", format!("http://{address}")),
         ("dashboard", format!("http://{address}/")),
-        ("node", settings.node.clone()),
-        ("data", shown),
-        ("journal", journal_line(recovered)),
+        ("node", opened.node.clone()),
+        ("data", opened.place.clone()),
+        ("journal", opened.journal.clone()),
         ("access", access.to_owned()),
     ];
-    if let Some(cut) = &recovered.journal.cut {
+    if let Some(cut) = &opened.cut {
         rows.push((
             "repaired",
             format!("a torn end of {} bytes was cut off {}", cut.bytes, cut.path.display()),
@@ -264,7 +356,7 @@ mod tests {
             http::start(([127, 0, 0, 1], 0).into(), node.clone(), http::Options::default()).unwrap();
         let mut signals = Signals::take().unwrap();
         node.stop().await.unwrap();
-        let ended = run_until_stopped(&mut signals, &node, serving).await.unwrap_err();
+        let ended = run_until_stopped(&mut signals, &node.into(), serving).await.unwrap_err();
         assert_eq!(ended.code, 1);
         assert!(ended.why.contains("the node has stopped"), "{}", ended.why);
     }

@@ -1,6 +1,5 @@
 //! Answers: what is sent back, with the headers that every answer has.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -11,7 +10,7 @@ use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -24,8 +23,8 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Seconds after which to try again: from 1 to this many, at random, so that not all come back at once.
 const RETRY_AFTER_S_MAX: u64 = 3;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-const POSITION: HeaderName = HeaderName::from_static("orchestrix-position");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const POSITION: HeaderName = HeaderName::from_static("orchestrix-position");
 const FRAME_OPTIONS: HeaderName = HeaderName::from_static("x-frame-options");
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
@@ -114,32 +113,42 @@ pub(crate) enum Body {
         _place: Stream,
         _busy: Option<Busy>,
     },
+    /// What the leader answers, as it comes.
+    Passed {
+        incoming: Incoming,
+        _busy: Option<Busy>,
+    },
 }
 
 impl Body {
+    pub(crate) fn passed(incoming: Incoming) -> Self {
+        Self::Passed { incoming, _busy: None }
+    }
+
     /// Keeps the connection from being taken for idle while a stream lasts; ends it at once otherwise.
     pub(crate) fn hold(&mut self, busy: Busy) {
         match self {
             Self::Whole(_) => drop(busy),
-            Self::Stream { _busy, .. } => *_busy = Some(busy),
+            Self::Stream { _busy, .. } | Self::Passed { _busy, .. } => *_busy = Some(busy),
         }
     }
 }
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = hyper::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Stream { frames, .. } => {
                 frames.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
             }
+            Self::Passed { incoming, .. } => Pin::new(incoming).poll_frame(cx),
         }
     }
 
@@ -147,6 +156,7 @@ impl hyper::body::Body for Body {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Stream { .. } => false,
+            Self::Passed { incoming, .. } => incoming.is_end_stream(),
         }
     }
 
@@ -154,6 +164,7 @@ impl hyper::body::Body for Body {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Stream { .. } => SizeHint::default(),
+            Self::Passed { incoming, .. } => incoming.size_hint(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 use orchestrix_core::wire::{
-    Complete, CompleteBatch, Fail, Heartbeat, LeaseQueue, LeaseQueues, LogAppend, Release, Submit,
+    Complete, CompleteBatch, Fail, Heartbeat, Lead, LeaseQueue, LeaseQueues, LogAppend, Release, Submit,
     SubmitBatch, WorkerHeartbeat,
 };
 use orchestrix_core::{Name, TaskId};
@@ -24,7 +24,7 @@ use crate::http::{App, Options, body, connection, cursor, guard, query};
 /// Serves one connection to its end, as from an address of this machine.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, node: Node, options: Options) {
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    connection::serve(stream, here, Arc::new(App::new(node, options, here))).await;
+    connection::serve(stream, here, Arc::new(App::new(node.into(), options, here))).await;
 }
 
 /// Understands the body of a request as its route does, and writes down what was understood: JSON that the
@@ -45,6 +45,7 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         Endpoint::Fail => again::<Fail>(body),
         Endpoint::Release => again::<Release>(body),
         Endpoint::AppendLogs => again::<LogAppend>(body),
+        Endpoint::Lead => again::<Lead>(body),
         Endpoint::Cancel | Endpoint::Retry => {
             body::parse_nothing(body).map(|()| Vec::new()).map_err(|fault| told(&fault))
         }
@@ -55,6 +56,7 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         | Endpoint::Queues
         | Endpoint::Workers
         | Endpoint::Cluster
+        | Endpoint::ClusterNews
         | Endpoint::Events
         | Endpoint::Health
         | Endpoint::Ready

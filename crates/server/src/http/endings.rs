@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::{Event, TaskId};
-use orchestrix_node::{Events, Happening, Node};
+use orchestrix_node::{Events, Happening};
 use tokio::sync::Notify;
+
+use crate::coordinator::Coordinator;
 
 /// Who follows which task.
 #[derive(Debug)]
 pub(crate) struct Endings {
-    node: Node,
+    coordinator: Coordinator,
     followed: Mutex<Followed>,
 }
 
@@ -30,8 +32,8 @@ pub(crate) struct Following {
 }
 
 impl Endings {
-    pub(crate) fn new(node: Node) -> Self {
-        Self { node, followed: Mutex::default() }
+    pub(crate) fn new(coordinator: Coordinator) -> Self {
+        Self { coordinator, followed: Mutex::default() }
     }
 
     /// From here on no end of the task is missed.
@@ -42,7 +44,7 @@ impl Endings {
         let woken = Arc::clone(woken);
         if !followed.reading {
             followed.reading = true;
-            tokio::spawn(Arc::clone(self).read(self.node.events(None)));
+            tokio::spawn(Arc::clone(self).read(self.coordinator.events(None)));
         }
         drop(followed);
         Following { endings: Arc::clone(self), task, woken }
@@ -107,6 +109,7 @@ fn wake(followed: &Followed, event: &Event) {
         Event::TermStarted(_)
         | Event::FormatRaised(_)
         | Event::Tick(_)
+        | Event::PositionsSkipped(_)
         | Event::TaskCreated(_)
         | Event::LeaseGranted(_)
         | Event::LeaseExtended(_)

@@ -36,6 +36,15 @@ pub(crate) enum Fault {
     RateLimited(String),
     /// All callers together have too much at once.
     Overloaded(String),
+    /// No node decides at the moment.
+    NoLeader(String),
+    /// The caller has seen more than this node.
+    Behind {
+        asked: u64,
+        at: u64,
+    },
+    /// The office stays where it is.
+    NotPassed(String),
     /// Another process is asked, or a bug was met.
     Internal,
 }
@@ -79,6 +88,9 @@ impl Fault {
             | Self::MediaType(_)
             | Self::RateLimited(_)
             | Self::Overloaded(_)
+            | Self::NoLeader(_)
+            | Self::Behind { .. }
+            | Self::NotPassed(_)
             | Self::Internal => None,
         };
         let problem = Problem {
@@ -115,6 +127,9 @@ impl Fault {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "You have too much at once")
             }
             Self::Overloaded(_) => OVERLOADED,
+            Self::NotPassed(_) => (StatusCode::CONFLICT, "not_passed", "The leader stays"),
+            Self::NoLeader(_) => (StatusCode::SERVICE_UNAVAILABLE, "no_leader", "No node leads"),
+            Self::Behind { .. } => (StatusCode::SERVICE_UNAVAILABLE, "behind", "This node is not so far yet"),
             Self::Internal => INTERNAL,
         }
     }
@@ -127,7 +142,14 @@ impl Fault {
             | Self::Forbidden(detail)
             | Self::MediaType(detail)
             | Self::RateLimited(detail)
-            | Self::Overloaded(detail) => detail,
+            | Self::Overloaded(detail)
+            | Self::NotPassed(detail)
+            | Self::NoLeader(detail) => detail,
+            Self::Behind { asked, at } => {
+                format!(
+                    "the request has seen position {asked}, and this node is at {at}; ask again in a moment"
+                )
+            }
             Self::NoRoute => "there is no such route; GET /openapi.json lists all of them".to_owned(),
             Self::OtherMethod(allow) => format!("this route answers {allow}"),
             Self::Timeout => "the body of the request did not arrive in time".to_owned(),
@@ -219,6 +241,9 @@ mod tests {
             (Fault::MediaType(text()), 415, "unsupported_media_type", false),
             (Fault::RateLimited(text()), 429, "rate_limited", true),
             (Fault::Overloaded(text()), 503, "overloaded", true),
+            (Fault::NotPassed(text()), 409, "not_passed", false),
+            (Fault::NoLeader(text()), 503, "no_leader", true),
+            (Fault::Behind { asked: 2, at: 1 }, 503, "behind", true),
             (Fault::Internal, 500, "internal", false),
         ] {
             let told = fault.told("id");

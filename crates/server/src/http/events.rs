@@ -9,21 +9,26 @@ use serde_json::{Value, json};
 
 use crate::http::answer::Reply;
 use crate::http::error::Fault;
+use crate::http::forward;
 use crate::http::handle::Call;
 use crate::http::sse::{self, Gone, Piece, Sink};
 
-pub(crate) fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
     let query = call.query(&["after"])?;
     call.caller.check_all_queues()?;
     let asked = query.number("after")?;
     let after = sse::last_event_id(&call.head.headers)?.or(asked);
-    let durable = call.app.node.stats().durable.get();
+    let durable = call.app.coordinator.stats().durable.get();
     if let Some(after) = after.filter(|after| *after > durable) {
-        return Err(Fault::Invalid(format!(
-            "position {after} is not reached yet; the journal is at {durable}"
-        )));
+        if call.app.coordinator.member().is_none() {
+            return Err(Fault::Invalid(format!(
+                "position {after} is not reached yet; the journal is at {durable}"
+            )));
+        }
+        // It was seen at another node.
+        forward::reach(call, after).await?;
     }
-    let events = call.app.node.events(after.map(Position));
+    let events = call.app.coordinator.events(after.map(Position));
     let keep_alive = call.app.limits.keep_alive;
     sse::reply(call, |sink| fill(sink, events, keep_alive))
 }
@@ -79,6 +84,7 @@ fn body(position: Position, at: Timestamp, event: Event) -> Value {
         other @ (Event::TermStarted(_)
         | Event::FormatRaised(_)
         | Event::Tick(_)
+        | Event::PositionsSkipped(_)
         | Event::LeaseExtended(_)
         | Event::LeaseReleased(_)
         | Event::LeaseExpired(_)

@@ -6,20 +6,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use orchestrix_core::{Name, is_planted};
+use orchestrix_node::Node;
 use tokio::time::Instant;
 
 use crate::http::answer::{Body, Reply};
 use crate::http::error::Fault;
 use crate::http::routes::{Access, Endpoint, Found, Verb, find};
-use crate::http::{App, body, dashboard, events, guard, leasing, logs, openapi, tasks, views};
+use crate::http::{App, body, dashboard, events, forward, guard, leasing, logs, openapi, tasks, views};
 use crate::tokens::{Secret, Token, wall_seconds};
 
 /// A request whose caller may make it.
+#[derive(Clone)]
 pub(crate) struct Call<'a> {
     pub(crate) app: &'a Arc<App>,
     pub(crate) head: &'a Parts,
@@ -27,6 +29,14 @@ pub(crate) struct Call<'a> {
     pub(crate) part: &'a str,
     pub(crate) caller: Caller<'a>,
     pub(crate) body: Bytes,
+    pub(crate) request_id: &'a HeaderValue,
+}
+
+/// An answer, and whose it is.
+pub(crate) enum Answered {
+    Ours(Reply),
+    /// Of the leader.
+    Passed(Response<Body>),
 }
 
 /// Who asks.
@@ -81,17 +91,25 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Incomi
     let (head, body) = request.into_parts();
     let request_id = app.request_ids.name(&head.headers);
     let mut route = None;
-    let answered = AssertUnwindSafe(answer(app, peer, &head, body, &mut route)).catch_unwind().await;
+    let answered =
+        AssertUnwindSafe(answer(app, peer, &head, body, &request_id, &mut route)).catch_unwind().await;
     let answered = answered.unwrap_or_else(|_| {
         tracing::error!(?request_id, method = %head.method, path = head.uri.path(), "a handler stopped because of a bug");
         Err(Fault::Internal)
     });
-    let reply = answered.unwrap_or_else(|fault| {
-        tracing::debug!(?request_id, method = %head.method, path = head.uri.path(), ?fault, "refused");
-        Reply::fault(fault, request_id.to_str().unwrap_or_default())
-    });
+    let reply = match answered {
+        Ok(Answered::Ours(reply)) => reply,
+        Ok(Answered::Passed(response)) => {
+            app.metrics.observe(route, response.status(), started.elapsed());
+            return response;
+        }
+        Err(fault) => {
+            tracing::debug!(?request_id, method = %head.method, path = head.uri.path(), ?fault, "refused");
+            Reply::fault(fault, request_id.to_str().unwrap_or_default())
+        }
+    };
     app.metrics.observe(route, reply.status, started.elapsed());
-    reply.finish(&app.request_ids, request_id, app.node.stats().durable.get())
+    reply.finish(&app.request_ids, request_id, app.coordinator.stats().durable.get())
 }
 
 async fn answer(
@@ -99,8 +117,9 @@ async fn answer(
     peer: IpAddr,
     head: &Parts,
     incoming: Incoming,
+    request_id: &HeaderValue,
     place: &mut Option<usize>,
-) -> Result<Reply, Fault> {
+) -> Result<Answered, Fault> {
     check_sizes(app, head)?;
     if app.local_only {
         guard::check_host(&head.headers, &head.uri)?;
@@ -123,7 +142,11 @@ async fn answer(
         Verb::Get => Bytes::new(),
         Verb::Post => body::read(&head.headers, incoming, &app.limits).await?,
     };
-    dispatch(route.endpoint, Call { app, head, part, caller, body }).await
+    let call = Call { app, head, part, caller, body, request_id };
+    match answer_here(route.endpoint, &call).await {
+        Some(answered) => answered.map(Answered::Ours),
+        None => forward::decide(route.endpoint, call).await,
+    }
 }
 
 fn check_sizes(app: &App, head: &Parts) -> Result<(), Fault> {
@@ -163,35 +186,74 @@ fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, access: Access) -> Re
     Ok(Caller::Token(token))
 }
 
-async fn dispatch(endpoint: Endpoint, call: Call<'_>) -> Result<Reply, Fault> {
-    match endpoint {
-        Endpoint::Submit => tasks::submit(call).await,
-        Endpoint::SubmitBatch => tasks::submit_batch(call).await,
-        Endpoint::LeaseQueue => leasing::lease_queue(call).await,
-        Endpoint::LeaseQueues => leasing::lease_queues(call).await,
-        Endpoint::Complete => leasing::complete(call).await,
-        Endpoint::CompleteBatch => leasing::complete_batch(call).await,
-        Endpoint::Heartbeat => leasing::heartbeat(call).await,
-        Endpoint::WorkerHeartbeat => leasing::heartbeat_worker(call).await,
-        Endpoint::Fail => leasing::fail(call).await,
-        Endpoint::Release => leasing::release(call).await,
-        Endpoint::Cancel => tasks::cancel(call).await,
-        Endpoint::Retry => tasks::retry(call).await,
-        Endpoint::ListTasks => tasks::list(call).await,
-        Endpoint::Task => tasks::task(call).await,
-        Endpoint::Explain => tasks::explain(call).await,
-        Endpoint::AppendLogs => logs::append(call).await,
-        Endpoint::Logs => logs::read(call).await,
-        Endpoint::Queues => views::queues(call).await,
-        Endpoint::Workers => views::workers(call).await,
+/// What every node answers by itself.
+async fn answer_here(endpoint: Endpoint, call: &Call<'_>) -> Option<Result<Reply, Fault>> {
+    Some(match endpoint {
         Endpoint::Cluster => views::cluster(call).await,
-        Endpoint::Events => events::follow(&call),
-        Endpoint::Health => views::health(&call),
-        Endpoint::Ready => views::ready(&call),
-        Endpoint::Metrics => views::metrics(&call).await,
+        Endpoint::ClusterNews => views::news(call),
+        Endpoint::Events => events::follow(call).await,
+        Endpoint::Health => views::health(call),
+        Endpoint::Ready => views::ready(call),
+        Endpoint::Metrics => views::metrics(call).await,
         Endpoint::OpenApi => Ok(openapi::reply()),
         Endpoint::Dashboard => Ok(dashboard::page()),
         Endpoint::DashboardScript => Ok(dashboard::script()),
         Endpoint::DashboardStyle => Ok(dashboard::style()),
+        Endpoint::Submit
+        | Endpoint::SubmitBatch
+        | Endpoint::LeaseQueue
+        | Endpoint::LeaseQueues
+        | Endpoint::Complete
+        | Endpoint::CompleteBatch
+        | Endpoint::Heartbeat
+        | Endpoint::WorkerHeartbeat
+        | Endpoint::Fail
+        | Endpoint::Release
+        | Endpoint::Cancel
+        | Endpoint::Retry
+        | Endpoint::ListTasks
+        | Endpoint::Task
+        | Endpoint::Explain
+        | Endpoint::AppendLogs
+        | Endpoint::Logs
+        | Endpoint::Queues
+        | Endpoint::Workers
+        | Endpoint::Lead => return None,
+    })
+}
+
+/// What the node that decides answers.
+pub(crate) async fn dispatch(endpoint: Endpoint, call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    match endpoint {
+        Endpoint::Submit => tasks::submit(call, node).await,
+        Endpoint::SubmitBatch => tasks::submit_batch(call, node).await,
+        Endpoint::LeaseQueue => leasing::lease_queue(call, node).await,
+        Endpoint::LeaseQueues => leasing::lease_queues(call, node).await,
+        Endpoint::Complete => leasing::complete(call, node).await,
+        Endpoint::CompleteBatch => leasing::complete_batch(call, node).await,
+        Endpoint::Heartbeat => leasing::heartbeat(call, node).await,
+        Endpoint::WorkerHeartbeat => leasing::heartbeat_worker(call, node).await,
+        Endpoint::Fail => leasing::fail(call, node).await,
+        Endpoint::Release => leasing::release(call, node).await,
+        Endpoint::Cancel => tasks::cancel(call, node).await,
+        Endpoint::Retry => tasks::retry(call, node).await,
+        Endpoint::ListTasks => tasks::list(call, node).await,
+        Endpoint::Task => tasks::task(call, node).await,
+        Endpoint::Explain => tasks::explain(call, node).await,
+        Endpoint::AppendLogs => logs::append(call, node).await,
+        Endpoint::Logs => logs::read(call, node).await,
+        Endpoint::Queues => views::queues(call, node).await,
+        Endpoint::Workers => views::workers(call, node).await,
+        Endpoint::Lead => views::lead(&call).await,
+        Endpoint::Cluster
+        | Endpoint::ClusterNews
+        | Endpoint::Events
+        | Endpoint::Health
+        | Endpoint::Ready
+        | Endpoint::Metrics
+        | Endpoint::OpenApi
+        | Endpoint::Dashboard
+        | Endpoint::DashboardScript
+        | Endpoint::DashboardStyle => unreachable!("every node answers this by itself"),
     }
 }

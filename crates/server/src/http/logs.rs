@@ -21,20 +21,19 @@ const PAGE_DEFAULT: usize = 100;
 /// Lines read at once for a stream.
 const STREAM_LINES: usize = 200;
 
-pub(crate) async fn append(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn append(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: LogAppend = parse(&call.body)?;
-    let id = call.task().await?;
-    Reply::ok(&call.app.node.append_logs(id, body).await?)
+    let id = call.task(node).await?;
+    Reply::ok(&node.append_logs(id, body).await?)
 }
 
-pub(crate) async fn read(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn read(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let query = call.query(&["offset", "limit", "attempt", "follow"])?;
     let offset = query.number("offset")?.unwrap_or(0);
     let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
     let attempt = query.number("attempt")?;
-    let id = call.task().await?;
-    let node = &call.app.node;
+    let id = call.task(node).await?;
     if query.switch("follow")? {
         let offset = sse::last_event_id(&call.head.headers)?.unwrap_or(offset);
         let following = call.app.endings.follow(id);

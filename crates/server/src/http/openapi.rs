@@ -148,6 +148,11 @@ fn told(endpoint: Endpoint) -> Told {
         Endpoint::Cluster => {
             asks("Look at the cluster").and::<wire::Cluster>("200", "The nodes and who leads.")
         }
+        Endpoint::ClusterNews => asks("Follow what happens to leadership")
+            .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`."),
+        Endpoint::Lead => {
+            takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")
+        }
         Endpoint::Events => asks("Follow the journal")
             .plain(
                 "text/event-stream",

@@ -27,6 +27,8 @@ pub enum Endpoint {
     Queues,
     Workers,
     Cluster,
+    ClusterNews,
+    Lead,
     Events,
     Health,
     Ready,
@@ -74,7 +76,7 @@ const fn post(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
 const READ: Access = Access::Role(Role::Read);
 
 /// All routes, the busiest first.
-pub const ROUTES: [Route; 28] = [
+pub const ROUTES: [Route; 30] = [
     post("/v1/tasks", Endpoint::Submit, Role::Submit),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work),
@@ -95,6 +97,8 @@ pub const ROUTES: [Route; 28] = [
     get("/v1/queues", Endpoint::Queues, READ),
     get("/v1/workers", Endpoint::Workers, READ),
     get("/v1/cluster", Endpoint::Cluster, READ),
+    get("/v1/cluster/news", Endpoint::ClusterNews, READ),
+    post("/v1/cluster/leader", Endpoint::Lead, Role::Admin),
     get("/v1/events", Endpoint::Events, READ),
     get("/health", Endpoint::Health, Access::Public),
     get("/ready", Endpoint::Ready, Access::Public),

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::future::Future;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -20,6 +20,8 @@ use crate::http::streams::Streams;
 const PIECES_MAX: usize = 2;
 /// Bytes after which a piece is sent, even if more is at hand.
 const PIECE_BYTES: usize = 16 << 10;
+
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Frames to be sent together.
 #[derive(Debug, Default)]
@@ -97,7 +99,7 @@ where
 
 /// What a reader had last, when it comes back.
 pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
-    let Some(given) = headers.get("last-event-id") else { return Ok(None) };
+    let Some(given) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let number = given.to_str().ok().and_then(|text| text.trim().parse().ok());
     number
         .map(Some)

@@ -4,7 +4,7 @@ use http::StatusCode;
 use orchestrix_core::limits::PAGE_MAX;
 use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage};
 use orchestrix_core::{Filter, TaskId, TaskState};
-use orchestrix_node::Seen;
+use orchestrix_node::{Node, Seen};
 
 use crate::http::answer::Reply;
 use crate::http::body::{parse, parse_nothing};
@@ -16,11 +16,11 @@ use crate::http::query::{Query, task_id};
 /// Tasks of a page when nothing else is asked for.
 const PAGE_DEFAULT: usize = 100;
 
-pub(crate) async fn submit(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn submit(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let task: Submit = parse(&call.body)?;
     call.caller.check_queue(&task.queue)?;
-    let (outcome, seen) = call.app.node.submit(task).await?;
+    let (outcome, seen) = node.submit(task).await?;
     let status = match seen {
         Seen::First => StatusCode::CREATED,
         Seen::Repeat => StatusCode::OK,
@@ -28,14 +28,14 @@ pub(crate) async fn submit(call: Call<'_>) -> Result<Reply, Fault> {
     Reply::json(status, &Submitted { id: outcome.id, state: outcome.state })
 }
 
-pub(crate) async fn submit_batch(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn submit_batch(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let batch: SubmitBatch = parse(&call.body)?;
     batch.validate()?;
     for task in &batch.tasks {
         call.caller.check_queue(&task.queue)?;
     }
-    let outcomes = call.app.node.submit_batch(batch.tasks).await?;
+    let outcomes = node.submit_batch(batch.tasks).await?;
     let tasks = outcomes.iter().map(|outcome| match outcome {
         Ok(outcome) => Item::Done(Submitted { id: outcome.id, state: outcome.state }),
         Err(refusal) => Item::Refused(item_problem(refusal)),
@@ -43,7 +43,7 @@ pub(crate) async fn submit_batch(call: Call<'_>) -> Result<Reply, Fault> {
     Reply::ok(&SubmittedBatch { tasks: tasks.collect() })
 }
 
-pub(crate) async fn list(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn list(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let query = call.query(&["queue", "state", "owner", "limit", "cursor"])?;
     let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
     let queue = query.name("queue")?;
@@ -59,37 +59,37 @@ pub(crate) async fn list(call: Call<'_>) -> Result<Reply, Fault> {
     if query.text("owner").is_some() {
         return Reply::ok(&TaskPage { tasks: Vec::new(), next_cursor: None });
     }
-    let (tasks, next) = call.app.node.tasks(Filter { queue, state }, after, limit).await?;
+    let (tasks, next) = node.tasks(Filter { queue, state }, after, limit).await?;
     Reply::ok(&TaskPage { tasks, next_cursor: next.map(|after| cursor::write(&list, after)) })
 }
 
-pub(crate) async fn task(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn task(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    let view = call.app.node.task(task_id(call.part)?).await?;
+    let view = node.task(task_id(call.part)?).await?;
     call.caller.check_queue(&view.summary.queue)?;
     Reply::ok(&view)
 }
 
-pub(crate) async fn explain(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn explain(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    let id = call.task().await?;
-    Reply::ok(&call.app.node.explain(id).await?)
+    let id = call.task(node).await?;
+    Reply::ok(&node.explain(id).await?)
 }
 
-pub(crate) async fn cancel(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let id = call.task().await?;
-    let outcome = call.app.node.cancel(id).await?;
+    let id = call.task(node).await?;
+    let outcome = node.cancel(id).await?;
     let status = if outcome.cancel_requested { StatusCode::ACCEPTED } else { StatusCode::OK };
     Reply::json(status, &outcome)
 }
 
-pub(crate) async fn retry(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn retry(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let id = call.task().await?;
-    Reply::ok(&call.app.node.retry(id).await?)
+    let id = call.task(node).await?;
+    Reply::ok(&node.retry(id).await?)
 }
 
 impl<'a> Call<'a> {
@@ -102,15 +102,15 @@ impl<'a> Call<'a> {
     }
 
     /// The task of the path. A caller who is limited to some queues must have its queue among them.
-    pub(crate) async fn task(&self) -> Result<TaskId, Fault> {
+    pub(crate) async fn task(&self, node: &Node) -> Result<TaskId, Fault> {
         let id = task_id(self.part)?;
-        self.check_task(id).await?;
+        self.check_task(node, id).await?;
         Ok(id)
     }
 
-    pub(crate) async fn check_task(&self, id: TaskId) -> Result<(), Fault> {
+    pub(crate) async fn check_task(&self, node: &Node, id: TaskId) -> Result<(), Fault> {
         if self.caller.queues().is_some() {
-            let view = self.app.node.task(id).await?;
+            let view = node.task(id).await?;
             self.caller.check_queue(&view.summary.queue)?;
         }
         Ok(())

@@ -2,33 +2,94 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use std::time::Duration;
+
 use http::StatusCode;
-use orchestrix_core::wire::{Health, HealthCheck};
+use orchestrix_core::wire::{Health, HealthCheck, Lead};
+use orchestrix_leadership::{EnsureError, News};
+use orchestrix_node::{Member, Node};
 use serde_json::json;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 use crate::http::answer::Reply;
+use crate::http::body::parse;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
+use crate::http::sse::{self, Gone, Piece, Sink};
 use crate::metrics;
 
-pub(crate) async fn queues(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn queues(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    let mut list = call.app.node.queues().await?;
+    let mut list = node.queues().await?;
     if let Some(own) = call.caller.queues() {
         list.queues.retain(|view| own.contains(&view.queue));
     }
     Reply::ok(&list)
 }
 
-pub(crate) async fn workers(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn workers(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     call.caller.check_all_queues()?;
-    Reply::ok(&call.app.node.workers().await?)
+    Reply::ok(&node.workers().await?)
 }
 
-pub(crate) async fn cluster(call: Call<'_>) -> Result<Reply, Fault> {
+pub(crate) async fn cluster(call: &Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
-    Reply::ok(&call.app.node.cluster().await?)
+    Reply::ok(&call.app.coordinator.cluster().await?)
+}
+
+/// What happens to leadership, as it does; each piece of news also under the name of the duty that the server has.
+pub(crate) fn news(call: &Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let news = member(call)?.leadership().news();
+    let keep_alive = call.app.limits.keep_alive;
+    sse::reply(call, |sink| tell_news(sink, news, keep_alive))
+}
+
+async fn tell_news(
+    sink: Sink,
+    mut news: broadcast::Receiver<News>,
+    keep_alive: Duration,
+) -> Result<(), Gone> {
+    sink.send(Piece::comment()).await?;
+    loop {
+        let heard = tokio::select! {
+            heard = tokio::time::timeout(keep_alive, news.recv()) => heard,
+            () = sink.gone() => return Err(Gone),
+        };
+        let mut piece = Piece::default();
+        match heard {
+            Ok(Ok(news)) => {
+                piece.frame(Some(news.name()), None, &news);
+                piece.frame(Some(&news.name_of(orchestrix_node::DUTY)), None, &news);
+            }
+            Ok(Err(RecvError::Lagged(missed))) => {
+                piece.frame(Some("gap"), None, &json!({ "missed": missed }))
+            }
+            Ok(Err(RecvError::Closed)) => return Ok(()),
+            Err(_) => piece = Piece::comment(),
+        }
+        sink.send(piece).await?;
+    }
+}
+
+/// Asks the leader to pass its office on, or to give it back.
+pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
+    call.no_query()?;
+    let asked: Lead = parse(&call.body)?;
+    let member = member(call)?;
+    member.ensure_leader(asked.force, asked.desired.as_deref()).await.map_err(|error| match error {
+        EnsureError::NotLeader(_) | EnsureError::Stopped => Fault::NoLeader(error.to_string()),
+        EnsureError::Absent(_) | EnsureError::Mandate | EnsureError::Behind { .. } => {
+            Fault::NotPassed(error.to_string())
+        }
+    })?;
+    Reply::ok(&member.cluster())
+}
+
+fn member<'a>(call: &Call<'a>) -> Result<&'a Member, Fault> {
+    let alone = || Fault::Invalid("this node is alone on its engine; nobody else could lead".to_owned());
+    call.app.coordinator.member().ok_or_else(alone)
 }
 
 pub(crate) fn health(call: &Call<'_>) -> Result<Reply, Fault> {
@@ -49,9 +110,13 @@ pub(crate) fn ready(call: &Call<'_>) -> Result<Reply, Fault> {
 }
 
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
-    // A node that has stopped still has its counters.
-    let mut queues = call.app.node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
+    // A node that has stopped or follows still has its counters.
+    let mut queues = match call.app.coordinator.decides() {
+        Some(node) => node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues),
+        None => Vec::new(),
+    };
     queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
-    let text = metrics::render(&call.app.node, &call.app.metrics, &queues, call.app.streams.count());
+    let text =
+        metrics::render(call.app.coordinator.stats(), &call.app.metrics, &queues, call.app.streams.count());
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

@@ -80,6 +80,7 @@ fn needs(entry: &Entry) -> Vec<Cause> {
         | Event::TermStarted(_)
         | Event::FormatRaised(_)
         | Event::Tick(_)
+        | Event::PositionsSkipped(_)
         | Event::LeaseExtended(_)
         | Event::LeaseExpired(_)
         | Event::TaskExpired(_)

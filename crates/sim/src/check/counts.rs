@@ -34,9 +34,11 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
         Next::Waiting { .. } => Vec::new(),
     };
     match event {
-        Event::TermStarted(_) | Event::FormatRaised(_) | Event::Tick(_) | Event::CancelRequested(_) => {
-            Vec::new()
-        }
+        Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::Tick(_)
+        | Event::PositionsSkipped(_)
+        | Event::CancelRequested(_) => Vec::new(),
         Event::TaskCreated(_) => vec![("submitted", 1)],
         Event::LeaseGranted(_) => vec![("leased", 1)],
         Event::LeaseExtended(event) => vec![("extended", event.extended.len() as u64)],

@@ -168,7 +168,7 @@ impl Model {
                 self.epoch = event.epoch;
                 self.prolong(seen);
             }
-            Event::FormatRaised(_) | Event::Tick(_) => {}
+            Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) => {}
             Event::TaskCreated(event) => {
                 let id = TaskId(self.position.0);
                 if let Some(claim) = &event.key {
@@ -393,6 +393,7 @@ impl Model {
             Event::TermStarted(_)
             | Event::FormatRaised(_)
             | Event::Tick(_)
+            | Event::PositionsSkipped(_)
             | Event::TaskCreated(_)
             | Event::LeaseGranted(_)
             | Event::LeaseExtended(_)

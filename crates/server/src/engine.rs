@@ -1,0 +1,113 @@
+//! What the journal stands on, as it is written in settings: a word, or the address of a server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::sql::SqlPlace;
+use orchestrix_engine::{Error, Shared};
+use serde::Deserialize;
+
+/// What the journal stands on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Engine {
+    /// Files in the data folder
+    File,
+    /// Memory: nothing survives the process
+    Memory,
+    /// A server that several nodes share
+    Shared(Url),
+}
+
+/// The address of a server. Shown without what may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Url {
+    scheme: Scheme,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Redis,
+    Sql,
+}
+
+/// The schemes that are known, each with its engine.
+const SCHEMES: [(&str, Scheme); 4] = [
+    ("redis", Scheme::Redis),
+    ("mysql", Scheme::Sql),
+    ("postgres", Scheme::Sql),
+    ("postgresql", Scheme::Sql),
+];
+
+impl Engine {
+    /// # Errors
+    /// A sentence that says what can be given.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "file" => return Ok(Self::File),
+            "memory" => return Ok(Self::Memory),
+            _ => {}
+        }
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        let known = SCHEMES.into_iter().find(|(name, _)| Some(*name) == scheme);
+        // What was given may hold a password, so it is not repeated.
+        known.map(|(_, scheme)| Self::Shared(Url { scheme, text: text.to_owned() })).ok_or_else(|| {
+            "an engine is file, memory, or an address that begins with redis://, mysql:// or postgres://"
+                .to_owned()
+        })
+    }
+}
+
+impl TryFrom<String> for Engine {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl Url {
+    /// Connects. Every call on the engine waits at most `timeout` for its answer.
+    ///
+    /// # Errors
+    /// When the server does not let us in, or is not one that several nodes can share.
+    pub fn connect(&self, timeout: Duration) -> Result<Arc<dyn Shared>, Error> {
+        Ok(match self.scheme {
+            Scheme::Redis => Arc::new(RedisPlace::connect(&self.text, timeout)?),
+            Scheme::Sql => Arc::new(SqlPlace::connect(&self.text, timeout)?),
+        })
+    }
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Url").field("scheme", &self.scheme).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_a_word_or_an_address() {
+        assert_eq!(Engine::parse("file"), Ok(Engine::File));
+        assert_eq!(Engine::parse("memory"), Ok(Engine::Memory));
+        for address in ["redis://h", "mysql://u:p@h/d", "postgres://h", "postgresql://h"] {
+            assert!(matches!(Engine::parse(address), Ok(Engine::Shared(_))), "{address}");
+        }
+        for wrong in ["", "File", "redis", "redis:h", "http://h", "://", "amqp://u:secret@h"] {
+            let told = Engine::parse(wrong).unwrap_err();
+            assert!(told.contains("redis://") && !told.contains("secret"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let engine = Engine::parse("redis://user:secret@host:1/2").unwrap();
+        assert!(!format!("{engine:?}").contains("secret"));
+    }
+}

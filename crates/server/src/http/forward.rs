@@ -1,0 +1,199 @@
+//! Requests that another node decides: passed to the leader, and its answer passed back.
+//!
+//! **Invariant:** a request is passed on a second time only if it was certainly not accepted, or changes nothing.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName};
+use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use orchestrix_core::Position;
+use orchestrix_core::wire::Problem;
+use orchestrix_leadership::Candidate;
+use orchestrix_node::{Error, Member};
+use tokio::time::Instant;
+
+use crate::http::answer::{Body, POSITION, REQUEST_ID};
+use crate::http::error::Fault;
+use crate::http::handle::{Answered, Call, dispatch};
+use crate::http::routes::Endpoint;
+use crate::http::sse::LAST_EVENT_ID;
+
+/// How long a request waits for a leader, and for a position that it has seen elsewhere.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// How often it looks for one.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// A node that does not take a connection for so long is not asked.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a refusal that are looked at.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// Says which node passes a request on. Nobody passes it on again.
+const FORWARDED: HeaderName = HeaderName::from_static("orchestrix-forwarded");
+
+/// The headers that a request takes along.
+const TAKEN_ALONG: [HeaderName; 5] = [AUTHORIZATION, CONTENT_TYPE, ACCEPT, LAST_EVENT_ID, POSITION];
+/// The headers of an answer that are about one connection only.
+const LEFT_BEHIND: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING];
+
+/// Carries requests to the leader and answers back.
+#[derive(Clone, Debug)]
+pub(crate) struct Courier {
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// What became of a request that was passed on.
+enum Passed {
+    Answer(Response<Body>),
+    /// The other node did not take it; nothing was changed.
+    NotAccepted,
+    Unknown,
+}
+
+/// Has a request decided: here, if this node leads, else by the node that does.
+pub(crate) async fn decide(endpoint: Endpoint, call: Call<'_>) -> Result<Answered, Fault> {
+    let app = call.app;
+    let give_up = Instant::now() + LEADER_WAIT;
+    loop {
+        if let Some(node) = app.coordinator.decides() {
+            reach_position(&call).await?;
+            match dispatch(endpoint, call.clone(), &node).await {
+                // The office went elsewhere between the look and the question; nothing was changed.
+                Err(Fault::Node(Error::Stopping)) if may_go_elsewhere(&call) => {}
+                answered => return answered.map(Answered::Ours),
+            }
+        }
+        let Some(member) = app.coordinator.member() else { return Err(Fault::Node(Error::Stopping)) };
+        if call.head.headers.contains_key(FORWARDED) && app.coordinator.decides().is_none() {
+            return Err(Fault::NoLeader(format!("{} does not lead", member.name())));
+        }
+        if let Some((leader, epoch)) = member.leadership().leader()
+            && leader.name != member.name()
+        {
+            match app.courier.pass(&call, member, &leader, epoch).await {
+                Passed::Answer(response) => return Ok(Answered::Passed(response)),
+                Passed::NotAccepted => {}
+                Passed::Unknown if changes_nothing(&call) => {}
+                Passed::Unknown => return Err(Fault::Node(Error::OutcomeUnknown)),
+            }
+        }
+        if app.stop.is_cancelled() {
+            return Err(Fault::Node(Error::Stopping));
+        }
+        if Instant::now() >= give_up {
+            return Err(Fault::NoLeader("no node leads at the moment".to_owned()));
+        }
+        let mut seats = member.seats();
+        seats.mark_unchanged();
+        // Whoever leads may have changed, here or elsewhere; the look says which.
+        let _ = tokio::time::timeout(LOOK_EVERY, seats.changed()).await;
+    }
+}
+
+fn may_go_elsewhere(call: &Call<'_>) -> bool {
+    call.app.coordinator.member().is_some() && !call.app.stop.is_cancelled()
+}
+
+fn changes_nothing(call: &Call<'_>) -> bool {
+    call.head.method == Method::GET || call.head.method == Method::HEAD
+}
+
+/// Waits for what the caller has seen elsewhere, if it says so.
+async fn reach_position(call: &Call<'_>) -> Result<(), Fault> {
+    let Some(given) = call.head.headers.get(&POSITION) else { return Ok(()) };
+    let position =
+        given.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+            Fault::Invalid(format!("header orchestrix-position is a number, not {given:?}"))
+        })?;
+    reach(call, position).await
+}
+
+/// Waits, but not for ever, until this node is so far.
+pub(crate) async fn reach(call: &Call<'_>, position: u64) -> Result<(), Fault> {
+    if call.app.coordinator.reaches(Position(position), LEADER_WAIT).await {
+        return Ok(());
+    }
+    Err(Fault::Behind { asked: position, at: call.app.coordinator.stats().durable.get() })
+}
+
+impl Default for Courier {
+    fn default() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
+        Self { client: client.build(connector) }
+    }
+}
+
+impl Courier {
+    async fn pass(&self, call: &Call<'_>, member: &Member, leader: &Candidate, epoch: u64) -> Passed {
+        let Some(request) = request(call, member, leader) else { return Passed::NotAccepted };
+        let sent = tokio::select! {
+            sent = self.client.request(request) => sent,
+            // Whoever leads now does not wait for the one before, and neither does this.
+            () = replaced(member, epoch) => return Passed::Unknown,
+        };
+        match sent {
+            Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => refused(response).await,
+            Ok(response) => Passed::Answer(response.map(Body::passed)).tidied(),
+            Err(error) if error.is_connect() => {
+                tracing::debug!(leader = leader.name, address = leader.address, %error, "the leader is not reached");
+                Passed::NotAccepted
+            }
+            Err(error) => {
+                tracing::debug!(leader = leader.name, %error, "the leader did not answer");
+                Passed::Unknown
+            }
+        }
+    }
+}
+
+impl Passed {
+    fn tidied(mut self) -> Self {
+        if let Self::Answer(response) = &mut self {
+            LEFT_BEHIND.iter().for_each(|name| drop(response.headers_mut().remove(name)));
+        }
+        self
+    }
+}
+
+fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Request<Full<Bytes>>> {
+    let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let address = leader.address.trim_end_matches('/');
+    let mut request = Request::builder().method(call.head.method.clone()).uri(format!("{address}{path}"));
+    for name in &TAKEN_ALONG {
+        for value in call.head.headers.get_all(name) {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.header(FORWARDED, member.name()).header(REQUEST_ID, call.request_id);
+    let request = request.body(Full::new(call.body.clone()));
+    request.inspect_err(|error| tracing::warn!(address, %error, "the leader's address cannot be used")).ok()
+}
+
+/// A refusal that says that nothing was changed is not the last word: another may lead by now.
+async fn refused(response: Response<Incoming>) -> Passed {
+    let (head, body) = response.into_parts();
+    let Ok(body) = Limited::new(body, REFUSAL_BYTES_MAX).collect().await else { return Passed::Unknown };
+    let body = body.to_bytes();
+    let code = serde_json::from_slice::<Problem>(&body).map(|problem| problem.code);
+    if code.is_ok_and(|code| code == "no_leader" || code == "stopping") {
+        return Passed::NotAccepted;
+    }
+    Passed::Answer(Response::from_parts(head, Body::Whole(body))).tidied()
+}
+
+/// Waits until somebody else leads.
+async fn replaced(member: &Member, epoch: u64) {
+    while member.leadership().leader().is_none_or(|(_, now)| now == epoch) {
+        tokio::time::sleep(2 * LOOK_EVERY).await;
+    }
+}
