@@ -43,7 +43,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 38] = [
+pub const ROWS: [Row; 39] = [
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
@@ -100,6 +100,9 @@ pub const ROWS: [Row; 38] = [
         &s.storage_full
     }),
     counter("orchestrix_journal_batches_total", "Batches written to the journal.", |s| &s.batches),
+    counter("orchestrix_stale_appends_total", "Batches refused because another node had written.", |s| {
+        &s.stale_appends
+    }),
     counter("orchestrix_journal_bytes_total", "Bytes of events written to the journal.", |s| &s.batch_bytes),
     counter("orchestrix_snapshots_total", "Snapshots taken.", |s| &s.snapshots),
     counter("orchestrix_snapshot_failures_total", "Snapshots that failed.", |s| &s.snapshot_failures),

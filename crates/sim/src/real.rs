@@ -14,9 +14,11 @@ mod ground;
 mod kills;
 mod ledger;
 mod load;
+mod nodes;
 mod oracle;
 mod points;
 mod process;
+mod servers;
 mod sockets;
 mod strace;
 mod syncs;
@@ -44,7 +46,7 @@ pub struct RealCampaign {
 }
 
 /// Every campaign there is.
-pub const REAL_CAMPAIGNS: [RealCampaign; 7] = [
+pub const REAL_CAMPAIGNS: [RealCampaign; 10] = [
     RealCampaign {
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
@@ -93,6 +95,27 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 7] = [
         share: 4,
         enough: sockets::ENOUGH,
         run: sockets::run,
+    },
+    RealCampaign {
+        name: "nodes-redis",
+        what: "three nodes on Redis: leaders and engine in trouble",
+        share: 4,
+        enough: nodes::ENOUGH,
+        run: nodes::on_redis,
+    },
+    RealCampaign {
+        name: "nodes-mariadb",
+        what: "three nodes on MariaDB: leaders and engine in trouble",
+        share: 4,
+        enough: nodes::ENOUGH,
+        run: nodes::on_mariadb,
+    },
+    RealCampaign {
+        name: "nodes-postgres",
+        what: "three nodes on PostgreSQL: leaders and engine in trouble",
+        share: 4,
+        enough: nodes::ENOUGH,
+        run: nodes::on_postgres,
     },
 ];
 

@@ -114,7 +114,7 @@ impl Actor {
 
 /// An answer that did not come is what a campaign is about. A refusal is not.
 fn unanswered(error: &Error) -> Checked<Answered> {
-    if error.is_outcome_unknown() || ["unreachable", "stopping"].contains(&error.code()) {
+    if error.is_outcome_unknown() || ["unreachable", "stopping", "no_leader"].contains(&error.code()) {
         return Ok(Answered::No);
     }
     Err(format!("an ordinary call was refused: {error}"))

@@ -1,0 +1,313 @@
+//! `nodes-…`: three nodes on one engine. The leader is killed, frozen, stopped, held inside an append; the engine is
+//! killed. Whatever happens, another leads soon, and everything acknowledged is there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use orchestrix_client::Client;
+use orchestrix_core::wire::Cluster;
+use rustix::process::Signal;
+use tokio::task::JoinHandle;
+
+use super::ledger::Ledger;
+use super::load::{Actor, Answered};
+use super::oracle::hold;
+use super::process::{Coordinator, PATIENCE, eventually};
+use super::servers::{Kind, Server};
+use super::strace::{Injection, On, Writes};
+use super::{Checked, Round, Trial, Tried, failed};
+
+const NODES: usize = 3;
+const SUBMITTERS: usize = 3;
+const WORKERS: usize = 3;
+const PAYLOAD: usize = 100;
+const TTL: Duration = Duration::from_millis(1_500);
+/// A killed leader is replaced within its time and this; the machine that runs all of it may be busy.
+const REPLACED_MARGIN: Duration = Duration::from_secs(3);
+/// Between two tries of somebody whom nobody answers.
+const PAUSE: Duration = Duration::from_millis(20);
+
+const MUST: &[&str] = &[
+    "leaders killed",
+    "leaders frozen",
+    "leaders stopped",
+    "engines killed",
+    "woken leaders that lost their office",
+    "stale appends refused",
+    "completions",
+];
+
+/// Each kind of round once, and the kills twice.
+pub(super) const ENOUGH: u64 = 6;
+
+pub(super) fn on_redis(trial: &Trial<'_>) -> Tried {
+    run(trial, Kind::Redis)
+}
+
+pub(super) fn on_mariadb(trial: &Trial<'_>) -> Tried {
+    run(trial, Kind::MariaDb)
+}
+
+pub(super) fn on_postgres(trial: &Trial<'_>) -> Tried {
+    run(trial, Kind::Postgres)
+}
+
+fn run(trial: &Trial<'_>, kind: Kind) -> Tried {
+    let mut cluster: Option<Nodes> = None;
+    trial.rounds(ENOUGH, MUST, |round| {
+        let here = match cluster.take() {
+            Some(cluster) => cluster,
+            None => Nodes::start(trial, kind)?,
+        };
+        cluster.insert(here).round(round)
+    })
+}
+
+/// Three nodes, their engine, and what they are held to.
+struct Nodes {
+    engine: Server,
+    nodes: Vec<Coordinator>,
+    ledger: Arc<Ledger>,
+    acknowledged: u64,
+    completed: usize,
+    stale: u64,
+}
+
+/// Those who use the nodes until they are told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    actors: Vec<JoinHandle<Checked>>,
+}
+
+impl Nodes {
+    fn start(trial: &Trial<'_>, kind: Kind) -> Checked<Self> {
+        let engine = Server::start(kind)?;
+        let ttl = format!("{}ms", TTL.as_millis());
+        let mut nodes = Vec::new();
+        for n in 0..NODES {
+            let (url, name) = (engine.url(), format!("n{n}"));
+            let options =
+                ["--engine", &url, "--node", &name, "--leader-ttl", &ttl, "--snapshot-after", "256KiB"];
+            let mut node = Coordinator::prepare(trial.binary, &options)?;
+            node.launch()?;
+            nodes.push(node);
+        }
+        let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
+        Ok(Self { engine, nodes, ledger, acknowledged: 0, completed: 0, stale: 0 })
+    }
+
+    fn round(&mut self, round: &mut Round<'_>) -> Checked {
+        let leader = self.leader(round, None)?;
+        let load = self.start_load(round)?;
+        std::thread::sleep(Duration::from_millis(round.rng.range(50, 300)));
+        // The first rounds have one of each kind.
+        let kind = if round.number <= ENOUGH { round.number % 5 } else { round.rng.range(0, 5) };
+        match kind {
+            0 => self.hold_inside_an_append(round, leader)?,
+            1 => self.kill_leader(round, leader)?,
+            2 => self.freeze_leader(round, leader)?,
+            3 => self.stop_leader(round, leader)?,
+            _ => self.kill_engine(round)?,
+        }
+        round.tried.faults += 1;
+        load.end(round)?;
+        self.hold(round)
+    }
+
+    /// The number of the node that the nodes say leads, other than one that did.
+    fn leader(&self, round: &Round<'_>, other_than: Option<usize>) -> Checked<usize> {
+        let running = self.nodes.iter().enumerate().filter(|(n, _)| Some(*n) != other_than);
+        let running: Vec<&Coordinator> = running.map(|(_, node)| node).collect();
+        eventually("a node leads, and knows it", || {
+            for node in &running {
+                let Ok(Cluster { leader: Some(leader), .. }) =
+                    round.runtime.block_on(node.client()?.cluster())
+                else {
+                    continue;
+                };
+                let number: Option<usize> = leader.strip_prefix('n').and_then(|n| n.parse().ok());
+                if number.is_some() && number != other_than {
+                    return Ok(number);
+                }
+            }
+            Ok(None)
+        })
+    }
+
+    /// Waits until a call to another node is decided, and says how long that took.
+    fn decided(&self, round: &Round<'_>, lost: usize, since: Instant) -> Checked<Duration> {
+        let next = (lost + 1) % NODES;
+        let client = self.nodes[next].client()?;
+        eventually("another node decides", || Ok(round.runtime.block_on(client.queues()).ok()))?;
+        Ok(since.elapsed())
+    }
+
+    fn replaced(&self, round: &mut Round<'_>, lost: usize, since: Instant, bound: Duration) -> Checked {
+        let took = self.decided(round, lost, since)?;
+        if took > bound + REPLACED_MARGIN {
+            return Err(format!("another node decided only after {took:?}, the bound is {bound:?}"));
+        }
+        let now = self.leader(round, Some(lost))?;
+        (now != lost).then_some(()).ok_or_else(|| format!("n{lost} still leads"))
+    }
+
+    fn kill_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
+        self.nodes[leader].kill()?;
+        round.tried.see("leaders killed", 1);
+        self.replaced(round, leader, Instant::now(), TTL)?;
+        self.nodes[leader].launch()
+    }
+
+    /// Half of its time to ten times it: it may keep its office, or wake up without it.
+    fn freeze_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
+        let tenths = if round.number <= ENOUGH { 25 } else { [5, 10, 15, 30, 100][round.rng.index(5)] };
+        self.nodes[leader].signal(Signal::STOP)?;
+        let frozen = Instant::now();
+        round.tried.see("leaders frozen", 1);
+        let time = TTL * tenths / 10;
+        if tenths > 20 {
+            self.replaced(round, leader, frozen, TTL)?;
+        }
+        std::thread::sleep(time.saturating_sub(frozen.elapsed()));
+        self.nodes[leader].signal(Signal::CONT)?;
+        if tenths > 20 {
+            round.tried.see("woken leaders that lost their office", 1);
+        }
+        Ok(())
+    }
+
+    fn stop_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
+        let stopped = Instant::now();
+        self.nodes[leader].signal(Signal::TERM)?;
+        round.tried.see("leaders stopped", 1);
+        self.replaced(round, leader, stopped, Duration::from_millis(100))?;
+        let ended = self.nodes[leader].ended()?;
+        if ended.code != Some(0) {
+            return Err(format!("a leader that was told to stop ended with {ended:?}"));
+        }
+        self.nodes[leader].launch()
+    }
+
+    fn kill_engine(&mut self, round: &mut Round<'_>) -> Checked {
+        self.engine.kill()?;
+        round.tried.see("engines killed", 1);
+        std::thread::sleep(Duration::from_millis(round.rng.range(10, 2_000)));
+        self.engine.launch()
+    }
+
+    /// Threads of the leader are held where they send, for longer than an office without proof lasts. When the one
+    /// with a batch goes on, another has written.
+    fn hold_inside_an_append(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
+        let micros = 2 * TTL.as_micros();
+        let fault = format!("delay_enter={micros}");
+        let injection =
+            Injection { call: "sendto", on: On::Anything, fault: &fault, nth: 5, writes: Writes::Untold };
+        for _ in 0..10 {
+            let leader = self.leader(round, None).unwrap_or(leader);
+            let before = self.stale_appends()?;
+            let tracer = injection.attach(&self.nodes[leader])?;
+            eventually("the leader is held and replaced", || {
+                let led = round.runtime.block_on(self.nodes[(leader + 1) % NODES].client()?.cluster());
+                let replaced = led.is_ok_and(|led| led.leader != Some(format!("n{leader}")));
+                Ok((replaced || self.stale_appends()? > before).then_some(()))
+            })?;
+            std::thread::sleep(TTL);
+            drop(tracer);
+            let refused = self.stale_appends()? - before;
+            round.tried.see("stale appends refused", refused);
+            if refused > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stale_appends(&self) -> Checked<u64> {
+        self.nodes.iter().map(|node| node.metric("orchestrix_stale_appends_total")).sum()
+    }
+
+    fn start_load(&self, round: &Round<'_>) -> Checked<Load> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let clients: Checked<Vec<Client>> = self.nodes.iter().map(Coordinator::client).collect();
+        let clients = clients?;
+        let actor = |kind: &str, n: usize| Actor {
+            client: clients[n % NODES].clone(),
+            ledger: Arc::clone(&self.ledger),
+            name: format!("{kind}{n}-{}", round.number),
+            payload: PAYLOAD,
+        };
+        let mut actors = Vec::new();
+        for n in 0..SUBMITTERS {
+            actors.push(round.runtime.spawn(go_on(
+                actor("s", n),
+                clients.clone(),
+                Arc::clone(&stop),
+                Part::Submit,
+            )));
+        }
+        for n in 0..WORKERS {
+            actors.push(round.runtime.spawn(go_on(
+                actor("w", n),
+                clients.clone(),
+                Arc::clone(&stop),
+                Part::Work,
+            )));
+        }
+        Ok(Load { stop, actors })
+    }
+
+    /// Holds the nodes to every word, through one of them.
+    fn hold(&mut self, round: &mut Round<'_>) -> Checked {
+        self.leader(round, None)?;
+        let node = round.rng.index(NODES);
+        let client = Client::builder(&self.nodes[node].url()).timeout(PATIENCE).retries(10);
+        let client = client.build().map_err(failed("make a client"))?;
+        let found = round.runtime.block_on(hold(&client, &self.ledger, PAYLOAD))?;
+        found.tell(round.tried);
+        round.tried.acknowledged += found.said.acknowledged - self.acknowledged;
+        self.acknowledged = found.said.acknowledged;
+        round.tried.see("completions", (found.said.completed.len() - self.completed) as u64);
+        self.completed = found.said.completed.len();
+        let stale = self.stale_appends()?;
+        round.tried.see("stale appends refused", stale.saturating_sub(self.stale));
+        self.stale = stale;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Submit,
+    Work,
+}
+
+/// Goes on until told to stop; whom one node does not answer asks the next.
+async fn go_on(mut actor: Actor, clients: Vec<Client>, stop: Arc<AtomicBool>, part: Part) -> Checked {
+    let mut node = 0;
+    for count in 0.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let answered = match part {
+            Part::Submit => actor.submit(count).await?,
+            Part::Work => actor.work(count, 100).await?,
+        };
+        if answered == Answered::No {
+            node += 1;
+            actor.client = clients[node % clients.len()].clone();
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    Ok(())
+}
+
+impl Load {
+    fn end(self, round: &Round<'_>) -> Checked {
+        self.stop.store(true, Relaxed);
+        for actor in self.actors {
+            round.runtime.block_on(actor).map_err(|error| format!("the load stopped: {error}"))??;
+        }
+        Ok(())
+    }
+}
