@@ -117,8 +117,11 @@ impl Follower {
             )));
         }
         replay(&mut self.state, &batch.as_ref())?;
-        let (first, last) = (self.link.position.next(), batch.last());
+        let (first, last, before) = (self.link.position.next(), batch.last(), self.link);
         self.link = batch.link(id);
+        if self.surroundings.unsettled.is_refused(before, self.link) {
+            self.surroundings.stats.stale_appends.add(1);
+        }
         self.high_water.check_link(self.link, &self.engine.place())?;
         self.surroundings.events.publish(first, last, batch.records);
         Ok(())
@@ -180,9 +183,9 @@ impl Follower {
 
     /// What a node is started from.
     pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
-        let Self { engine, journal, state, options, surroundings, mut recovered, .. } = self;
+        let Self { engine, journal, state, link, options, surroundings, mut recovered, .. } = self;
         recovered.position = state.position();
-        let stored = Stored { state, journal, logs: engine.logs(), recovered };
+        let stored = Stored { state, journal, logs: engine.logs(), end: link, recovered };
         (stored, options, surroundings)
     }
 }

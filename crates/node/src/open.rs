@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::runner::{Runner, Running, SnapshotPlan, WRITER_IS_GONE};
 use crate::snapshotter::SnapshotJob;
 use crate::stats::Stats;
-use crate::writer::{self, Ack, Work, Writer};
+use crate::writer::{self, Ack, Unsettled, Work, Writer};
 
 /// Works that may wait for the writer: a turn, and a truncation beside it.
 const WORKS_MAX: usize = 2;
@@ -104,6 +104,8 @@ pub(crate) struct Stored {
     pub(crate) state: State,
     pub(crate) journal: Box<dyn Journal>,
     pub(crate) logs: Arc<dyn Logs>,
+    /// The last batch that the state follows.
+    pub(crate) end: Link,
     pub(crate) recovered: Recovered,
 }
 
@@ -116,7 +118,8 @@ pub(crate) fn open_memory() -> Stored {
         took: Duration::ZERO,
     };
     let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
-    Stored { state: State::new(), journal, logs: Arc::new(MemoryLogs::default()), recovered }
+    let (logs, end) = (Arc::new(MemoryLogs::default()), Link::default());
+    Stored { state: State::new(), journal, logs, end, recovered }
 }
 
 fn open_files(folder: &Path) -> Result<Stored, Failure> {
@@ -146,7 +149,8 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
         journal: journal.recovery().clone(),
         took: Duration::ZERO,
     };
-    Ok(Stored { state, journal: Box::new(journal), logs: Arc::new(MemoryLogs::default()), recovered })
+    let (logs, end) = (Arc::new(MemoryLogs::default()), journal.end());
+    Ok(Stored { state, journal: Box::new(journal), logs, end, recovered })
 }
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
@@ -229,12 +233,13 @@ pub(crate) struct Surroundings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) events: Arc<EventFeed>,
+    pub(crate) unsettled: Arc<Unsettled>,
 }
 
 impl Surroundings {
     pub(crate) fn new(clock: Arc<dyn Clock>, end: Position, options: &Options) -> Self {
         let events = Arc::new(EventFeed::new(end, options.event_ring_bytes));
-        Self { clock, stats: Arc::default(), events }
+        Self { clock, stats: Arc::default(), events, unsettled: Arc::default() }
     }
 }
 
@@ -244,8 +249,8 @@ pub(crate) fn assemble(
     mandate: Mandate,
     surroundings: Surroundings,
 ) -> Parts {
-    let Stored { state, journal, logs, recovered } = stored;
-    let Surroundings { clock, stats, events } = surroundings;
+    let Stored { state, journal, logs, end, recovered } = stored;
+    let Surroundings { clock, stats, events, unsettled } = surroundings;
     let running = Arc::new(Running::new());
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
     let (inputs, asked) = sync_channel(options.queue_max);
@@ -260,11 +265,11 @@ pub(crate) fn assemble(
     desk.start_term(epoch, term_clock.now());
     desk.tick_every(mandate.tick_ms);
 
-    stats.durable.set(journal.end().position.0);
-    stats.position.set(journal.end().position.0);
+    stats.durable.set(end.position.0);
+    stats.position.set(end.position.0);
     let snapshots = Some(journal.snapshots());
     let writer = Arc::new(Mutex::new(Writer {
-        end: journal.end(),
+        end,
         journal,
         events: Arc::clone(&events),
         logs: Arc::clone(&logs),
@@ -272,6 +277,7 @@ pub(crate) fn assemble(
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
         mandate,
+        unsettled,
     }));
     let runner = Runner {
         desk,

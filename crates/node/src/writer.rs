@@ -66,6 +66,24 @@ pub(crate) struct Writer {
     pub(crate) stats: Arc<Stats>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) mandate: Mandate,
+    pub(crate) unsettled: Arc<Unsettled>,
+}
+
+/// An append that nobody has heard the outcome of, when its node has to stop. Whoever reads the journal later sees what
+/// became of it.
+#[derive(Debug, Default)]
+pub(crate) struct Unsettled(Mutex<Option<(Link, Link)>>);
+
+impl Unsettled {
+    fn set(&self, ends: Option<(Link, Link)>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ends;
+    }
+
+    /// Takes in that the journal goes on from one end to another. Answers whether that settles it against our batch.
+    pub(crate) fn is_refused(&self, from: Link, to: Link) -> bool {
+        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.take_if(|(previous, _)| *previous == from).is_some_and(|(_, ours)| ours != to)
+    }
 }
 
 /// Works until the loop hangs up, then notes down that all is durable.
@@ -141,11 +159,13 @@ impl Writer {
                     self.stats.batches.add(1);
                     self.stats.batch_bytes.add(batch.records.len() as u64);
                     self.stats.durable.set(end.position.0);
+                    self.unsettled.set(None);
                     self.end = end;
                     return Ok(());
                 }
                 Ok(Appended::Conflict(end)) => {
                     self.stats.stale_appends.add(1);
+                    self.unsettled.set(None);
                     return Err(Failure::new(format!(
                         "somebody else has written to the journal: it ends at {}",
                         end.position
@@ -154,6 +174,7 @@ impl Writer {
                 // Only the identical batch may follow an unknown outcome.
                 Ok(Appended::Unknown) => {
                     unanswered = Unanswered::PerhapsAccepted;
+                    self.unsettled.set(Some((batch.previous, batch.link(self.journal.id()))));
                     self.wait_or_give_up(unanswered)?;
                 }
                 Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {

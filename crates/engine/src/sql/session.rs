@@ -141,8 +141,14 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let Open { connection, listener, runtime } = std::mem::take(&mut *self.open());
-        let _inside = runtime.as_ref().map(Runtime::enter);
-        drop((connection, listener));
+        let Some(runtime) = runtime else { return };
+        {
+            // A connection gives itself back to the runtime that it was made in.
+            let _inside = runtime.enter();
+            drop((connection, listener));
+        }
+        // Whoever lets go of a session may be in a runtime, where nobody may wait for another to end.
+        runtime.shutdown_background();
     }
 }
 

@@ -119,3 +119,10 @@ pub(crate) fn a_domain_has_a_plain_name(database: &Database) {
         place.expect_err("it is refused");
     }
 }
+
+pub(crate) fn a_place_may_be_let_go_inside_a_runtime(database: &Database) {
+    let place = SqlPlace::connect(&database.url(), TIMEOUT).unwrap();
+    let journal = place.journal().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async move { drop((journal, place)) });
+}

@@ -71,7 +71,6 @@ struct Nodes {
     ledger: Arc<Ledger>,
     acknowledged: u64,
     completed: usize,
-    stale: u64,
 }
 
 /// Those who use the nodes until they are told to stop.
@@ -94,7 +93,7 @@ impl Nodes {
             nodes.push(node);
         }
         let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
-        Ok(Self { engine, nodes, ledger, acknowledged: 0, completed: 0, stale: 0 })
+        Ok(Self { engine, nodes, ledger, acknowledged: 0, completed: 0 })
     }
 
     fn round(&mut self, round: &mut Round<'_>) -> Checked {
@@ -269,9 +268,6 @@ impl Nodes {
         self.acknowledged = found.said.acknowledged;
         round.tried.see("completions", (found.said.completed.len() - self.completed) as u64);
         self.completed = found.said.completed.len();
-        let stale = self.stale_appends()?;
-        round.tried.see("stale appends refused", stale.saturating_sub(self.stale));
-        self.stale = stale;
         Ok(())
     }
 }

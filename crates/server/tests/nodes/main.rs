@@ -1,0 +1,22 @@
+//! Three real nodes on each kind of real server: leaders are killed, frozen, stopped and held inside an append, and the
+//! server is killed. `make prove` does more of it.
+
+#[path = "../support/campaign.rs"]
+mod campaign;
+
+use campaign::holds;
+
+#[test]
+fn three_nodes_on_redis_are_one_coordinator() {
+    holds("nodes-redis");
+}
+
+#[test]
+fn three_nodes_on_mariadb_are_one_coordinator() {
+    holds("nodes-mariadb");
+}
+
+#[test]
+fn three_nodes_on_postgres_are_one_coordinator() {
+    holds("nodes-postgres");
+}
