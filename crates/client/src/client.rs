@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchestrix_core::wire::{
     Cluster, Complete, CompleteBatch, CompleteItem, CompletedBatch, Explanation, Extended, Fail, Health,
-    Heartbeat, Item, LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release,
+    Heartbeat, Item, Lead, LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release,
     Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskView, WorkerExtended, WorkerHeartbeat,
     WorkerList,
 };
@@ -274,6 +274,15 @@ impl Client {
     /// See [`Error`].
     pub async fn cluster(&self) -> Result<Cluster, Error> {
         self.transport.ask(Call::get("/v1/cluster")).await
+    }
+
+    /// Says who should lead.
+    ///
+    /// # Errors
+    /// `not_passed` when the leader stays.
+    pub async fn lead(&self, lead: &Lead) -> Result<Cluster, Error> {
+        // A repeat could depose the one who leads by then.
+        self.transport.ask(Call::post("/v1/cluster/leader", lead, Repeat::Doubles)?).await
     }
 
     /// How the coordinator feels. One that is not well still has an answer.

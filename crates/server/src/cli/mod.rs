@@ -152,7 +152,9 @@ pub(crate) fn main() -> ExitCode {
         }
         Command::Queues(_) => with_client(&global, out, async |context| overview::queues(&context).await),
         Command::Workers(_) => with_client(&global, out, async |context| overview::workers(&context).await),
-        Command::Nodes(_) => with_client(&global, out, async |context| overview::nodes(&context).await),
+        Command::Nodes(args) => {
+            with_client(&global, out, async |context| overview::nodes(&context, args).await)
+        }
     };
     let exit = match ended {
         Ok(()) => Exit::Done,

@@ -1,8 +1,10 @@
 //! `orchestrix queues`, `workers` and `nodes`: the whole at a glance.
 
+use orchestrix_core::wire::{Cluster, Lead};
+
 use super::Context;
 use super::fail::Fail;
-use super::out::Style;
+use super::out::{Out, Style};
 use super::table::{Align, Cell, Table};
 use super::time::{now, relative, show_duration};
 
@@ -24,8 +26,20 @@ pub(crate) struct WorkersArgs {}
 #[command(after_help = "\
 EXAMPLES
   orchestrix nodes
-  orchestrix nodes --json | jq -r .leader")]
-pub(crate) struct NodesArgs {}
+  orchestrix nodes --json | jq -r .leader
+  orchestrix nodes --why
+  orchestrix nodes --lead node-2")]
+pub(crate) struct NodesArgs {
+    /// Say what keeps the cluster from having a leader that works
+    #[arg(long)]
+    why: bool,
+    /// Pass the leader's office to this node; with an empty name there is an election
+    #[arg(long, value_name = "NODE")]
+    lead: Option<String>,
+    /// Even if the node is far behind
+    #[arg(long, requires = "lead")]
+    force: bool,
+}
 
 pub(crate) async fn queues(context: &Context) -> Result<(), Fail> {
     let (out, list) = (context.out, context.client.queues().await?);
@@ -95,10 +109,21 @@ pub(crate) async fn workers(context: &Context) -> Result<(), Fail> {
     out.table(&table)
 }
 
-pub(crate) async fn nodes(context: &Context) -> Result<(), Fail> {
-    let (out, cluster) = (context.out, context.client.cluster().await?);
+pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail> {
+    let NodesArgs { why, lead, force } = args;
+    let out = context.out;
+    let cluster = match lead {
+        Some(name) => {
+            let desired = Some(name).filter(|name| !name.is_empty());
+            context.client.lead(&Lead { desired, force }).await?
+        }
+        None => context.client.cluster().await?,
+    };
     if out.is_json() {
         return out.json(&cluster);
+    }
+    if why {
+        return say_why(out, &cluster);
     }
     let leader = cluster.leader.as_deref().unwrap_or("nobody");
     let mut table = Table::new(&[
@@ -108,6 +133,7 @@ pub(crate) async fn nodes(context: &Context) -> Result<(), Fail> {
         ("LOAD", Align::Right),
         ("POSITION", Align::Right),
         ("LAG", Align::Right),
+        ("ADDRESS", Align::Left),
     ]);
     for node in &cluster.nodes {
         let state = if node.state == "ACTIVE" { Style::Good } else { Style::Bad };
@@ -118,6 +144,7 @@ pub(crate) async fn nodes(context: &Context) -> Result<(), Fail> {
             Cell::from(node.load),
             Cell::from(node.position),
             Cell::from(node.lag),
+            Cell::from(node.address.as_deref().unwrap_or_default()),
         ]);
     }
     out.table(&table)?;
@@ -126,6 +153,13 @@ pub(crate) async fn nodes(context: &Context) -> Result<(), Fail> {
         cluster.term, cluster.epoch, cluster.position
     ));
     Ok(())
+}
+
+fn say_why(out: Out, cluster: &Cluster) -> Result<(), Fail> {
+    match &cluster.leader {
+        Some(leader) if cluster.why.is_empty() => out.line(&format!("all is well: {leader} leads")),
+        Some(_) | None => cluster.why.iter().try_for_each(|reason| out.line(reason)),
+    }
 }
 
 /// A number that is only worth a colour when it is not zero.
