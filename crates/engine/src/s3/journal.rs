@@ -193,8 +193,11 @@ impl S3Journal {
             // Somebody was first, and it may have been us.
             match self.history.fetch(DO_APPEND, first) {
                 Ok(Some(there)) if there == parcel => {
-                    self.seen().end = Known { link, first };
-                    return self.settle(link);
+                    // It counts as if it had been written now; others may have gone on from it.
+                    return match self.confirm(batch, link)? {
+                        Appended::Done(_) => self.settle(link),
+                        other @ (Appended::Conflict(_) | Appended::Unknown) => Ok(other),
+                    };
                 }
                 Ok(Some(_)) => return self.settle(link),
                 // Nobody was, or history has left this place behind.

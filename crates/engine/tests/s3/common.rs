@@ -11,6 +11,7 @@ use std::time::Duration;
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::{Journal, Shared};
 
+use crate::certificates::certificates;
 use crate::support::lasting::Lasting;
 use crate::support::{Server, eventually, free_port};
 
@@ -36,6 +37,8 @@ pub(crate) fn program(name: &str) -> PathBuf {
 pub(crate) struct Ports {
     /// Where it speaks S3.
     pub(crate) s3: u16,
+    /// Where it speaks S3 in private.
+    pub(crate) https: u16,
     /// Where it takes files from anybody.
     pub(crate) filer: u16,
     others: [u16; 6],
@@ -44,7 +47,12 @@ pub(crate) struct Ports {
 impl Ports {
     fn draw() -> Self {
         // What speaks gRPC is told; otherwise it is 10,000 above, which may not be a port.
-        Self { s3: free_port(), filer: free_port(), others: std::array::from_fn(|_| free_port()) }
+        Self {
+            s3: free_port(),
+            https: free_port(),
+            filer: free_port(),
+            others: std::array::from_fn(|_| free_port()),
+        }
     }
 
     fn command(&self, folder: &Path, s3: u16) -> Command {
@@ -53,6 +61,9 @@ impl Ports {
             "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
         );
         std::fs::write(folder.join("identities"), identities).unwrap();
+        if !folder.join("ca.crt").exists() {
+            certificates(folder, "0");
+        }
         let data = folder.join("data");
         std::fs::create_dir_all(&data).unwrap();
         let at = |name: &str| folder.join(name).display().to_string();
@@ -72,11 +83,14 @@ impl Ports {
             ("filer.port", self.filer),
             ("filer.port.grpc", filer_grpc),
             ("s3.port", s3),
+            ("s3.port.https", self.https),
             ("s3.port.grpc", s3_grpc),
         ] {
             command.arg(format!("-{flag}={port}"));
         }
         command.arg(format!("-dir={}", data.display())).arg(format!("-s3.config={}", at("identities")));
+        command.arg(format!("-s3.cert.file={}", at("server.crt")));
+        command.arg(format!("-s3.key.file={}", at("server.key")));
         command.arg(format!("-filer.localSocket={}", at("f"))).arg(format!("-s3.localSocket={}", at("s")));
         command
     }
@@ -91,14 +105,22 @@ impl Ports {
 
 /// The store that all tests share.
 pub(crate) fn shared_store() -> &'static Ports {
+    &shared_with_folder().0
+}
+
+/// Where the certificates of the shared store are.
+pub(crate) fn certificates_folder() -> &'static Path {
+    shared_with_folder().1.folder()
+}
+
+fn shared_with_folder() -> &'static (Ports, Lasting) {
     static STORE: OnceLock<(Ports, Lasting)> = OnceLock::new();
-    let (ports, _) = STORE.get_or_init(|| {
+    STORE.get_or_init(|| {
         let ports = Ports::draw();
         let lasting = Lasting::start(|folder| ports.command(folder, ports.s3), || is_ready(ports.s3));
         ports.make_bucket();
         (ports, lasting)
-    });
-    ports
+    })
 }
 
 /// A store for one test, which may kill it.

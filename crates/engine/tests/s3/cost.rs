@@ -37,6 +37,9 @@ fn every_call_costs_what_the_documents_say() {
     }
     assert_eq!(asked(&front), format!("GET {0}, HEAD {0}, PUT {0}", BATCHES - 1), "for each batch");
 
+    assert_eq!(place_.journal().unwrap().end(), journal.end());
+    assert_eq!(asked(&front), "GET 4, LIST 1", "to open one with batches");
+
     assert!(matches!(follower.read(Position(0), 300).unwrap(), Read::Batches(_)));
     assert_eq!(asked(&front), "GET 2", "one batch that fills the answer, and the floor");
     assert_eq!(read_all(&*follower, Position(1), 1 << 20).len(), BATCHES - 1);

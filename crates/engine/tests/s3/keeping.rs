@@ -30,18 +30,20 @@ fn names(raw: &Raw, journal: &dyn Journal) -> Vec<u64> {
 fn a_write_that_is_delivered_after_truncation_is_not_history() {
     let prefix = new_prefix();
     let raw = Raw::of(&prefix);
-    let (mut late, mut later) = (journal(&prefix), journal(&prefix));
+    let (mut late, mut later, mut same) = (journal(&prefix), journal(&prefix), journal(&prefix));
     let mut writer = journal(&prefix);
     let batches = filled(&mut *writer, 12, &[8, 10]);
     assert_eq!(writer.truncate().unwrap(), Position(8));
     assert_eq!(names(&raw, &*writer), [9, 10, 11, 12]);
     // The names are free again. One is taken by another batch, which is told that it lost.
-    let other = batch_after(Default::default(), 3, 20);
+    let other = batch_after(Default::default(), 30, 20);
     assert_eq!(late.append(&other).unwrap(), Appended::Conflict(writer.end()));
     assert_eq!(names(&raw, &*writer), [1, 9, 10, 11, 12], "the store has taken it");
+    // Whoever sends the same finds its own bytes there, and they are no history either, though they seem to end later.
+    assert_eq!(same.append(&other).unwrap(), Appended::Conflict(writer.end()));
     // And one by a batch that was history, and is again said to be.
     assert_eq!(later.append(&batches[0]).unwrap(), Appended::Conflict(writer.end()));
-    for reader in [&late, &later, &journal(&prefix)] {
+    for reader in [&late, &later, &same, &journal(&prefix)] {
         assert_eq!(reader.end(), writer.end());
         assert_eq!(reader.read(Position(0), 1000).unwrap(), Read::Truncated(Position(8)));
         assert_eq!(read_all(&**reader, Position(8), 1 << 20), batches[8..]);

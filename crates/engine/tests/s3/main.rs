@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../sql/tls.rs"]
+mod certificates;
 mod common;
 mod conformance;
 mod cost;
@@ -16,3 +18,4 @@ mod faults;
 mod forgetting;
 mod keeping;
 mod lost;
+mod tls;

@@ -42,6 +42,10 @@ impl Lasting {
         lasting
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
