@@ -109,6 +109,12 @@ pub trait Journal: Send {
     /// After an error nothing may be appended any more; the process has to start again.
     fn append(&mut self, batch: &Batch) -> Result<Appended, Error>;
 
+    /// How long it is worth waiting for more events before a batch is appended. An engine that takes long for a batch,
+    /// or is paid by the batch, has a reason to say more than zero.
+    fn linger(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Reads batches with events after `after`, as many as fit `limit_bytes`, but at least one.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! - [`Shared`]: all of them, on an engine that several nodes use at once.
 //! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - `redis` (with the feature of that name): a server that several nodes use.
+//! - `s3` (likewise): objects in a bucket.
 //! - `sql`: on a database server, with the feature `mysql` or `postgres`.
 //! - [`disk`]: the only door to files, real or simulated.
 //! - [`suite`]: what every engine must do, as functions that any engine's tests call.
@@ -24,6 +25,8 @@ pub mod parcel;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod register;
+#[cfg(feature = "s3")]
+pub mod s3;
 mod shared;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;

@@ -267,7 +267,7 @@ pub(crate) fn assemble(
 
     stats.durable.set(end.position.0);
     stats.position.set(end.position.0);
-    let snapshots = Some(journal.snapshots());
+    let (snapshots, linger) = (Some(journal.snapshots()), journal.linger());
     let writer = Arc::new(Mutex::new(Writer {
         end,
         journal,
@@ -294,6 +294,8 @@ pub(crate) fn assemble(
         start_snapshot: Box::new(SnapshotJob::spawn),
         at_writer: 0,
         unmarked: None,
+        linger,
+        next_batch: Duration::ZERO,
     };
     Parts { node: Node { inputs, events, logs, stats, running }, runner, writer, handed, acks }
 }

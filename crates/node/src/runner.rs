@@ -102,6 +102,10 @@ pub(crate) struct Runner {
     pub(crate) at_writer: u32,
     /// When events were last written, unless the journal has noted down since that they are durable.
     pub(crate) unmarked: Option<Duration>,
+    /// Between two batches: what an engine wants whose every write is costly.
+    pub(crate) linger: Duration,
+    /// No batch is written before then, on the boot clock.
+    pub(crate) next_batch: Duration,
 }
 
 /// When the next snapshot is due, and the one under way.
@@ -203,6 +207,9 @@ impl Runner {
     pub(crate) fn finish(&mut self) -> Result<ControlFlow<()>, Failure> {
         let now = self.term_clock.now();
         self.hear(now)?;
+        // Nobody is kept waiting for a stop.
+        self.linger = Duration::ZERO;
+        self.next_batch = Duration::ZERO;
         while self.is_writer_free() && self.desk.has_turn() {
             self.hand_over(now)?;
         }
@@ -218,11 +225,23 @@ impl Runner {
         due.min(longest)
     }
 
+    /// How long the next batch still grows before it is written. A turn that is full is not kept.
+    fn lingers(&self) -> Duration {
+        if self.linger.is_zero() || self.desk.is_full() {
+            return Duration::ZERO;
+        }
+        self.next_batch.saturating_sub(self.clock.boot())
+    }
+
     /// Waits for a question, or until something is due.
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
         while self.desk.is_full() && !self.is_writer_free() {
             // The turn must not grow any more: new questions stay in line.
             self.wait_for_ack()?;
+        }
+        let lingers = self.lingers();
+        if self.desk.has_turn() && self.is_writer_free() && !lingers.is_zero() {
+            return Ok(self.inputs.recv_timeout(lingers));
         }
         if self.desk.has_turn() && self.is_writer_free() {
             return Ok(Ok(Input::Wake));
@@ -299,8 +318,11 @@ impl Runner {
 
     /// Gives the turn to the writer, if both are ready.
     fn hand_over(&mut self, now: Timestamp) -> Result<(), Failure> {
-        if !self.is_writer_free() || !self.desk.has_turn() {
+        if !self.is_writer_free() || !self.desk.has_turn() || !self.lingers().is_zero() {
             return Ok(());
+        }
+        if !self.linger.is_zero() {
+            self.next_batch = self.clock.boot() + self.linger;
         }
         let turn = self.desk.take_turn();
         self.snapshot.since_bytes += turn.records.len() as u64;

@@ -47,7 +47,7 @@ settings! {
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
     /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST,
-    /// mysql://USER@HOST/DATABASE or postgres://USER@HOST/DATABASE [default: file]
+    /// mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE", value_parser = Engine::parse)]
     engine: Engine,
     /// Name of this node; no other on the same engine has it [default: node-1, or host and port]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Error, Shared};
 use serde::Deserialize;
@@ -32,14 +33,16 @@ pub struct Url {
 enum Scheme {
     Redis,
     Sql,
+    S3,
 }
 
 /// The schemes that are known, each with its engine.
-const SCHEMES: [(&str, Scheme); 4] = [
+const SCHEMES: [(&str, Scheme); 5] = [
     ("redis", Scheme::Redis),
     ("mysql", Scheme::Sql),
     ("postgres", Scheme::Sql),
     ("postgresql", Scheme::Sql),
+    ("s3", Scheme::S3),
 ];
 
 impl Engine {
@@ -55,7 +58,7 @@ impl Engine {
         let known = SCHEMES.into_iter().find(|(name, _)| Some(*name) == scheme);
         // What was given may hold a password, so it is not repeated.
         known.map(|(_, scheme)| Self::Shared(Url { scheme, text: text.to_owned() })).ok_or_else(|| {
-            "an engine is file, memory, or an address that begins with redis://, mysql:// or postgres://"
+            "an engine is file, memory, or an address that begins with redis://, mysql://, postgres:// or s3://"
                 .to_owned()
         })
     }
@@ -78,6 +81,7 @@ impl Url {
         Ok(match self.scheme {
             Scheme::Redis => Arc::new(RedisPlace::connect(&self.text, timeout)?),
             Scheme::Sql => Arc::new(SqlPlace::connect(&self.text, timeout)?),
+            Scheme::S3 => Arc::new(S3Place::connect(&self.text, timeout)?),
         })
     }
 }
@@ -96,7 +100,7 @@ mod tests {
     fn an_engine_is_a_word_or_an_address() {
         assert_eq!(Engine::parse("file"), Ok(Engine::File));
         assert_eq!(Engine::parse("memory"), Ok(Engine::Memory));
-        for address in ["redis://h", "mysql://u:p@h/d", "postgres://h", "postgresql://h"] {
+        for address in ["redis://h", "mysql://u:p@h/d", "postgres://h", "postgresql://h", "s3://bucket"] {
             assert!(matches!(Engine::parse(address), Ok(Engine::Shared(_))), "{address}");
         }
         for wrong in ["", "File", "redis", "redis:h", "http://h", "://", "amqp://u:secret@h"] {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+pub mod http;
+pub mod lasting;
 pub mod proxy;
 
 /// Longer than anything takes on a busy machine.

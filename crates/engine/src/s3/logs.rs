@@ -1,0 +1,208 @@
+//! The output of tasks: an object for each chunk, named by how many of its task were stored before it.
+//!
+//! Whoever stores a chunk races for the next number, and passes by all that were stored before: so a place (lease and
+//! offset) that was stored once is found, and chunks have an order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::{LeaseId, TaskId};
+
+use super::keys::{Keys, number};
+use super::record::{RECORD_BYTES_MORE, decode, encode, place};
+use super::store::{Failure, Object, SharedStore};
+use crate::fault::invalid;
+use crate::file::TASK_CHUNKS_MAX;
+use crate::limit::fitting;
+use crate::{Error, LogChunk, Logged, Logs};
+
+/// Tasks whose places are remembered. Bounds memory; of others they are read again.
+const TASKS_MAX: usize = 4096;
+/// Chunks that are looked at in one step on the way to the last.
+const STEP_MAX: u64 = 32;
+/// Chunks in one answer. Bounds what is read at once.
+const READ_CHUNKS_MAX: usize = 512;
+
+const DO_WRITE: &str = "write task log";
+const DO_READ: &str = "read task log";
+const DO_LIST: &str = "list task logs";
+const DO_DELETE: &str = "delete task logs";
+
+type Place = (LeaseId, u64);
+
+/// The logs of all tasks.
+#[derive(Debug)]
+pub(super) struct S3Logs {
+    store: SharedStore,
+    keys: Arc<Keys>,
+    known: Mutex<BTreeMap<TaskId, Known>>,
+}
+
+/// What is known to be stored of a task.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// All numbers below it are taken.
+    next: u64,
+    places: BTreeMap<Place, u64>,
+}
+
+impl S3Logs {
+    pub(super) fn new(store: SharedStore, keys: Arc<Keys>) -> Self {
+        Self { store, keys, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<TaskId, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, task: TaskId, known: Known) {
+        let mut all = self.known();
+        if all.len() >= TASKS_MAX {
+            all.clear();
+        }
+        // Another thread may have come further.
+        if all.get(&task).is_none_or(|other| other.next <= known.next) {
+            all.insert(task, known);
+        }
+    }
+
+    /// Learns all chunks of a task that are stored.
+    fn catch_up(&self, task: TaskId, known: &mut Known) -> Result<(), Failure> {
+        let mut step = 1;
+        loop {
+            let names: Vec<_> =
+                (known.next..known.next + step).map(|at| self.keys.log_chunk(task, at)).collect();
+            for object in self.store.get_all(&names)? {
+                let Some(object) = object else { return Ok(()) };
+                known.take(task, &object);
+            }
+            step = (step * 2).min(STEP_MAX);
+        }
+    }
+
+    /// There is a chunk already. It stays, unless it is damaged.
+    fn keep_or_mend(&self, task: TaskId, number: u64, record: &[u8]) -> Result<Option<Logged>, Failure> {
+        let name = self.keys.log_chunk(task, number);
+        let Some(there) = self.store.get(&name)? else { return Ok(None) };
+        if decode(task, &there.bytes).is_some() {
+            return Ok(Some(Logged::Existed));
+        }
+        match self.store.replace(&name, &there.etag, record) {
+            // Somebody else has mended it.
+            Ok(_) | Err(Failure::Unmet | Failure::Contested) => Ok(Some(Logged::Existed)),
+            Err(failure @ (Failure::Unsent(_) | Failure::Refused(_) | Failure::Lost(_))) => Err(failure),
+        }
+    }
+
+    /// Races for the next number until it has one, or finds that the place is taken; `None` if there is no number left.
+    fn race(
+        &self,
+        task: TaskId,
+        at: Place,
+        record: &[u8],
+        known: &mut Known,
+    ) -> Result<Option<Logged>, Failure> {
+        loop {
+            if let Some(number) = known.places.get(&at).copied() {
+                if let Some(logged) = self.keep_or_mend(task, number, record)? {
+                    return Ok(Some(logged));
+                }
+                // Deleted by somebody else: it begins again.
+                *known = Known::default();
+                self.catch_up(task, known)?;
+                continue;
+            }
+            if known.next >= TASK_CHUNKS_MAX as u64 {
+                return Ok(None);
+            }
+            match self.store.create(&self.keys.log_chunk(task, known.next), record) {
+                Ok(_) => {
+                    known.places.insert(at, known.next);
+                    known.next += 1;
+                    return Ok(Some(Logged::Stored));
+                }
+                Err(Failure::Unmet | Failure::Contested) => self.catch_up(task, known)?,
+                Err(failure @ (Failure::Unsent(_) | Failure::Refused(_) | Failure::Lost(_))) => {
+                    return Err(failure);
+                }
+            }
+        }
+    }
+}
+
+impl Known {
+    fn take(&mut self, task: TaskId, object: &Object) {
+        // A chunk whose place cannot be read takes a number, and no place.
+        if let Some(place) = place(task, &object.bytes) {
+            self.places.entry(place).or_insert(self.next);
+        }
+        self.next += 1;
+    }
+}
+
+impl Logs for S3Logs {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        let record = encode(task, lease, offset, bytes);
+        let known = self.known().get(&task).cloned();
+        let answer = match known {
+            Some(mut known) => {
+                self.race(task, (lease, offset), &record, &mut known).map(|logged| (logged, known))
+            }
+            None => {
+                let mut known = Known::default();
+                self.catch_up(task, &mut known)
+                    .and_then(|()| self.race(task, (lease, offset), &record, &mut known))
+                    .map(|logged| (logged, known))
+            }
+        };
+        let (logged, known) = answer.map_err(|failure| self.store.error(DO_WRITE, failure))?;
+        self.keep(task, known);
+        logged.ok_or_else(|| {
+            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            invalid(DO_WRITE, why)
+        })
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        let failed = |failure: Failure| self.store.error(DO_READ, failure);
+        let listed = self.store.list(&self.keys.log(task), None, usize::MAX).map_err(failed)?;
+        let rest = listed.get(skip..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(READ_CHUNKS_MAX)];
+        let sizes = rest.iter().map(|listed| listed.size.saturating_sub(RECORD_BYTES_MORE));
+        let names: Vec<String> =
+            rest.iter().take(fitting(sizes, limit_bytes)).map(|listed| listed.name.clone()).collect();
+        let objects = self.store.get_all(&names).map_err(failed)?;
+        // What was deleted since it was listed is not there.
+        let objects: Vec<(&String, Object)> =
+            names.iter().zip(objects).filter_map(|(name, object)| Some((name, object?))).collect();
+        let chunks: Vec<LogChunk> =
+            objects.iter().map_while(|(_, object)| decode(task, &object.bytes)).collect();
+        match objects.first() {
+            Some((name, _)) if chunks.is_empty() => {
+                Err(self.store.damaged(DO_READ, name, "the checksum does not match"))
+            }
+            Some(_) | None => Ok(chunks),
+        }
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        // Folders are not asked for: a store that has some keeps empty ones.
+        let mut tasks = BTreeSet::new();
+        let listed = self.store.each(&self.keys.logs(), None, |listed| {
+            let folder = listed.name.rsplit_once('/').and_then(|(folder, _)| number(folder));
+            tasks.extend(folder.map(TaskId));
+        });
+        if let Err(failure) = listed {
+            let error = self.store.error(DO_LIST, failure);
+            tracing::warn!(%error, "logs of tasks that are gone stay for now");
+        }
+        tasks.into_iter().collect()
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        let folders: Vec<String> = tasks.iter().map(|task| self.keys.log(*task)).collect();
+        let deleted = self.store.clear(&folders);
+        tasks.iter().for_each(|task| drop(self.known().remove(task)));
+        deleted.map_err(|failure| self.store.error(DO_DELETE, failure))
+    }
+}

@@ -1,0 +1,71 @@
+//! Everything that every engine must do.
+
+use std::sync::Arc;
+
+use orchestrix_core::{LeaseId, TaskId};
+use orchestrix_engine::{Error, LogChunk, Logged, Logs, Register, Shared, suite};
+
+use crate::common::{PATIENT, journal, new_prefix, place, shared, shared_store};
+
+/// Handles of one register, each with connections of its own: as many as race for a cell.
+const REGISTERS: usize = 50;
+
+/// All at once: those that race spend most of their time waiting for the locks of the store.
+#[test]
+fn the_store_does_what_every_engine_must_do() {
+    let parts: [fn(); 5] = [
+        || suite::journal(&mut || journal(&new_prefix())),
+        || suite::snapshots(&mut || journal(&new_prefix())),
+        || suite::register(&mut handles()),
+        || {
+            suite::shared(&mut || {
+                let prefix = new_prefix();
+                Box::new(move || shared(&prefix))
+            })
+        },
+        || suite::logs(&mut || Box::new(Through(shared(&new_prefix()).logs()))),
+    ];
+    std::thread::scope(|scope| parts.iter().for_each(|part| drop(scope.spawn(part))));
+}
+
+/// Makes registers. The last sentence of the suite but one is the race, and needs them all; connecting is not what is
+/// tested by the others.
+fn handles() -> impl FnMut() -> Vec<Arc<dyn Register>> {
+    let mut made = 0;
+    move || {
+        made += 1;
+        let prefix = new_prefix();
+        let count = if made == 6 { REGISTERS } else { 2 };
+        (0..count).map(|_| shared(&prefix).register()).collect()
+    }
+}
+
+/// The suite wants a box.
+struct Through(Arc<dyn Logs>);
+
+impl Logs for Through {
+    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+        self.0.append(task, lease, offset, bytes)
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        self.0.read(task, skip, limit_bytes)
+    }
+
+    fn tasks(&self) -> Vec<TaskId> {
+        self.0.tasks()
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        self.0.delete(tasks)
+    }
+}
+
+#[test]
+fn prefixes_do_not_see_each_other() {
+    let outer = new_prefix();
+    let inner = format!("{outer}/inner");
+    let ids = [&outer, &inner].map(|prefix| journal(prefix).id());
+    assert!(ids[0] != ids[1], "{ids:?}");
+    assert_eq!(place(shared_store().s3, &outer, PATIENT).journal().unwrap().id(), ids[0]);
+}

@@ -1,0 +1,21 @@
+//! The engine on a real object store: what every engine must do, and what happens when the wire or the store fails.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+#[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
+#[path = "../support/mod.rs"]
+mod support;
+
+#[path = "../sql/tls.rs"]
+mod certificates;
+mod common;
+mod conformance;
+mod cost;
+mod crash;
+mod damage;
+mod doors;
+mod faults;
+mod forgetting;
+mod keeping;
+mod lost;
+mod tls;
