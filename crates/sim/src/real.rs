@@ -8,6 +8,7 @@
 //! a lease that had to run out ran out. A round that missed its fault is a failure of the campaign.
 
 mod clocks;
+mod cut;
 mod freezes;
 mod full;
 mod ground;
@@ -22,6 +23,7 @@ mod servers;
 mod sockets;
 mod strace;
 mod syncs;
+mod wires;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,7 +48,7 @@ pub struct RealCampaign {
 }
 
 /// Every campaign there is.
-pub const REAL_CAMPAIGNS: [RealCampaign; 10] = [
+pub const REAL_CAMPAIGNS: [RealCampaign; 12] = [
     RealCampaign {
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
@@ -116,6 +118,20 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 10] = [
         share: 4,
         enough: nodes::ENOUGH,
         run: nodes::on_postgres,
+    },
+    RealCampaign {
+        name: "nodes-s3",
+        what: "three nodes on a bucket: leaders and store in trouble",
+        share: 4,
+        enough: nodes::ENOUGH,
+        run: nodes::on_s3,
+    },
+    RealCampaign {
+        name: "nodes-cut",
+        what: "three nodes on Redis: wires are pulled",
+        share: 3,
+        enough: cut::ENOUGH,
+        run: cut::run,
     },
 ];
 

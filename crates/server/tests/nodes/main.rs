@@ -17,6 +17,16 @@ fn three_nodes_on_mariadb_are_one_coordinator() {
 }
 
 #[test]
+fn three_nodes_on_a_bucket_are_one_coordinator() {
+    holds("nodes-s3");
+}
+
+#[test]
+fn a_node_whose_wire_is_pulled_is_replaced_and_comes_back() {
+    holds("nodes-cut");
+}
+
+#[test]
 fn three_nodes_on_postgres_are_one_coordinator() {
     holds("nodes-postgres");
 }

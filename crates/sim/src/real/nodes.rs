@@ -16,15 +16,16 @@ use super::oracle::hold;
 use super::process::{Coordinator, PATIENCE, eventually};
 use super::servers::{Kind, Server};
 use super::strace::{Injection, On, Writes};
-use super::{Checked, Round, Trial, Tried, failed};
+use super::{Checked, Round, Trial, Tried};
 
-const NODES: usize = 3;
+pub(super) const NODES: usize = 3;
 const SUBMITTERS: usize = 3;
 const WORKERS: usize = 3;
 const PAYLOAD: usize = 100;
-const TTL: Duration = Duration::from_millis(1_500);
 /// A killed leader is replaced within its time and this; the machine that runs all of it may be busy.
 const REPLACED_MARGIN: Duration = Duration::from_secs(3);
+/// How long the load waits for an answer of a node that may be cut off.
+const ANSWER: Duration = Duration::from_secs(10);
 /// Between two tries of somebody whom nobody answers.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -49,6 +50,10 @@ pub(super) fn on_mariadb(trial: &Trial<'_>) -> Tried {
     run(trial, Kind::MariaDb)
 }
 
+pub(super) fn on_s3(trial: &Trial<'_>) -> Tried {
+    run(trial, Kind::SeaweedFs)
+}
+
 pub(super) fn on_postgres(trial: &Trial<'_>) -> Tried {
     run(trial, Kind::Postgres)
 }
@@ -64,36 +69,59 @@ fn run(trial: &Trial<'_>, kind: Kind) -> Tried {
     })
 }
 
+/// An object store is asked more often for each thing, and looked at less often.
+fn ttl(kind: Kind) -> Duration {
+    match kind {
+        Kind::Redis | Kind::MariaDb | Kind::Postgres => Duration::from_millis(1_500),
+        Kind::SeaweedFs => Duration::from_secs(5),
+    }
+}
+
+/// A node of a number that is not started yet.
+pub(super) fn prepare(
+    trial: &Trial<'_>,
+    engine: &Server,
+    number: usize,
+    ttl: Duration,
+    more: &[&str],
+) -> Checked<Coordinator> {
+    let (url, name, ttl) = (engine.url(), format!("n{number}"), format!("{}ms", ttl.as_millis()));
+    let options = ["--engine", &url, "--node", &name, "--leader-ttl", &ttl, "--snapshot-after", "256KiB"];
+    Coordinator::prepare(trial.binary, &[&options, more].concat())
+}
+
 /// Three nodes, their engine, and what they are held to.
-struct Nodes {
+pub(super) struct Nodes {
     engine: Server,
-    nodes: Vec<Coordinator>,
+    /// How long a leader holds its office.
+    pub(super) ttl: Duration,
+    pub(super) nodes: Vec<Coordinator>,
     ledger: Arc<Ledger>,
     acknowledged: u64,
     completed: usize,
 }
 
 /// Those who use the nodes until they are told to stop.
-struct Load {
+pub(super) struct Load {
     stop: Arc<AtomicBool>,
     actors: Vec<JoinHandle<Checked>>,
 }
 
 impl Nodes {
     fn start(trial: &Trial<'_>, kind: Kind) -> Checked<Self> {
-        let engine = Server::start(kind)?;
-        let ttl = format!("{}ms", TTL.as_millis());
+        let (engine, ttl) = (Server::start(kind)?, ttl(kind));
         let mut nodes = Vec::new();
         for n in 0..NODES {
-            let (url, name) = (engine.url(), format!("n{n}"));
-            let options =
-                ["--engine", &url, "--node", &name, "--leader-ttl", &ttl, "--snapshot-after", "256KiB"];
-            let mut node = Coordinator::prepare(trial.binary, &options)?;
-            node.launch()?;
-            nodes.push(node);
+            nodes.push(prepare(trial, &engine, n, ttl, &[])?);
         }
+        Self::launch(engine, ttl, nodes)
+    }
+
+    /// Starts all of them.
+    pub(super) fn launch(engine: Server, ttl: Duration, mut nodes: Vec<Coordinator>) -> Checked<Self> {
+        nodes.iter_mut().try_for_each(Coordinator::launch)?;
         let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
-        Ok(Self { engine, nodes, ledger, acknowledged: 0, completed: 0 })
+        Ok(Self { engine, ttl, nodes, ledger, acknowledged: 0, completed: 0 })
     }
 
     fn round(&mut self, round: &mut Round<'_>) -> Checked {
@@ -115,7 +143,7 @@ impl Nodes {
     }
 
     /// The number of the node that the nodes say leads, other than one that did.
-    fn leader(&self, round: &Round<'_>, other_than: Option<usize>) -> Checked<usize> {
+    pub(super) fn leader(&self, round: &Round<'_>, other_than: Option<usize>) -> Checked<usize> {
         let running = self.nodes.iter().enumerate().filter(|(n, _)| Some(*n) != other_than);
         let running: Vec<&Coordinator> = running.map(|(_, node)| node).collect();
         eventually("a node leads, and knows it", || {
@@ -142,7 +170,13 @@ impl Nodes {
         Ok(since.elapsed())
     }
 
-    fn replaced(&self, round: &mut Round<'_>, lost: usize, since: Instant, bound: Duration) -> Checked {
+    pub(super) fn replaced(
+        &self,
+        round: &mut Round<'_>,
+        lost: usize,
+        since: Instant,
+        bound: Duration,
+    ) -> Checked {
         let took = self.decided(round, lost, since)?;
         if took > bound + REPLACED_MARGIN {
             return Err(format!("another node decided only after {took:?}, the bound is {bound:?}"));
@@ -154,7 +188,7 @@ impl Nodes {
     fn kill_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
         self.nodes[leader].kill()?;
         round.tried.see("leaders killed", 1);
-        self.replaced(round, leader, Instant::now(), TTL)?;
+        self.replaced(round, leader, Instant::now(), self.ttl)?;
         self.nodes[leader].launch()
     }
 
@@ -164,9 +198,9 @@ impl Nodes {
         self.nodes[leader].signal(Signal::STOP)?;
         let frozen = Instant::now();
         round.tried.see("leaders frozen", 1);
-        let time = TTL * tenths / 10;
+        let time = self.ttl * tenths / 10;
         if tenths > 20 {
-            self.replaced(round, leader, frozen, TTL)?;
+            self.replaced(round, leader, frozen, self.ttl)?;
         }
         std::thread::sleep(time.saturating_sub(frozen.elapsed()));
         self.nodes[leader].signal(Signal::CONT)?;
@@ -198,7 +232,7 @@ impl Nodes {
     /// Threads of the leader are held where they send, for longer than an office without proof lasts. When the one
     /// with a batch goes on, another has written.
     fn hold_inside_an_append(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
-        let micros = 2 * TTL.as_micros();
+        let micros = 2 * self.ttl.as_micros();
         let fault = format!("delay_enter={micros}");
         let injection =
             Injection { call: "sendto", on: On::Anything, fault: &fault, nth: 5, writes: Writes::Untold };
@@ -211,7 +245,7 @@ impl Nodes {
                 let replaced = led.is_ok_and(|led| led.leader != Some(format!("n{leader}")));
                 Ok((replaced || self.stale_appends()? > before).then_some(()))
             })?;
-            std::thread::sleep(TTL);
+            std::thread::sleep(self.ttl);
             drop(tracer);
             let refused = self.stale_appends()? - before;
             round.tried.see("stale appends refused", refused);
@@ -226,9 +260,10 @@ impl Nodes {
         self.nodes.iter().map(|node| node.metric("orchestrix_stale_appends_total")).sum()
     }
 
-    fn start_load(&self, round: &Round<'_>) -> Checked<Load> {
+    pub(super) fn start_load(&self, round: &Round<'_>) -> Checked<Load> {
         let stop = Arc::new(AtomicBool::new(false));
-        let clients: Checked<Vec<Client>> = self.nodes.iter().map(Coordinator::client).collect();
+        let client = |node: &Coordinator| node.client_with(ANSWER, 0);
+        let clients: Checked<Vec<Client>> = self.nodes.iter().map(client).collect();
         let clients = clients?;
         let actor = |kind: &str, n: usize| Actor {
             client: clients[n % NODES].clone(),
@@ -257,11 +292,10 @@ impl Nodes {
     }
 
     /// Holds the nodes to every word, through one of them.
-    fn hold(&mut self, round: &mut Round<'_>) -> Checked {
+    pub(super) fn hold(&mut self, round: &mut Round<'_>) -> Checked {
         self.leader(round, None)?;
         let node = round.rng.index(NODES);
-        let client = Client::builder(&self.nodes[node].url()).timeout(PATIENCE).retries(10);
-        let client = client.build().map_err(failed("make a client"))?;
+        let client = self.nodes[node].client_with(PATIENCE, 10)?;
         let found = round.runtime.block_on(hold(&client, &self.ledger, PAYLOAD))?;
         found.tell(round.tried);
         round.tried.acknowledged += found.said.acknowledged - self.acknowledged;
@@ -299,7 +333,7 @@ async fn go_on(mut actor: Actor, clients: Vec<Client>, stop: Arc<AtomicBool>, pa
 }
 
 impl Load {
-    fn end(self, round: &Round<'_>) -> Checked {
+    pub(super) fn end(self, round: &Round<'_>) -> Checked {
         self.stop.store(true, Relaxed);
         for actor in self.actors {
             round.runtime.block_on(actor).map_err(|error| format!("the load stopped: {error}"))??;

@@ -1,7 +1,7 @@
 //! The coordinator as a process, with a folder and a port of its own, gone when its owner is.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,7 +29,15 @@ pub(crate) struct Coordinator {
     data: PathBuf,
     binary: PathBuf,
     options: Vec<String>,
+    /// Where it listens, on a port of its own choice.
+    host: IpAddr,
+    token: Option<String>,
+    /// What it is started under, if not by itself.
+    under: Option<Under>,
 }
+
+/// Makes the beginning of a command that another follows.
+pub(crate) type Under = Box<dyn Fn() -> Command + Send>;
 
 /// How a process ended, and what it said.
 #[derive(Debug)]
@@ -45,7 +53,8 @@ impl Coordinator {
         let folder = TempDir::new().map_err(failed("make a folder"))?;
         let data = folder.path().join("data");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Ok(Self { child: None, port: 0, folder, data, binary: binary.to_owned(), options })
+        let (binary, host) = (binary.to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        Ok(Self { child: None, port: 0, folder, data, binary, options, host, token: None, under: None })
     }
 
     /// The same, with its data elsewhere.
@@ -53,6 +62,12 @@ impl Coordinator {
         let mut coordinator = Self::prepare(binary, &[])?;
         coordinator.data = data;
         Ok(coordinator)
+    }
+
+    /// The same at another address, to which only those with a token are let in.
+    pub(crate) fn at(mut self, host: IpAddr, token: String, under: Under) -> Self {
+        (self.host, self.token, self.under) = (host, Some(token), Some(under));
+        self
     }
 
     /// Starts it and waits until it serves.
@@ -68,7 +83,7 @@ impl Coordinator {
             std::fs::remove_file(&port_file).map_err(failed("remove the file of the port"))?;
         }
         let output = |name: &str| std::fs::File::create(self.file(name)).map_err(failed("make a file"));
-        let mut program = match program {
+        let mut program = match program.or_else(|| self.under.as_ref().map(|under| under())) {
             Some(mut program) => {
                 program.arg(&self.binary);
                 program
@@ -76,7 +91,8 @@ impl Coordinator {
             None => Command::new(&self.binary),
         };
         let (stdout, stderr) = (output("stdout")?, output("stderr")?);
-        program.arg("serve").arg("--data").arg(&self.data).args(["--listen", "127.0.0.1:0", "--port-file"]);
+        let listen = format!("{}:0", self.host);
+        program.arg("serve").arg("--data").arg(&self.data).args(["--listen", &listen, "--port-file"]);
         program.arg(&port_file).args(&self.options).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         self.child = Some(program.spawn().map_err(failed("start the coordinator"))?);
         Ok(())
@@ -113,12 +129,20 @@ impl Coordinator {
 
     /// A client that repeats nothing by itself.
     pub(crate) fn client(&self) -> Checked<Client> {
-        let builder = Client::builder(&self.url()).retries(0).timeout(PATIENCE);
+        self.client_with(PATIENCE, 0)
+    }
+
+    /// One that waits so long for each answer, and repeats a call so often.
+    pub(crate) fn client_with(&self, timeout: Duration, retries: u32) -> Checked<Client> {
+        let mut builder = Client::builder(&self.url()).retries(retries).timeout(timeout);
+        if let Some(token) = &self.token {
+            builder = builder.token(token);
+        }
         builder.build().map_err(failed("make a client"))
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}:{}", self.host, self.port)
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -176,10 +200,12 @@ impl Coordinator {
 
     /// The whole answer to a plain request.
     pub(crate) fn get(&self, path: &str) -> Checked<String> {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).map_err(failed("connect"))?;
+        let mut socket = TcpStream::connect((self.host, self.port)).map_err(failed("connect"))?;
         socket.set_read_timeout(Some(PATIENCE)).map_err(failed("set a timeout"))?;
-        let host = format!("127.0.0.1:{}", self.port);
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        let host = format!("{}:{}", self.host, self.port);
+        let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let token = token.unwrap_or_default();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{token}Connection: close\r\n\r\n");
         socket.write_all(request.as_bytes()).map_err(failed("send a request"))?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer).map_err(failed("read an answer"))?;

@@ -1,14 +1,31 @@
 //! Real servers that nodes share: private, on a free port, in a folder of their own, gone when their owner is.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::process::eventually;
+use super::process::{Under, eventually};
 use super::{Checked, failed};
+
+/// What nodes show to the object store.
+const KEY: &str = "nodes";
+const SECRET: &str = "secret";
+
+/// The ports of SeaweedFS beside the one of S3. What speaks gRPC is told; otherwise it is 10,000 above, which may not be
+/// a port.
+const SEAWEEDFS_PORTS: [&str; 7] = [
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "s3.port.grpc",
+];
 
 /// The kinds of servers there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +33,18 @@ pub(crate) enum Kind {
     Redis,
     MariaDb,
     Postgres,
+    SeaweedFs,
 }
 
 /// A server, running or not.
 pub(crate) struct Server {
     kind: Kind,
     child: Option<Child>,
+    host: IpAddr,
     port: u16,
     folder: TempDir,
+    /// What it is started under, if not by itself.
+    under: Option<Under>,
 }
 
 impl Kind {
@@ -32,6 +53,7 @@ impl Kind {
             Self::Redis => "redis",
             Self::MariaDb => "mariadb",
             Self::Postgres => "postgres",
+            Self::SeaweedFs => "seaweedfs",
         }
     }
 
@@ -39,7 +61,7 @@ impl Kind {
     fn user(self) -> Option<&'static str> {
         let as_root = rustix::process::geteuid().is_root();
         match self {
-            Self::Redis => None,
+            Self::Redis | Self::SeaweedFs => None,
             Self::MariaDb => as_root.then_some("mysql"),
             Self::Postgres => as_root.then_some("postgres"),
         }
@@ -49,6 +71,7 @@ impl Kind {
     fn prepare(self, folder: &Path) -> Checked {
         let mut command = match self {
             Self::Redis => return Ok(()),
+            Self::SeaweedFs => return prepare_seaweedfs(folder),
             Self::MariaDb => {
                 let mut install = mariadb(folder, "mariadb-install-db");
                 install.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
@@ -73,12 +96,13 @@ impl Kind {
         Err(format!("cannot prepare {}: {}", self.name(), String::from_utf8_lossy(&made.stderr)))
     }
 
-    /// Every server syncs what it acknowledges.
-    fn command(self, folder: &Path, port: u16) -> Checked<Command> {
+    /// Every server syncs what it acknowledges. Only one is ever elsewhere than at this machine's own address.
+    fn command(self, folder: &Path, host: IpAddr, port: u16) -> Checked<Command> {
         Ok(match self {
             Self::Redis => {
                 let mut redis = Command::new("redis-server");
-                redis.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+                redis.args(["--bind", &host.to_string(), "--save", "", "--appendonly", "yes"]);
+                redis.args(["--protected-mode", if host.is_loopback() { "yes" } else { "no" }]);
                 redis.args(["--appendfsync", "always", "--port", &port.to_string(), "--dir"]).arg(folder);
                 redis
             }
@@ -101,14 +125,21 @@ impl Kind {
                 server.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-k"]).arg(folder);
                 server
             }
+            Self::SeaweedFs => seaweedfs(folder, port)?,
         })
     }
 
     /// Whether it has recovered and answers.
-    fn answers(self, port: u16) -> bool {
+    fn answers(self, host: IpAddr, port: u16) -> bool {
         let port_text = port.to_string();
         let mut client = match self {
-            Self::Redis => return answers_ping(port),
+            Self::Redis => {
+                return asks(host, port, "PING\r\n").is_some_and(|answer| answer.starts_with("+PONG"));
+            }
+            Self::SeaweedFs => {
+                let request = "GET /healthz HTTP/1.0\r\n\r\n";
+                return asks(host, port, request).is_some_and(|answer| answer.contains(" 200 "));
+            }
             Self::MariaDb => {
                 let mut client = Command::new("mariadb");
                 client.args(["--no-defaults", "-h127.0.0.1", "-uroot", "-P", &port_text, "-e"]);
@@ -131,10 +162,17 @@ impl Server {
     pub(crate) fn start(kind: Kind) -> Checked<Self> {
         let folder = TempDir::new().map_err(failed("make a folder"))?;
         kind.prepare(folder.path())?;
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(failed("find a free port"))?;
-        let port = listener.local_addr().map_err(failed("find a free port"))?.port();
-        drop(listener);
-        let mut server = Self { kind, child: None, port, folder };
+        let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut server = Self { kind, child: None, host, port: free_port()?, folder, under: None };
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// Starts Redis at another address, under another program.
+    pub(crate) fn start_redis_at(host: IpAddr, under: Under) -> Checked<Self> {
+        let folder = TempDir::new().map_err(failed("make a folder"))?;
+        let (kind, under) = (Kind::Redis, Some(under));
+        let mut server = Self { kind, child: None, host, port: free_port()?, folder, under };
         server.launch()?;
         Ok(server)
     }
@@ -143,18 +181,26 @@ impl Server {
     pub(crate) fn launch(&mut self) -> Checked {
         let log = std::fs::File::create(self.log_file()).map_err(failed("make a file"))?;
         let errors = log.try_clone().map_err(failed("make a file"))?;
-        let mut command = self.kind.command(self.folder.path(), self.port)?;
+        let server = self.kind.command(self.folder.path(), self.host, self.port)?;
+        let mut command = match &self.under {
+            Some(under) => {
+                let mut command = under();
+                command.arg(server.get_program()).args(server.get_args());
+                command
+            }
+            None => server,
+        };
         command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
         let mut child = command.spawn().map_err(|error| {
             format!("cannot start {}: {error}; `make test` installs what is needed", self.kind.name())
         })?;
-        let (kind, port) = (self.kind, self.port);
+        let (kind, host, port) = (self.kind, self.host, self.port);
         eventually(&format!("{} answers", kind.name()), || {
             if let Some(status) = child.try_wait().map_err(failed("look at a server"))? {
                 let said = std::fs::read_to_string(self.log_file()).unwrap_or_default();
                 return Err(format!("{} ended with {status}: {said}", kind.name()));
             }
-            Ok(kind.answers(port).then_some(()))
+            Ok(kind.answers(host, port).then_some(()))
         })?;
         self.child = Some(child);
         Ok(())
@@ -171,9 +217,10 @@ impl Server {
     pub(crate) fn url(&self) -> String {
         let port = self.port;
         match self.kind {
-            Kind::Redis => format!("redis://127.0.0.1:{port}"),
+            Kind::Redis => format!("redis://{}:{port}", self.host),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/orchestrix"),
             Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::SeaweedFs => format!("s3://{KEY}:{SECRET}@nodes/campaign?endpoint=http://127.0.0.1:{port}"),
         }
     }
 
@@ -218,8 +265,52 @@ fn postgres(folder: &Path, program: &str) -> Checked<Command> {
     Ok(command)
 }
 
-fn answers_ping(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let mut answer = [0; 5];
-    stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *b"+PONG"
+/// The beginning of what a server answers to a line.
+fn asks(host: IpAddr, port: u16, request: &str) -> Option<String> {
+    let mut stream = TcpStream::connect((host, port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = [0; 64];
+    let length = stream.read(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer[..length]).into_owned())
+}
+
+fn prepare_seaweedfs(folder: &Path) -> Checked {
+    let identities = format!(
+        r#"{{"identities":[{{"name":"nodes","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],
+        "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
+    );
+    std::fs::write(folder.join("identities"), identities).map_err(failed("write a file"))?;
+    let ports: Checked<Vec<String>> =
+        SEAWEEDFS_PORTS.iter().map(|_| free_port().map(|port| port.to_string())).collect();
+    std::fs::write(folder.join("ports"), ports?.join("\n")).map_err(failed("write a file"))?;
+    std::fs::create_dir_all(folder.join("data")).map_err(failed("make a folder"))
+}
+
+fn seaweedfs(folder: &Path, port: u16) -> Checked<Command> {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/object-stores/bin/weed");
+    if !program.exists() {
+        return Err(format!("{} is missing; `scripts/object-stores` installs it", program.display()));
+    }
+    let at = |name: &str| folder.join(name).display().to_string();
+    let mut command = Command::new(program);
+    command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
+    command.args(["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=20"]);
+    // Alone, it waits for others as long as this when it starts again.
+    command.args(["-master.electionTimeout=500ms", "-master.heartbeatInterval=100ms"]);
+    command.args(["-volume.preStopSeconds=1", "-filer", "-s3", "-s3.iam=false"]);
+    command.args(["-s3.port.iceberg=0", "-s3.port.lance=0", &format!("-s3.port={port}")]);
+    command.args([format!("-dir={}", at("data")), format!("-s3.config={}", at("identities"))]);
+    command
+        .args([format!("-filer.localSocket={}", at("f.sock")), format!("-s3.localSocket={}", at("s.sock"))]);
+    let ports = std::fs::read_to_string(folder.join("ports")).map_err(failed("read the ports"))?;
+    for (flag, port) in SEAWEEDFS_PORTS.into_iter().zip(ports.lines()) {
+        command.arg(format!("-{flag}={port}"));
+    }
+    Ok(command)
+}
+
+fn free_port() -> Checked<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed("find a free port"))?;
+    Ok(listener.local_addr().map_err(failed("find a free port"))?.port())
 }
