@@ -12,13 +12,16 @@ use orchestrix_core::wire::{
 use orchestrix_core::{Json, LeaseId, Name, Position, TaskId};
 use serde::Serialize;
 
+use crate::addresses::{Addresses, split};
+use crate::call::{Call, View};
 use crate::error::{Error, Repeat};
 use crate::feed::{EventFeed, LogFeed, log_path};
 use crate::random;
-use crate::transport::{Call, Transport};
+use crate::transport::Transport;
 use crate::walk::{TaskQuery, TaskWalk};
 
-/// A client of one coordinator. Cheap to clone; clones share their connections.
+/// A client of one coordinator, or of a cluster by the addresses of some of its nodes. Cheap to clone; clones share
+/// their connections, the address that they ask, and what they have seen.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Arc<Transport>,
@@ -27,7 +30,7 @@ pub struct Client {
 /// How a [`Client`] is to be.
 #[derive(Clone)]
 pub struct ClientBuilder {
-    url: String,
+    addresses: Vec<String>,
     token: Option<String>,
     timeout: Duration,
     retries: u32,
@@ -49,22 +52,38 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<Json, Error> {
 }
 
 impl Client {
-    /// A client with the defaults: no token, 30 s for an answer, five retries.
+    /// A client with the defaults: no token, 30 s for an answer, five retries. The address may be several with
+    /// commas between: `http://a:3000,http://b:3000`.
     ///
     /// # Errors
-    /// When the address is not valid. Nothing is asked of the coordinator yet.
+    /// When an address is not valid. Nothing is asked of the coordinator yet.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::builder(url).build()
     }
 
+    /// A client of one address, or of several with commas between.
     #[must_use]
     pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder { url: url.to_owned(), token: None, timeout: Duration::from_secs(30), retries: 5 }
+        Self::builder_of(split(url))
     }
 
+    /// A client of several addresses, up to 16. The first is asked as long as it answers.
+    #[must_use]
+    pub fn builder_of<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> ClientBuilder {
+        let addresses = addresses.into_iter().map(Into::into).collect();
+        ClientBuilder { addresses, token: None, timeout: Duration::from_secs(30), retries: 5 }
+    }
+
+    /// The address; if there are several, all of them with commas between.
     #[must_use]
     pub fn url(&self) -> &str {
-        &self.transport.url
+        self.transport.addresses().listed()
+    }
+
+    /// The addresses, in the order in which they are asked.
+    #[must_use]
+    pub fn addresses(&self) -> &[String] {
+        self.transport.addresses().all()
     }
 
     /// Submits a task, or finds the one that was submitted with the same key. A task without a key is not
@@ -148,9 +167,11 @@ impl Client {
         &self,
         worker: &Name,
         leases: Vec<LeaseId>,
+        limit: Duration,
     ) -> Result<WorkerExtended, Error> {
         let path = format!("/v1/workers/{worker}/heartbeat");
-        self.transport.ask_once(&Call::post(path, &WorkerHeartbeat { leases }, Repeat::Harmless)?).await
+        let call = Call::post(path, &WorkerHeartbeat { leases }, Repeat::Harmless)?;
+        self.transport.ask_once(&Call { limit, ..call }).await
     }
 
     /// Ends a task well.
@@ -242,8 +263,9 @@ impl Client {
         &self,
         task: TaskId,
         lines: &LogAppend,
+        limit: Duration,
     ) -> Result<LogAppended, Error> {
-        self.transport.ask_once(&append_call(task, lines)?).await
+        self.transport.ask_once(&Call { limit, ..append_call(task, lines)? }).await
     }
 
     /// The lines of a task from the `offset`-th on and those to come, until it ends.
@@ -273,7 +295,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn cluster(&self) -> Result<Cluster, Error> {
-        self.transport.ask(Call::get("/v1/cluster")).await
+        // Also a node that is behind can say how the others are.
+        self.transport.ask(Call { view: View::Any, ..Call::get("/v1/cluster") }).await
     }
 
     /// Says who should lead.
@@ -290,10 +313,9 @@ impl Client {
     /// # Errors
     /// When there is no answer, or not one about health.
     pub async fn health(&self) -> Result<Health, Error> {
-        let call = Call::get("/health");
-        let (status, body) = self.transport.ask_raw(&call).await?;
-        serde_json::from_slice(&body)
-            .map_err(|error| self.transport.foreign(&call, status, error.to_string()))
+        // A node that is behind has to say so, instead of waiting until it is not.
+        let call = Call { view: View::Any, ..Call::get("/health") };
+        self.transport.ask_for_any_status(&call).await
     }
 
     pub(crate) fn transport(&self) -> &Transport {
@@ -325,7 +347,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How many times a call is repeated before its error is told.
+    /// How many times a call is repeated before its error is told, all addresses together. The waits between the
+    /// tries grow from 0.1 s to 5 s, unless the coordinator asks for another one of up to 30 s.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -333,18 +356,19 @@ impl ClientBuilder {
     }
 
     /// # Errors
-    /// When the address or the token is not valid.
+    /// When an address or the token is not valid, or an address is listed twice, or there are more than 16.
     pub fn build(self) -> Result<Client, Error> {
-        let transport = Transport::new(&self.url, self.token.as_deref(), self.timeout, self.retries)?;
+        let addresses = Addresses::new(&self.addresses)?;
+        let transport = Transport::new(addresses, self.token.as_deref(), self.timeout, self.retries)?;
         Ok(Client { transport: Arc::new(transport) })
     }
 }
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { url, token: _, timeout, retries } = self;
+        let Self { addresses, token: _, timeout, retries } = self;
         f.debug_struct("ClientBuilder")
-            .field("url", url)
+            .field("addresses", addresses)
             .field("timeout", timeout)
             .field("retries", retries)
             .finish_non_exhaustive()

@@ -1,7 +1,7 @@
 //! Doors for the fuzzer: what understands the other side, without a socket.
 
+use crate::call;
 use crate::sse::{Frame, Parser};
-use crate::transport;
 
 /// The frames of a stream that came in these pieces: event, id and data of each. `None` when it is refused.
 #[must_use]
@@ -21,5 +21,5 @@ pub fn frames<'a>(
 /// A value as it is written into a query.
 #[must_use]
 pub fn encode(value: &str) -> String {
-    transport::encode(value)
+    call::encode(value)
 }

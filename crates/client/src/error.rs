@@ -7,12 +7,15 @@ use std::time::Duration;
 use http::StatusCode;
 use orchestrix_core::wire::{ItemProblem, Problem};
 
+use crate::tried::Tried;
+
 /// An error of the client. Programs look at [`Error::code`], people read it.
-#[derive(Clone, thiserror::Error)]
-#[error("{kind}")]
+#[derive(Clone)]
 pub struct Error {
     kind: Box<Kind>,
     repeat: Repeat,
+    /// The tries that led to it, its own included.
+    tried: Tried,
 }
 
 /// What a second try of the same call could do.
@@ -43,7 +46,29 @@ pub(crate) enum Kind {
 
 impl Error {
     pub(crate) fn new(kind: Kind, repeat: Repeat) -> Self {
-        Self { kind: Box::new(kind), repeat }
+        Self { kind: Box::new(kind), repeat, tried: Tried::default() }
+    }
+
+    /// What one try at one address came to.
+    pub(crate) fn of_a_try(kind: Kind, repeat: Repeat, url: &str) -> Self {
+        let why = kind.reason();
+        Self::new(kind, repeat).after(Tried::one(url, why))
+    }
+
+    /// The same for a call that changes something: tries that come later do not make its outcome known.
+    pub(crate) fn perhaps_done(mut self) -> Self {
+        self.tried.perhaps_done |= self.is_outcome_unknown();
+        self
+    }
+
+    /// The tries that led to it, its own included.
+    pub(crate) fn tried(&self) -> &Tried {
+        &self.tried
+    }
+
+    /// The same, as the end of all these tries.
+    pub(crate) fn after(self, tried: Tried) -> Self {
+        Self { tried, ..self }
     }
 
     /// Something that the caller passed is not valid.
@@ -102,14 +127,45 @@ impl Error {
         }
     }
 
+    /// Whether another address may do better.
+    pub(crate) fn is_better_elsewhere(&self) -> bool {
+        // Going elsewhere would only be a way round the limit, or send the same slow body once more.
+        let about_the_caller = matches!(self.code(), "rate_limited" | "timeout");
+        self.effect() != Effect::Refused && !about_the_caller
+    }
+
+    /// Whether what was said holds for the one node that said it, and not for the others.
+    pub(crate) fn is_about_one_node(&self) -> bool {
+        matches!(self.code(), "stopping" | "behind")
+    }
+
+    /// The same, without a wait before the next try.
+    pub(crate) fn without_retry_after(mut self) -> Self {
+        if let Kind::Answered { retry_after, .. } = &mut *self.kind {
+            *retry_after = None;
+        }
+        self
+    }
+
     fn effect(&self) -> Effect {
+        match self.effect_of_the_last_try() {
+            Effect::Nothing if self.tried.perhaps_done => Effect::Unknown,
+            effect @ (Effect::Refused | Effect::Nothing | Effect::Unknown) => effect,
+        }
+    }
+
+    fn effect_of_the_last_try(&self) -> Effect {
         match &*self.kind {
             Kind::Invalid { .. } => Effect::Refused,
             Kind::Unreachable { .. } => Effect::Nothing,
             Kind::Interrupted { .. } | Kind::TimedOut { .. } => Effect::Unknown,
             Kind::Answered { problem, .. } => match problem.code.as_str() {
-                "overloaded" | "no_leader" | "stopping" | "rate_limited" | "timeout" => Effect::Nothing,
+                "overloaded" | "no_leader" | "stopping" | "behind" | "rate_limited" | "timeout" => {
+                    Effect::Nothing
+                }
                 "outcome_unknown" | "internal" => Effect::Unknown,
+                // A coordinator that is newer than this client: it will be well again, but what it did is not known.
+                _ if problem.status == StatusCode::SERVICE_UNAVAILABLE.as_u16() => Effect::Unknown,
                 _ => Effect::Refused,
             },
             // A proxy that lost its way to the coordinator does not know what became of the request.
@@ -129,9 +185,39 @@ enum Effect {
     Unknown,
 }
 
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        let last = self.effect_of_the_last_try();
+        // A refusal is the last word, whoever was asked before.
+        if last != Effect::Refused {
+            write!(f, "{}", self.tried)?;
+        }
+        if last == Effect::Nothing && self.tried.perhaps_done {
+            write!(f, "; an earlier try may have been carried out, and a repeat finds it")?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error").field("code", &self.code()).field("message", &self.to_string()).finish()
+    }
+}
+
+impl Kind {
+    /// A few words about it, for a list of all tries.
+    fn reason(&self) -> String {
+        match self {
+            Self::Invalid { what } => what.clone(),
+            Self::Unreachable { why, .. } | Self::Interrupted { why, .. } => why.clone(),
+            Self::TimedOut { after, .. } => format!("no answer within {after:?}"),
+            Self::Answered { problem, .. } => problem.code.clone(),
+            Self::Foreign { status, .. } => format!("status {}", status.as_u16()),
+        }
     }
 }
 
@@ -172,7 +258,7 @@ fn next_step(code: &str) -> Option<&'static str> {
         "stale_lease" => Some("stop this attempt: another worker may have the task"),
         "key_conflict" => Some("use another key, or send the same request again"),
         "too_large" => Some("keep the data elsewhere and send a reference to it"),
-        "rate_limited" | "overloaded" | "no_leader" => Some("try again in a moment"),
+        "rate_limited" | "overloaded" | "no_leader" | "stopping" => Some("try again in a moment"),
         "storage_full" => Some("make room on the coordinator's disk"),
         _ => None,
     }
@@ -183,10 +269,14 @@ mod tests {
     use super::*;
 
     fn answered(code: &str) -> Kind {
+        answered_with(503, code)
+    }
+
+    fn answered_with(status: u16, code: &str) -> Kind {
         let problem = Problem {
             code: code.to_owned(),
             detail: "the thing".to_owned(),
-            status: 503,
+            status,
             title: String::new(),
             request_id: None,
         };
@@ -208,7 +298,7 @@ mod tests {
 
     #[test]
     fn what_certainly_did_nothing_is_retryable_whatever_the_call() {
-        for code in ["overloaded", "no_leader", "stopping", "rate_limited"] {
+        for code in ["overloaded", "no_leader", "stopping", "behind", "rate_limited"] {
             assert!(Error::new(answered(code), Repeat::Doubles).is_retryable(), "{code}");
         }
     }
@@ -222,9 +312,49 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_kind_of_unavailability_is_taken_for_an_unknown_outcome() {
+        let new = answered("moving_house");
+        assert!(Error::new(new.clone(), Repeat::Harmless).is_retryable());
+        assert!(!Error::new(new, Repeat::Doubles).is_retryable());
+    }
+
+    #[test]
+    fn an_unreachable_end_does_not_hide_that_an_earlier_try_may_have_been_carried_out() {
+        let hung_up = Kind::Interrupted {
+            call: "POST /v1/tasks".to_owned(),
+            url: "http://a".to_owned(),
+            why: "connection reset".to_owned(),
+        };
+        let refused = Kind::Unreachable { url: "http://b".to_owned(), why: "connection refused".to_owned() };
+        let first = Error::of_a_try(hung_up, Repeat::Harmless, "http://a").perhaps_done();
+        let last = Error::of_a_try(refused, Repeat::Harmless, "http://b");
+        assert!(!last.is_outcome_unknown());
+        let mut tried = first.tried().clone();
+        tried.add(last.tried());
+        let told = last.after(tried);
+        assert!(told.is_outcome_unknown() && told.is_retryable());
+        assert_eq!(
+            told.to_string(),
+            "cannot reach http://b: connection refused; is the coordinator running? start it with `orchestrix \
+             serve`; tried http://a (connection reset), http://b (connection refused); an earlier try may have been \
+             carried out, and a repeat finds it"
+        );
+    }
+
+    #[test]
+    fn only_what_others_may_do_better_is_taken_elsewhere() {
+        for code in ["overloaded", "no_leader", "stopping", "behind", "outcome_unknown", "internal"] {
+            assert!(Error::new(answered(code), Repeat::Doubles).is_better_elsewhere(), "{code}");
+        }
+        for code in ["rate_limited", "timeout", "stale_lease", "not_found", "unauthorized"] {
+            assert!(!Error::new(answered_with(400, code), Repeat::Doubles).is_better_elsewhere(), "{code}");
+        }
+    }
+
+    #[test]
     fn a_refusal_is_final() {
         for code in ["stale_lease", "not_found", "invalid", "key_conflict", "storage_full"] {
-            let error = Error::new(answered(code), Repeat::Harmless);
+            let error = Error::new(answered_with(409, code), Repeat::Harmless);
             assert!(!error.is_retryable(), "{code}");
             assert_eq!(error.code(), code);
         }

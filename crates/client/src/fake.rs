@@ -1,12 +1,15 @@
-//! A coordinator for tests: it listens on a loopback socket, answers as a test says, and tells what it was
-//! asked.
+//! Coordinators for tests: each listens on a loopback socket, answers as a test says, tells what it was asked, and
+//! can go away and come back.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 
@@ -27,6 +30,8 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Say(u16, Value),
+    /// The same, with headers: lines that end as those of HTTP do.
+    With(String, u16, Value),
     /// The beginning of a stream with this header, these frames, and the end of the connection.
     Stream(&'static str, &'static str),
     HangUp,
@@ -37,6 +42,11 @@ pub(crate) enum Answer {
 impl Asked {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    /// How far the one who asks wants the answer to be.
+    pub(crate) fn position(&self) -> Option<String> {
+        self.header("orchestrix-position").map(str::to_owned)
     }
 }
 
@@ -49,16 +59,28 @@ impl Answer {
         Self::Say(status, json!({"code": code, "detail": code, "status": status, "title": code}))
     }
 
-    fn text(&self) -> Option<String> {
+    /// The same answer with one more header.
+    pub(crate) fn header(self, name: &str, value: impl std::fmt::Display) -> Self {
+        let line = format!("{name}: {value}\r\n");
         match self {
-            Self::Say(status, body) => {
-                let body = body.to_string();
-                Some(format!(
-                    "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-                     connection: close\r\n\r\n{body}",
-                    body.len()
-                ))
-            }
+            Self::Say(status, body) => Self::With(line, status, body),
+            Self::With(lines, status, body) => Self::With(lines + &line, status, body),
+            other @ (Self::Stream(..) | Self::HangUp | Self::Silence) => other,
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let whole = |headers: &str, status: &u16, body: &Value| {
+            let body = body.to_string();
+            let length = body.len();
+            Some(format!(
+                "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {length}\r\n\r\n\
+                 {body}"
+            ))
+        };
+        match self {
+            Self::Say(status, body) => whole("", status, body),
+            Self::With(headers, status, body) => whole(headers, status, body),
             Self::Stream(header, frames) => Some(format!(
                 "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n{header}\r\nconnection: close\r\n\r\n{frames}"
             )),
@@ -67,18 +89,103 @@ impl Answer {
     }
 }
 
-/// Starts a coordinator, which ends with its runtime; answers a client of it that repeats nothing by itself.
-pub(crate) async fn coordinator(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Client {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let answer = Arc::new(answer);
-    tokio::spawn(async move {
-        loop {
-            let (socket, _) = listener.accept().await.unwrap();
-            tokio::spawn(serve(socket, Arc::clone(&answer)));
+/// A coordinator at an address of its own. It ends with its runtime.
+pub(crate) struct Node {
+    address: SocketAddr,
+    answer: Arc<dyn Fn(&Asked) -> Answer + Send + Sync>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    line: Mutex<Line>,
+}
+
+/// Whether somebody listens at an address.
+enum Line {
+    /// Until this is cancelled.
+    Up(CancellationToken),
+    /// The port is kept, so that nobody else gets it, but connections are refused.
+    Down(TcpSocket),
+}
+
+impl Node {
+    pub(crate) fn start(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        let node = Self::new(answer);
+        node.restart();
+        node
+    }
+
+    /// An address where nobody listens.
+    pub(crate) fn gone() -> Self {
+        Self::new(|_| Answer::HangUp)
+    }
+
+    fn new(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+        let socket = bound("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let line = Mutex::new(Line::Down(socket));
+        Self { address, answer: Arc::new(answer), asked: Arc::default(), line }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked so far.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// The paths that it was asked for.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.path).collect()
+    }
+
+    /// Breaks all connections and takes no more.
+    pub(crate) async fn stop(&self) {
+        if let Line::Up(up) = &*self.line.lock().unwrap() {
+            up.cancel();
         }
-    });
-    Client::builder(&url).retries(0).build().unwrap()
+        let socket = loop {
+            match bound(self.address) {
+                Ok(socket) => break socket,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        *self.line.lock().unwrap() = Line::Down(socket);
+    }
+
+    /// Listens at the same address as ever.
+    pub(crate) fn restart(&self) {
+        let up = CancellationToken::new();
+        let line = std::mem::replace(&mut *self.line.lock().unwrap(), Line::Up(up.clone()));
+        let Line::Down(socket) = line else { panic!("a node is stopped before it is started") };
+        let listener = socket.listen(128).unwrap();
+        let (answer, asked) = (Arc::clone(&self.answer), Arc::clone(&self.asked));
+        let listening = async move {
+            // Connections end with the one who accepted them.
+            let mut connections = JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                connections.spawn(serve(socket, Arc::clone(&answer), Arc::clone(&asked)));
+            }
+        };
+        tokio::spawn(up.run_until_cancelled_owned(listening));
+    }
+}
+
+fn bound(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    // Connections of the one before may linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// A client of these nodes, in this order.
+pub(crate) fn client_of<'a>(nodes: impl IntoIterator<Item = &'a Node>, retries: u32) -> Client {
+    Client::builder_of(nodes.into_iter().map(Node::url)).retries(retries).build().unwrap()
+}
+
+/// Starts a coordinator; answers a client of it that repeats nothing by itself.
+pub(crate) async fn coordinator(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Client {
+    client_of([&Node::start(answer)], 0)
 }
 
 /// One lease of the queue `q`, for as long as a test runs.
@@ -94,16 +201,24 @@ pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it happens in time")
 }
 
-/// Answers one request. Whoever asks may be gone at any moment.
-async fn serve(socket: TcpStream, answer: Arc<impl Fn(&Asked) -> Answer>) {
+/// Answers one request after the other. Whoever asks may be gone at any moment.
+async fn serve(
+    socket: TcpStream,
+    answer: Arc<dyn Fn(&Asked) -> Answer + Send + Sync>,
+    heard: Arc<Mutex<Vec<Asked>>>,
+) {
     let mut socket = BufReader::new(socket);
-    let Some(asked) = read(&mut socket).await else { return };
-    let answer = answer(&asked);
-    if let Some(text) = answer.text() {
-        drop(socket.write_all(text.as_bytes()).await);
-    }
-    if matches!(answer, Answer::Silence) {
-        drop(socket.read(&mut [0]).await);
+    while let Some(asked) = read(&mut socket).await {
+        heard.lock().unwrap().push(asked.clone());
+        let answer = answer(&asked);
+        if let Some(text) = answer.text() {
+            drop(socket.write_all(text.as_bytes()).await);
+        }
+        match answer {
+            Answer::Say(..) | Answer::With(..) => {}
+            Answer::Silence => return drop(socket.read(&mut [0]).await),
+            Answer::Stream(..) | Answer::HangUp => return,
+        }
     }
 }
 

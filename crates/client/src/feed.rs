@@ -1,5 +1,5 @@
 //! What happens, as it happens: the lines of a task and the events of the journal. A broken stream is taken
-//! up again where it broke.
+//! up again where it broke, at the next address if there are several.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,13 @@ use hyper::body::Incoming;
 use orchestrix_core::wire::{LogLine, LogPage};
 use orchestrix_core::{Position, TaskId};
 
+use crate::addresses::At;
+use crate::call::Call;
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Backoff;
 use crate::sse::{Frame, Parser};
-use crate::transport::{Call, Transport};
+use crate::transport::{Opened, Transport};
 
 /// A stream that brought nothing for so long, not even a sign of life, is taken for broken.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -56,16 +58,15 @@ impl EventFeed {
                     }
                 }
                 Err(error) => {
-                    self.stream = None;
-                    let wait = self.backoff.next(&error).ok_or(error)?;
-                    tokio::time::sleep(wait).await;
+                    forget(&mut self.stream, &mut self.backoff);
+                    self.transport.pause(&mut self.backoff, &events(), error).await?;
                 }
             }
         }
     }
 
     async fn frame(&mut self) -> Result<Frame, Error> {
-        let call = Call::get("/v1/events");
+        let call = events();
         let stream = match &mut self.stream {
             Some(stream) => stream,
             closed @ None => {
@@ -78,13 +79,16 @@ impl EventFeed {
             }
         };
         let frame = stream.next(&self.transport, &call).await?;
-        frame.ok_or_else(|| self.transport.broken(&call, "the stream ended".to_owned()))
+        let at = stream.at;
+        frame.ok_or_else(|| self.transport.broken(at, &call, "the stream ended".to_owned()))
     }
 
     fn understand(&mut self, frame: &Frame) -> Option<FeedEvent> {
         let body: serde_json::Value = serde_json::from_str(&frame.data).ok()?;
         let position = frame.id.as_ref().and_then(|id| id.parse().ok()).map(Position);
         self.after = position.or(self.after);
+        // Who asks about what an event says is answered by somebody who knows of it.
+        position.into_iter().for_each(|position| self.transport.saw(position));
         match (frame.event.as_str(), position) {
             ("gap", _) => Some(FeedEvent::Gap { body }),
             (_, Some(position)) => Some(FeedEvent::Event { position, body }),
@@ -127,14 +131,18 @@ impl LogFeed {
                 Ok(Step::Other) => continue,
                 Err(error) => error,
             };
-            self.stream = None;
-            let wait = self.backoff.next(&error).ok_or(error)?;
-            tokio::time::sleep(wait).await;
+            forget(&mut self.stream, &mut self.backoff);
+            let call = self.call();
+            self.client.transport().pause(&mut self.backoff, &call, error).await?;
         }
     }
 
+    fn call(&self) -> Call {
+        Call::get(log_path(self.task, self.attempt, self.offset, Some("follow=true")))
+    }
+
     async fn step(&mut self) -> Result<Step, Error> {
-        let call = Call::get(log_path(self.task, self.attempt, self.offset, Some("follow=true")));
+        let call = self.call();
         let transport = self.client.transport();
         let stream = match &mut self.stream {
             Some(stream) => stream,
@@ -142,20 +150,34 @@ impl LogFeed {
         };
         match stream.next(transport, &call).await? {
             Some(frame) => Ok(Step::of(&frame)),
-            None => self.after_the_stream(&call).await,
+            None => {
+                let ended = transport.broken(stream.at, &call, "the stream ended".to_owned());
+                self.after_the_stream(ended).await
+            }
         }
     }
 
     /// A stream that ended says nothing about the task: it may be over, or the coordinator is restarting.
-    async fn after_the_stream(&mut self, call: &Call) -> Result<Step, Error> {
-        self.stream = None;
+    async fn after_the_stream(&self, broken: Error) -> Result<Step, Error> {
         let ended = self.client.task(self.task).await?.summary.state.is_terminal();
         let rest: LogPage = self.client.logs(self.task, self.attempt, self.offset, Some(1)).await?;
         if ended && rest.lines.is_empty() {
             return Ok(Step::Ended);
         }
-        Err(self.client.transport().broken(call, "the stream ended".to_owned()))
+        Err(broken)
     }
+}
+
+/// Drops a stream that broke. One that brought anything, be it a sign of life, went well: a quiet stream may break
+/// as often as nodes are restarted.
+fn forget(stream: &mut Option<Stream>, backoff: &mut Backoff) {
+    if stream.take().is_some_and(|stream| stream.lived) {
+        backoff.reset();
+    }
+}
+
+fn events() -> Call {
+    Call::get("/v1/events")
 }
 
 /// What one frame of a log stream means.
@@ -189,10 +211,14 @@ pub(crate) fn log_path(task: TaskId, attempt: Option<u32>, offset: u64, more: Op
 /// An open stream of frames.
 #[derive(Debug)]
 struct Stream {
+    /// Where it comes from.
+    at: At,
     /// How far the journal was when the stream began.
     position: Option<Position>,
     body: Incoming,
     parser: Parser,
+    /// It has brought something.
+    lived: bool,
 }
 
 impl Stream {
@@ -201,23 +227,25 @@ impl Stream {
         call: &Call,
         headers: &[(&'static str, String)],
     ) -> Result<Self, Error> {
-        let (position, body) = transport.open(call, headers).await?;
-        Ok(Self { position, body, parser: Parser::default() })
+        let Opened { at, position, body } = transport.open(call, headers).await?;
+        Ok(Self { at, position, body, parser: Parser::default(), lived: false })
     }
 
     /// The next frame; none at the end of the stream.
     async fn next(&mut self, transport: &Transport, call: &Call) -> Result<Option<Frame>, Error> {
+        let at = self.at;
+        let broken = |why: String| transport.broken(at, call, why);
         loop {
             if let Some(frame) = self.parser.next() {
                 return Ok(Some(frame));
             }
             let more = tokio::time::timeout(SILENCE, self.body.frame()).await;
-            let more = more.map_err(|_| transport.broken(call, format!("silent for {SILENCE:?}")))?;
+            let more = more.map_err(|_| broken(format!("silent for {SILENCE:?}")))?;
             let Some(piece) = more else { return Ok(None) };
-            let piece = piece.map_err(|error| transport.broken(call, error.to_string()))?;
+            let piece = piece.map_err(|error| broken(error.to_string()))?;
             if let Some(bytes) = piece.data_ref() {
-                let pushed = self.parser.push(bytes);
-                pushed.map_err(|_| transport.broken(call, "a frame without end".to_owned()))?;
+                self.lived = true;
+                self.parser.push(bytes).map_err(|_| broken("a frame without end".to_owned()))?;
             }
         }
     }

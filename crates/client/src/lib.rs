@@ -7,21 +7,64 @@
 //! A task is executed at least once and has at most one accepted outcome. Whatever a handler writes to
 //! should refuse a [fencing token](Job::lease_id) that is smaller than the largest one it has seen.
 //!
+//! # Several addresses
+//!
+//! Every node of a cluster takes every request, so a client needs the addresses of some of them, one to 16:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), orchestrix_client::Error> {
+//! use orchestrix_client::{Client, Key, new_task};
+//!
+//! let client = Client::new("http://10.0.0.1:3000,http://10.0.0.2:3000,http://10.0.0.3:3000")?;
+//! let mut task = new_task("mail", &"ada@example.org")?;
+//! // With a key it is safe to submit again when a node dies before it has answered.
+//! task.key = Some(Key::new("welcome-ada").expect("letters and dashes are a key"));
+//! let submitted = client.submit(&task).await?;
+//! // Whichever node answers this, it knows of the submit.
+//! let view = client.task(submitted.id).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The client asks the first address for as long as it answers. When it refuses or breaks the connection, does not
+//! answer in time, or says that it is not well (`no_leader`, `stopping`, `overloaded`, `behind`, `outcome_unknown`,
+//! `internal`), the next try goes to the next address, and so does everything after it: heartbeats and completions of
+//! a [`Worker`], too, so that its leases outlive the node that granted them. [Events](Client::events) and
+//! [logs](Client::follow_logs) go on at the next address after the last thing that was seen. The number of tries
+//! and the waits between them are those of [`ClientBuilder::retries`], however many addresses there are; an
+//! [`Error`] in the end names all that were tried.
+//!
+//! A client remembers the highest position of the journal that any answer named, and sends it along when it reads,
+//! so that a node that is not so far yet waits instead of answering with what was. If all nodes stay behind it, the
+//! read fails with `behind`, and the client forgets the position: they may have begun a new journal.
+//!
+//! # Repeats
+//!
 //! **Invariant:** a request is repeated only when a repeat is harmless. Nothing here invents an idempotency
-//! key: a submit without one is never sent twice, unless the first one certainly did nothing.
+//! key: a submit without one is never sent twice, unless the first one certainly did nothing. [`Client::retry`],
+//! [`Client::lead`], a submit without a key, a batch with such a submit and [`Client::append_logs`] without an
+//! offset end with [`Error::is_outcome_unknown`] when the connection breaks; everything else is sent again.
 
+mod addresses;
+mod call;
 mod client;
 mod clock;
 #[doc(hidden)]
 pub mod doors;
 mod error;
+mod exchange;
 #[cfg(test)]
 mod fake;
 mod feed;
 mod random;
 mod retry;
+#[cfg(test)]
+mod rolling;
+#[cfg(test)]
+mod several;
 mod sse;
 mod transport;
+mod tried;
 mod walk;
 mod worker;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::random;
+use crate::tried::Tried;
 
 /// The first wait.
 const FIRST: Duration = Duration::from_millis(100);
@@ -16,13 +17,15 @@ const ASKED_LONGEST: Duration = Duration::from_secs(30);
 /// The waits between the tries of one call.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    tried: u32,
+    tries: u32,
     retries: u32,
+    /// What they came to.
+    tried: Tried,
 }
 
 impl Backoff {
     pub(crate) fn new(retries: u32) -> Self {
-        Self { tried: 0, retries }
+        Self { tries: 0, retries, tried: Tried::default() }
     }
 
     /// Tries for ever.
@@ -30,18 +33,22 @@ impl Backoff {
         Self::new(u32::MAX)
     }
 
-    /// How long to wait before the next try; none when the error has to be told.
-    pub(crate) fn next(&mut self, error: &Error) -> Option<Duration> {
-        if self.tried >= self.retries || !error.is_retryable() {
-            return None;
+    /// How long to wait before the next try.
+    ///
+    /// # Errors
+    /// The same error, when it has to be told; it knows then of all tries.
+    pub(crate) fn next(&mut self, error: Error) -> Result<Duration, Error> {
+        self.tried.add(error.tried());
+        if self.tries >= self.retries || !error.is_retryable() {
+            return Err(error.after(self.tried.clone()));
         }
-        Some(self.pause(error.retry_after()))
+        Ok(self.pause(error.retry_after()))
     }
 
     /// The next wait, whatever the error.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Duration {
-        let doubled = FIRST.saturating_mul(1 << self.tried.min(10)).min(LONGEST);
-        self.tried = self.tried.saturating_add(1);
+        let doubled = FIRST.saturating_mul(1 << self.tries.min(10)).min(LONGEST);
+        self.tries = self.tries.saturating_add(1);
         match asked {
             // Never earlier than asked for, and up to a quarter later.
             Some(asked) => asked.min(ASKED_LONGEST).mul_f64(1.0 + random::fraction() / 4.0),
@@ -51,7 +58,8 @@ impl Backoff {
 
     /// Things go well again.
     pub(crate) fn reset(&mut self) {
-        self.tried = 0;
+        self.tries = 0;
+        self.tried = Tried::default();
     }
 }
 
@@ -67,7 +75,7 @@ mod tests {
     #[test]
     fn waits_grow_up_to_a_limit() {
         let mut backoff = Backoff::endless();
-        let waits: Vec<Duration> = (0..20).map(|_| backoff.next(&unreachable()).unwrap()).collect();
+        let waits: Vec<Duration> = (0..20).map(|_| backoff.next(unreachable()).unwrap()).collect();
         assert!(waits[0] <= FIRST);
         assert!(waits[19] >= LONGEST / 2 && waits[19] <= LONGEST);
     }
@@ -75,9 +83,34 @@ mod tests {
     #[test]
     fn the_number_of_tries_is_bounded() {
         let mut backoff = Backoff::new(2);
-        assert!(backoff.next(&unreachable()).is_some());
-        assert!(backoff.next(&unreachable()).is_some());
-        assert!(backoff.next(&unreachable()).is_none());
+        assert!(backoff.next(unreachable()).is_ok());
+        assert!(backoff.next(unreachable()).is_ok());
+        assert!(backoff.next(unreachable()).is_err());
+    }
+
+    #[test]
+    fn the_time_between_the_tries_is_bounded() {
+        let mut backoff = Backoff::new(5);
+        let waits: Duration = std::iter::from_fn(|| backoff.next(unreachable()).ok()).sum();
+        assert!(waits <= 31 * FIRST, "{waits:?}");
+    }
+
+    #[test]
+    fn the_error_in_the_end_names_every_address() {
+        let refused = |url: &str| {
+            let kind = Kind::Unreachable { url: url.to_owned(), why: "refused".to_owned() };
+            Error::of_a_try(kind, Repeat::Doubles, url)
+        };
+        let mut backoff = Backoff::new(2);
+        assert!(backoff.next(refused("http://a")).is_ok());
+        assert!(backoff.next(refused("http://b")).is_ok());
+        let told = backoff.next(refused("http://c")).unwrap_err().to_string();
+        assert!(
+            told.ends_with("; tried http://a (refused), http://b (refused), http://c (refused)"),
+            "{told}"
+        );
+        backoff.reset();
+        assert!(backoff.next(refused("http://a")).is_ok(), "and is forgotten when things go well");
     }
 
     #[test]
@@ -93,6 +126,6 @@ mod tests {
 
     #[test]
     fn an_error_that_is_not_retryable_is_told_at_once() {
-        assert!(Backoff::endless().next(&Error::invalid("no")).is_none());
+        assert!(Backoff::endless().next(Error::invalid("no")).is_err());
     }
 }

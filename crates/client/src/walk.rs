@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use orchestrix_core::wire::TaskSummary;
 use orchestrix_core::{Name, TaskState};
 
+use crate::call::encode;
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::encode;
 
 /// Which tasks to list; by default all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

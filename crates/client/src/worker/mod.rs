@@ -285,7 +285,7 @@ where
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let Some(wait) = backoff.next(&error) else { return Err(error) };
+        let wait = backoff.next(error.clone())?;
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = end.cancelled() => return Err(error),

@@ -29,8 +29,8 @@ const BATCH_LINES_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 /// How long a line waits for others to share a request with.
 const GATHER: Duration = Duration::from_millis(200);
-/// How long the coordinator may take to accept a batch, all tries together. Long enough for its restart, short
-/// enough for a command that waits for room.
+/// How long the coordinator may take to accept a batch, all tries together, and twice what one of them may take.
+/// Long enough for its restart, short enough for a command that waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The mouth of a job. Clones speak for the same job.
@@ -237,14 +237,15 @@ impl Listener {
     async fn insist(&self, append: &LogAppend) -> Result<LogAppended, Error> {
         let mut backoff = Backoff::endless();
         loop {
-            let error = match self.client.append_logs_once(self.leased.task_id, append).await {
+            let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
+            let error = match told.await {
                 Ok(appended) => return Ok(appended),
                 Err(error) => error,
             };
             let in_the_way = self.missing > 0 && self.words.capacity() == 0;
-            match backoff.next(&error).filter(|_| !in_the_way) {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => return Err(error),
+            match backoff.next(error.clone())? {
+                _ if in_the_way => return Err(error),
+                wait => tokio::time::sleep(wait).await,
             }
         }
     }

@@ -53,13 +53,14 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Everywhere")]
 struct Global {
-    /// Address of the coordinator
+    /// Address of the coordinator; for a cluster up to 16 of them, with commas between: the next is asked when
+    /// one does not answer
     #[arg(
         long,
         global = true,
         env = "ORCHESTRIX_URL",
         default_value = "http://127.0.0.1:3000",
-        value_name = "URL"
+        value_name = "URL[,URL]"
     )]
     url: String,
     /// File that holds the bearer token; or set ORCHESTRIX_TOKEN to the token itself

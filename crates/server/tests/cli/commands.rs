@@ -113,11 +113,27 @@ fn wrong_usage_ends_with_2() {
         &["work", "mail"],
         &["work", "mail", "--", "no-such-program-here"],
         &["queues", "--url", "nonsense"],
+        &["queues", "--url", "http://a,,http://b"],
+        &["queues", "--url", "http://a,http://a"],
         &["queues", "--token-file", "/no/such/file"],
     ];
     for arguments in wrong {
         assert_eq!(code(&coordinator.run(arguments)), Some(2), "{arguments:?}");
     }
+}
+
+#[test]
+fn a_list_of_addresses_needs_only_one_that_answers() {
+    let (gone, coordinator) = (Coordinator::prepared(), Coordinator::start());
+    let id = coordinator.submit(&["mail", "1"]);
+    let list = format!("{},{}", gone.url(), coordinator.url());
+    let output = coordinator.run(&["task", &id, "--url", &list]);
+    assert_eq!(code(&output), Some(0), "{}", text(&output.stderr));
+    let other = Coordinator::prepared();
+    let output = coordinator.run(&["task", &id, "--url", &format!("{},{}", gone.url(), other.url())]);
+    let told = text(&output.stderr);
+    assert_eq!(code(&output), Some(3), "{told}");
+    assert!(told.contains(&gone.url()) && told.contains(&other.url()) && told.contains("--url"), "{told}");
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! One thing to ask, before anybody is asked.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use serde::Serialize;
+
+use crate::error::{Error, Repeat};
+
+/// One request to make.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// Path and query.
+    pub(crate) path: String,
+    pub(crate) body: Bytes,
+    pub(crate) repeat: Repeat,
+    /// How long the coordinator may hold the answer back on purpose.
+    pub(crate) held: Duration,
+    /// No try takes longer, whatever the client would wait.
+    pub(crate) limit: Duration,
+    pub(crate) view: View,
+}
+
+/// What an answer has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// All that this client has heard of, also from another node.
+    NotOlderThanSeen,
+    /// Whatever the one who answers knows. Commands are decided by the node that leads, which knows everything.
+    Any,
+}
+
+impl Call {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            body: Bytes::new(),
+            repeat: Repeat::Harmless,
+            held: Duration::ZERO,
+            limit: Duration::MAX,
+            view: View::NotOlderThanSeen,
+        }
+    }
+
+    pub(crate) fn post(
+        path: impl Into<String>,
+        body: &impl Serialize,
+        repeat: Repeat,
+    ) -> Result<Self, Error> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Error::invalid(format!("cannot write JSON: {error}")))?;
+        Ok(Self { body: Bytes::from(body), ..Self::post_empty(path, repeat) })
+    }
+
+    pub(crate) fn post_empty(path: impl Into<String>, repeat: Repeat) -> Self {
+        Self { method: Method::POST, repeat, view: View::Any, ..Self::get(path) }
+    }
+
+    /// For people: what was asked.
+    pub(crate) fn name(&self) -> String {
+        let path = self.path.split('?').next().unwrap_or_default();
+        format!("{} {path}", self.method)
+    }
+}
+
+/// Writes a value for a query.
+pub(crate) fn encode(value: &str) -> String {
+    let mut encoded = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte))
+            }
+            other => encoded.push_str(&format!("%{other:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_a_query_are_encoded() {
+        assert_eq!(encode("a b&c=ä"), "a%20b%26c%3D%C3%A4");
+    }
+}
