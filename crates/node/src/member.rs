@@ -375,7 +375,8 @@ impl Desk {
                     let _ = reply.send(stopped);
                     return Ok(());
                 }
-                Err(RecvTimeoutError::Timeout) if self.leads.is_none() && self.follower.is_none() => {
+                // An engine that did not answer is asked again; whoever waits for it has not been answered either.
+                Err(RecvTimeoutError::Timeout) if self.follower.is_none() || self.waiting.is_some() => {
                     self.follow()?
                 }
                 Err(RecvTimeoutError::Timeout) => {}

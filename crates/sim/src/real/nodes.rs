@@ -234,8 +234,13 @@ impl Nodes {
     fn hold_inside_an_append(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
         let micros = 2 * self.ttl.as_micros();
         let fault = format!("delay_enter={micros}");
-        let injection =
-            Injection { call: "sendto", on: On::Anything, fault: &fault, nth: 5, writes: Writes::Untold };
+        let injection = Injection {
+            call: "sendto,writev",
+            on: On::Anything,
+            fault: &fault,
+            nth: 5,
+            writes: Writes::Untold,
+        };
         for _ in 0..10 {
             let leader = self.leader(round, None).unwrap_or(leader);
             let before = self.stale_appends()?;
