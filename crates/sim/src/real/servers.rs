@@ -14,6 +14,7 @@ use super::{Checked, failed};
 /// What nodes show to the object store.
 const KEY: &str = "nodes";
 const SECRET: &str = "secret";
+const BUCKET: &str = "nodes";
 
 /// The ports of SeaweedFS beside the one of S3. What speaks gRPC is told; otherwise it is 10,000 above, which may not be
 /// a port.
@@ -130,15 +131,22 @@ impl Kind {
     }
 
     /// Whether it has recovered and answers.
-    fn answers(self, host: IpAddr, port: u16) -> bool {
+    fn answers(self, folder: &Path, host: IpAddr, port: u16) -> bool {
         let port_text = port.to_string();
         let mut client = match self {
             Self::Redis => {
                 return asks(host, port, "PING\r\n").is_some_and(|answer| answer.starts_with("+PONG"));
             }
             Self::SeaweedFs => {
-                let request = "GET /healthz HTTP/1.0\r\n\r\n";
-                return asks(host, port, request).is_some_and(|answer| answer.contains(" 200 "));
+                // It says that it is healthy before it can keep anything; a bucket shows that it can.
+                let filer = std::fs::read_to_string(folder.join("ports")).unwrap_or_default();
+                let filer = filer.lines().nth(4).and_then(|port| port.parse().ok());
+                let request =
+                    format!("POST /buckets/{BUCKET}/ HTTP/1.0\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+                let made = filer.and_then(|filer| asks(host, filer, &request));
+                let healthy = asks(host, port, "GET /healthz HTTP/1.0\r\n\r\n");
+                return made.is_some_and(|answer| answer.contains(" 201 ") || answer.contains(" 409 "))
+                    && healthy.is_some_and(|answer| answer.contains(" 200 "));
             }
             Self::MariaDb => {
                 let mut client = Command::new("mariadb");
@@ -200,7 +208,7 @@ impl Server {
                 let said = std::fs::read_to_string(self.log_file()).unwrap_or_default();
                 return Err(format!("{} ended with {status}: {said}", kind.name()));
             }
-            Ok(kind.answers(host, port).then_some(()))
+            Ok(kind.answers(self.folder.path(), host, port).then_some(()))
         })?;
         self.child = Some(child);
         Ok(())
@@ -220,7 +228,9 @@ impl Server {
             Kind::Redis => format!("redis://{}:{port}", self.host),
             Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/orchestrix"),
             Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
-            Kind::SeaweedFs => format!("s3://{KEY}:{SECRET}@nodes/campaign?endpoint=http://127.0.0.1:{port}"),
+            Kind::SeaweedFs => {
+                format!("s3://{KEY}:{SECRET}@{BUCKET}/campaign?endpoint=http://127.0.0.1:{port}")
+            }
         }
     }
 
