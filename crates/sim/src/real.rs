@@ -19,6 +19,7 @@ mod nodes;
 mod oracle;
 mod points;
 mod process;
+mod rolling;
 mod servers;
 mod sockets;
 mod strace;
@@ -48,7 +49,7 @@ pub struct RealCampaign {
 }
 
 /// Every campaign there is.
-pub const REAL_CAMPAIGNS: [RealCampaign; 12] = [
+pub const REAL_CAMPAIGNS: [RealCampaign; 13] = [
     RealCampaign {
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
@@ -132,6 +133,13 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 12] = [
         share: 3,
         enough: cut::ENOUGH,
         run: cut::run,
+    },
+    RealCampaign {
+        name: "nodes-rolling",
+        what: "three nodes on Redis: restarted one after the other",
+        share: 2,
+        enough: rolling::ENOUGH,
+        run: rolling::run,
     },
 ];
 

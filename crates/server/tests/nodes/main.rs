@@ -27,6 +27,11 @@ fn a_node_whose_wire_is_pulled_is_replaced_and_comes_back() {
 }
 
 #[test]
+fn a_rolling_restart_fails_no_call_that_the_client_repeats() {
+    holds("nodes-rolling");
+}
+
+#[test]
 fn three_nodes_on_postgres_are_one_coordinator() {
     holds("nodes-postgres");
 }

@@ -270,11 +270,8 @@ impl Nodes {
         let client = |node: &Coordinator| node.client_with(ANSWER, 0);
         let clients: Checked<Vec<Client>> = self.nodes.iter().map(client).collect();
         let clients = clients?;
-        let actor = |kind: &str, n: usize| Actor {
-            client: clients[n % NODES].clone(),
-            ledger: Arc::clone(&self.ledger),
-            name: format!("{kind}{n}-{}", round.number),
-            payload: PAYLOAD,
+        let actor = |kind: &str, n: usize| {
+            self.actor(clients[n % NODES].clone(), format!("{kind}{n}-{}", round.number))
         };
         let mut actors = Vec::new();
         for n in 0..SUBMITTERS {
@@ -294,6 +291,11 @@ impl Nodes {
             )));
         }
         Ok(Load { stop, actors })
+    }
+
+    /// Somebody who uses the nodes.
+    pub(super) fn actor(&self, client: Client, name: String) -> Actor {
+        Actor { client, ledger: Arc::clone(&self.ledger), name, payload: PAYLOAD }
     }
 
     /// Holds the nodes to every word, through one of them.

@@ -29,8 +29,9 @@ pub(crate) struct Coordinator {
     data: PathBuf,
     binary: PathBuf,
     options: Vec<String>,
-    /// Where it listens, on a port of its own choice.
+    /// Where it listens, on a port of its own choice unless it has one.
     host: IpAddr,
+    own_port: u16,
     token: Option<String>,
     /// What it is started under, if not by itself.
     under: Option<Under>,
@@ -54,7 +55,18 @@ impl Coordinator {
         let data = folder.path().join("data");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let (binary, host) = (binary.to_owned(), IpAddr::V4(Ipv4Addr::LOCALHOST));
-        Ok(Self { child: None, port: 0, folder, data, binary, options, host, token: None, under: None })
+        Ok(Self {
+            child: None,
+            port: 0,
+            folder,
+            data,
+            binary,
+            options,
+            host,
+            own_port: 0,
+            token: None,
+            under: None,
+        })
     }
 
     /// The same, with its data elsewhere.
@@ -67,6 +79,12 @@ impl Coordinator {
     /// The same at another address, to which only those with a token are let in.
     pub(crate) fn at(mut self, host: IpAddr, token: String, under: Under) -> Self {
         (self.host, self.token, self.under) = (host, Some(token), Some(under));
+        self
+    }
+
+    /// The same on a port that it keeps when it starts again.
+    pub(crate) fn on_port(mut self, port: u16) -> Self {
+        self.own_port = port;
         self
     }
 
@@ -91,7 +109,7 @@ impl Coordinator {
             None => Command::new(&self.binary),
         };
         let (stdout, stderr) = (output("stdout")?, output("stderr")?);
-        let listen = format!("{}:0", self.host);
+        let listen = format!("{}:{}", self.host, self.own_port);
         program.arg("serve").arg("--data").arg(&self.data).args(["--listen", &listen, "--port-file"]);
         program.arg(&port_file).args(&self.options).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         self.child = Some(program.spawn().map_err(failed("start the coordinator"))?);

@@ -320,7 +320,7 @@ fn seaweedfs(folder: &Path, port: u16) -> Checked<Command> {
     Ok(command)
 }
 
-fn free_port() -> Checked<u16> {
+pub(crate) fn free_port() -> Checked<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed("find a free port"))?;
     Ok(listener.local_addr().map_err(failed("find a free port"))?.port())
 }
