@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::{Register, Shared};
-use orchestrix_leadership::{Candidate, Change, Elector, Stands, Step, Timing};
+use orchestrix_leadership::{
+    Candidate, Change, Duty, Elector, Leadership, Options, Stands, Step, Term, Timing, Work,
+};
 use support::{Server, eventually};
 
 const CANDIDATES: usize = 50;
@@ -150,4 +152,80 @@ fn of_fifty_candidates_one_leads_and_another_follows_it() {
     assert!(trusted.len() > 3, "{trusted:?}");
     assert!(trusted.windows(2).all(|pair| pair[0].1 < pair[1].0), "two led at once: {trusted:?}");
     println!("{} epochs, each won once by one of {CANDIDATES}", world.elected.lock().unwrap().len());
+}
+
+/// Counts its ticks in every term, in a list that all candidates share.
+struct Ticks {
+    candidate: usize,
+    /// Term, candidate, and the number of the tick in its term.
+    list: std::sync::Arc<Mutex<Vec<(u64, usize, u64)>>>,
+}
+
+impl Duty for Ticks {
+    fn name(&self) -> &str {
+        "ticks"
+    }
+
+    fn tick_every(&self) -> Duration {
+        Duration::from_millis(10)
+    }
+
+    fn tick<'a>(&'a self, term: &'a Term) -> Work<'a> {
+        let mut list = self.list.lock().unwrap();
+        let before = list.iter().filter(|(epoch, ..)| *epoch == term.epoch).count() as u64;
+        list.push((term.epoch, self.candidate, before + 1));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_duty_that_counts_ticks_shows_each_tick_once_per_term() {
+    let mut server = redis();
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let list = std::sync::Arc::new(Mutex::default());
+    let start = |candidate: usize| {
+        let register = RedisPlace::connect(&url, TTL / 4).unwrap().register();
+        let me = Candidate {
+            name: format!("n{candidate}"),
+            incarnation: candidate.to_string(),
+            address: String::new(),
+        };
+        let duty = std::sync::Arc::new(Ticks { candidate, list: std::sync::Arc::clone(&list) });
+        Leadership::start(register, "leader", me, Options::first_come(TTL), vec![duty]).unwrap()
+    };
+    let mut candidates: Vec<Leadership> = (0..3).map(start).collect();
+    let ticked = |epoch: u64| {
+        let list = list.lock().unwrap();
+        let ticks = list.iter().filter(|(of, ..)| *of >= epoch);
+        (ticks.clone().count() >= 10).then(|| ticks.map(|(of, candidate, _)| (*of, *candidate)).max())
+    };
+    for round in 0..4 {
+        let (epoch, leader) = eventually("a leader ticks", || ticked(round + 1).flatten());
+        if round % 2 == 0 {
+            candidates[leader].stop().await;
+            candidates[leader] = start(leader);
+        } else {
+            // Nobody can renew, so everybody stops by itself; then the server is back, and one begins.
+            server.kill();
+            eventually("the leader has stopped trusting itself", || {
+                (!candidates[leader].is_leader()).then_some(())
+            });
+            server.launch();
+        }
+        eventually("another term ticks", || ticked(epoch + 1).flatten());
+    }
+    for candidate in &candidates {
+        candidate.stop().await;
+    }
+    let list = list.lock().unwrap();
+    assert!(list.windows(2).all(|pair| pair[0].0 <= pair[1].0), "an old term ticked after a new one");
+    let mut holders = BTreeMap::new();
+    for (epoch, candidate, tick) in list.iter() {
+        let (holder, ticks) = holders.entry(*epoch).or_insert((*candidate, 0));
+        assert_eq!(holder, candidate, "two candidates ticked in term {epoch}");
+        *ticks += 1;
+        assert_eq!(ticks, tick, "a tick of term {epoch} came twice");
+    }
+    println!("{} ticks in {} terms, each once", list.len(), holders.len());
+    assert!(holders.len() > 4);
 }

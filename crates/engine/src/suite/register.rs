@@ -16,6 +16,7 @@ pub fn register(make: MakeRegister<'_>) {
     no_two_writings_have_the_same_version(make);
     cells_do_not_see_each_other_and_are_listed_by_key(make);
     one_of_many_wins(make);
+    epochs_only_grow(make, steps());
     a_value_may_be_any_bytes(make);
 }
 
@@ -127,6 +128,50 @@ pub fn one_of_many_wins(make: MakeRegister<'_>) {
         assert_eq!(read(&*handles[0], "leader").map(|cell| cell.version), winners.first().cloned());
         seen = winners.into_iter().next();
     }
+}
+
+/// How many steps candidates take; the variable asks for more than there is time for in every run.
+fn steps() -> u64 {
+    std::env::var("ORCHESTRIX_EPOCH_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000)
+}
+
+/// Candidates acquire, renew, release and let offices end, in an order that nobody planned and often from an old view.
+pub fn epochs_only_grow(make: MakeRegister<'_>, steps: u64) {
+    let handles = make();
+    let mut views: [Option<Cell>; 3] = [None, None, None];
+    let (mut highest, mut granted, mut draw) = (0, 0, 0x9e37_79b9_7f4a_7c15_u64);
+    for _ in 0..steps {
+        draw ^= draw << 13;
+        draw ^= draw >> 7;
+        draw ^= draw << 17;
+        let candidate = usize::try_from(draw % 3).expect("a small number");
+        let (handle, view) = (&*handles[candidate % handles.len()], &mut views[candidate]);
+        if draw / 3 % 4 == 0 {
+            *view = read(handle, "leader");
+            continue;
+        }
+        let name = format!("candidate-{candidate}");
+        let own = view.as_ref().filter(|cell| cell.claim.held && cell.claim.owner == name);
+        let next = match own {
+            // Renewed, or released.
+            Some(cell) if draw / 12 % 3 > 0 => Claim { held: draw / 12 % 3 == 1, ..cell.claim.clone() },
+            // Acquired, after a release or when the time of another is over.
+            Some(_) | None => claim(&name, view.as_ref().map_or(0, |cell| cell.claim.epoch) + 1),
+        };
+        let acquires = own.is_none_or(|cell| cell.claim.epoch != next.epoch);
+        match set(handle, "leader", view.as_ref().map(|cell| &cell.version), &next) {
+            Set::Done(version) => {
+                assert!(!acquires || next.epoch > highest, "epoch {} after {highest}", next.epoch);
+                assert!(acquires || next.epoch == highest, "a renewal keeps its epoch");
+                (highest, granted) = (next.epoch, granted + u64::from(acquires));
+                *view = Some(Cell { version, claim: next });
+            }
+            Set::Conflict(there) => *view = there,
+            Set::Unknown => panic!("nothing goes wrong here"),
+        }
+    }
+    assert!(granted > steps / 20, "only {granted} of {steps} steps acquired something");
+    assert_eq!(read(&*handles[0], "leader").map(|cell| cell.claim.epoch), Some(highest));
 }
 
 pub fn a_value_may_be_any_bytes(make: MakeRegister<'_>) {

@@ -14,7 +14,7 @@ const URL: &str = "ORCHESTRIX_TESTS_URL";
 /// Does something at a URL in a process with this environment, and answers what it said.
 fn visit(url: &str, environment: &[(&str, &str)]) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tls::visitor", "--ignored", "--nocapture"]).env(URL, url);
+    command.args(["--exact", "tls::visitor", "--nocapture"]).env(URL, url);
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "SSL_CERT_DIR"] {
         command.env_remove(name);
     }
@@ -23,10 +23,11 @@ fn visit(url: &str, environment: &[(&str, &str)]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
+/// What the process of its own does; without a URL there is nobody to visit.
 #[test]
-#[ignore = "run by the others, in a process of its own"]
 fn visitor() {
-    let place = S3Place::connect(&std::env::var(URL).unwrap(), PATIENT).unwrap();
+    let Ok(url) = std::env::var(URL) else { return };
+    let place = S3Place::connect(&url, PATIENT).unwrap();
     append_one(&mut *place.journal().unwrap(), 1, 10);
 }
 

@@ -19,6 +19,29 @@ fn the_tour_of_the_readme_goes_as_it_is_told() {
     assert!(output.contains("COMPLETED"), "{output}");
 }
 
+#[test]
+fn the_tour_of_several_nodes_goes_as_it_is_told() {
+    // The page has the ports 7400 to 7403; here they are others, which are free.
+    let free = |tens: &u16| (0..4).all(|n| TcpListener::bind(("127.0.0.1", tens * 10 + n)).is_ok());
+    let tens = (2_000..3_200).find(free).unwrap();
+    let output = run(&shell_blocks("docs/cluster.md").replace("740", &tens.to_string()));
+    assert_eq!(output.matches("task ").count(), 2, "the task is seen before and after the kill:\n{output}");
+    assert_eq!(output.matches("WAITING").count(), 2, "{output}");
+    assert!(output.contains("DEAD") || output.contains("leader"), "{output}");
+}
+
+#[test]
+fn every_variable_in_the_compose_file_is_a_setting() {
+    let text = std::fs::read_to_string(root().join("compose.yaml")).unwrap();
+    let variables: Vec<&str> =
+        text.split_whitespace().filter_map(|word| word.strip_prefix("ORCHESTRIX_")).collect();
+    assert!(variables.len() > 5, "{variables:?}");
+    for variable in variables {
+        let name = variable.trim_end_matches(':').to_lowercase();
+        assert!(orchestrix_server::config::ServeArgs::NAMES.contains(&name.as_str()), "{name}");
+    }
+}
+
 /// All `sh` blocks of a document, without those that build the project: `make test` runs this test.
 fn shell_blocks(document: &str) -> String {
     let text = std::fs::read_to_string(root().join(document)).unwrap();

@@ -14,11 +14,25 @@ use tokio::net::TcpStream;
 /// Longer than anything here takes; a test that waits so long has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-pub(crate) struct Server {
+/// Where requests go.
+pub(crate) struct Door {
     pub(crate) address: SocketAddr,
+}
+
+/// A node with a folder, behind a door.
+pub(crate) struct Server {
+    door: Door,
     pub(crate) node: Node,
     serving: Serving,
     _folder: TempDir,
+}
+
+impl std::ops::Deref for Server {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.door
+    }
 }
 
 pub(crate) async fn start() -> Server {
@@ -30,7 +44,7 @@ pub(crate) async fn start_with(options: Options, node_options: NodeOptions) -> S
     let (node, _) = open(&Storage::File(folder.path().join("data")), node_options).unwrap();
     until("the term begins", || node.stats().durable.get() == 1).await;
     let serving = http::start(([127, 0, 0, 1], 0).into(), node.clone(), options).unwrap();
-    Server { address: serving.address, node, serving, _folder: folder }
+    Server { door: Door { address: serving.address }, node, serving, _folder: folder }
 }
 
 /// What a server answered.
@@ -59,7 +73,7 @@ impl Answer {
     }
 }
 
-impl Server {
+impl Door {
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, &[], None).await
     }
@@ -121,10 +135,6 @@ impl Server {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    pub(crate) fn position(&self) -> u64 {
-        self.node.stats().position.get()
-    }
-
     /// Submits a task and gives its id.
     pub(crate) async fn submit(&self, queue: &str, payload: Value) -> u64 {
         let body = serde_json::json!({ "queue": queue, "payload": payload });
@@ -137,6 +147,12 @@ impl Server {
         let leases = self.done(&format!("/v1/queues/{queue}/lease"), &body).await;
         let leased = &leases["leases"][0];
         (leased["task_id"].as_u64().unwrap(), leased["lease_id"].as_u64().unwrap())
+    }
+}
+
+impl Server {
+    pub(crate) fn position(&self) -> u64 {
+        self.node.stats().position.get()
     }
 
     pub(crate) async fn stop(self) {
@@ -193,7 +209,7 @@ pub(crate) struct Frame {
     pub(crate) data: Value,
 }
 
-impl Server {
+impl Door {
     pub(crate) async fn follow(&self, path: &str, headers: &[(&str, &str)]) -> Frames {
         let mut stream = self.connect().await;
         let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();

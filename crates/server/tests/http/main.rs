@@ -4,6 +4,7 @@
 
 mod access;
 mod bad_input;
+mod cluster;
 mod document;
 mod kit;
 mod limits;

@@ -1,0 +1,132 @@
+//! Candidates with different times: the time of whoever holds the office counts.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use orchestrix_engine::memory::MemoryRegister;
+use orchestrix_engine::{Clock, Register, SystemClock};
+use orchestrix_leadership::{Candidate, Elector, Leadership, Options, Roster, Step, Timing};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn elector(name: &str, ttl: Duration) -> Elector {
+    Elector::new(candidate(name), Timing { ttl, renew: ttl / 3, look_every: SECOND / 20, needs_proof: false })
+}
+
+/// Does all that an elector wants at a moment.
+fn drive(elector: &mut Elector, register: &MemoryRegister, now: Duration) {
+    loop {
+        match elector.next(now) {
+            Step::Wait(_) => return,
+            Step::Read => elector.heard_cell(now, register.read("leader").unwrap()),
+            Step::Set { seen, claim } => {
+                let set = register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
+                elector.heard_set(now, Some(set));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_candidate_waits_for_the_holders_time_and_not_for_its_own() {
+    let register = MemoryRegister::default();
+    let (mut holder, mut candidate) = (elector("holder", 30 * SECOND), elector("candidate", SECOND));
+    drive(&mut holder, &register, Duration::ZERO);
+    assert_eq!(holder.leads(Duration::ZERO), Some(1));
+    // The holder is frozen; nobody may take the office before its thirty seconds are over.
+    for tenths in 0..=300 {
+        let now = SECOND / 10 * tenths;
+        drive(&mut candidate, &register, now);
+        assert_eq!(candidate.leads(now), None, "at {now:?}");
+    }
+    let over = 31 * SECOND;
+    assert_eq!(holder.leads(over), None, "it has stopped trusting itself");
+    drive(&mut candidate, &register, over);
+    assert_eq!(candidate.leads(over), Some(2));
+}
+
+#[test]
+fn a_healthy_leader_with_a_short_time_is_not_deposed_by_one_with_a_long_time_or_the_other_way_round() {
+    for (leader_ttl, other_ttl) in [(3 * SECOND, 60 * SECOND), (60 * SECOND, 3 * SECOND)] {
+        let register = MemoryRegister::default();
+        let (mut leader, mut other) = (elector("leader", leader_ttl), elector("other", other_ttl));
+        for tenths in 0..2_000 {
+            let now = SECOND / 10 * tenths;
+            drive(&mut leader, &register, now);
+            drive(&mut other, &register, now);
+            assert_eq!(leader.leads(now), Some(1), "at {now:?}");
+        }
+    }
+}
+
+/// A clock of this machine that can be set ahead.
+#[derive(Debug, Default)]
+struct Ahead(AtomicU64);
+
+impl Clock for Ahead {
+    fn boot(&self) -> Duration {
+        SystemClock.boot() + Duration::from_secs(self.0.load(SeqCst))
+    }
+
+    fn busy(&self) -> Duration {
+        SystemClock.busy()
+    }
+
+    fn wall(&self) -> Duration {
+        SystemClock.wall()
+    }
+
+    fn pause(&self, time: Duration) {
+        SystemClock.pause(time);
+    }
+}
+
+fn candidate(name: &str) -> Candidate {
+    Candidate { name: name.into(), incarnation: name.into(), address: String::new() }
+}
+
+#[tokio::test]
+async fn a_long_cold_start_is_told_of() {
+    let clock = Arc::new(Ahead::default());
+    let roster = Roster { cold_start_observation_window: 60 * SECOND, ..Roster::default() };
+    let register = Arc::new(MemoryRegister::default());
+    let options = Options::roster(roster);
+    let me = candidate("a");
+    let own: Arc<dyn Clock> = clock.clone();
+    let one = Leadership::start_with(register, "leader", me, options, Vec::new(), own).unwrap();
+    assert_eq!(one.why(), ["no leader: the cold start is not over: the others are being watched"]);
+    clock.0.store(21, SeqCst);
+    let told = one.why();
+    assert!(told.iter().any(|why| why.contains("the cold start takes long")), "{told:?}");
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_changes_too_often_is_told_of() {
+    let register = Arc::new(MemoryRegister::default());
+    let start = |name: &str, stands: bool| {
+        let options = Options { enable_coordinator: stands, ..Options::first_come(10 * SECOND) };
+        let register: Arc<dyn Register> = register.clone();
+        Leadership::start(register, "leader", candidate(name), options, Vec::new()).unwrap()
+    };
+    let watcher = start("watcher", false);
+    for n in 1..=6 {
+        assert_eq!(watcher.why().len(), usize::from(n == 1), "five changes are still fine");
+        let name = format!("n{n}");
+        let one = start(&name, true);
+        let mut news = watcher.news();
+        while watcher.leader().is_none_or(|(leader, _)| leader.name != name) {
+            // Any news is a reason to look again.
+            let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
+        }
+        one.stop().await;
+        if n == 6 {
+            let told = watcher.why();
+            assert!(told.iter().any(|why| why.contains("changed 6 times")), "{told:?}");
+        }
+    }
+    watcher.stop().await;
+}

@@ -1,0 +1,186 @@
+//! Several nodes behind several doors: any takes any request, and the one that leads decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_engine::JournalId;
+use orchestrix_engine::memory::MemoryPlace;
+use orchestrix_leadership::Candidate;
+use orchestrix_node::{HighWater, Member, Membership, Options as NodeOptions, Seat};
+use orchestrix_server::http::{self, Options, Serving};
+use serde_json::json;
+
+use crate::kit::{Door, until, within};
+
+const TTL: Duration = Duration::from_secs(3);
+
+/// One of several nodes, behind a door of its own.
+struct OneOf {
+    door: Door,
+    member: Member,
+    serving: Serving,
+}
+
+impl std::ops::Deref for OneOf {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.door
+    }
+}
+
+fn place() -> MemoryPlace {
+    MemoryPlace::new(JournalId([5; 16]))
+}
+
+async fn join(place: &MemoryPlace, name: &str, stands: bool) -> OneOf {
+    let listening = http::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = format!("http://{}", listening.address());
+    let mut leadership = orchestrix_leadership::Options::first_come(TTL);
+    leadership.enable_coordinator = stands;
+    let member = Member::open(Membership {
+        engine: Arc::new(place.clone()),
+        me: Candidate { name: name.to_owned(), incarnation: format!("{name}-1"), address },
+        leadership,
+        node: NodeOptions { node: name.to_owned(), ..NodeOptions::default() },
+        high_water: HighWater::in_memory(),
+    });
+    let member = member.unwrap();
+    let serving = listening.serve(member.clone(), Options::default());
+    OneOf { door: Door { address: serving.address }, member, serving }
+}
+
+impl OneOf {
+    async fn leads(&self) {
+        until("it leads", || matches!(self.member.seat(), Seat::Leads(_))).await;
+    }
+
+    async fn sees_leader(&self, name: &str) {
+        let sees = || self.member.leadership().leader().is_some_and(|(leader, _)| leader.name == name);
+        until("it sees who leads", sees).await;
+    }
+
+    async fn stop(self) {
+        within(self.serving.stop()).await.unwrap();
+    }
+}
+
+/// Two nodes of which the first leads.
+async fn two() -> (OneOf, OneOf) {
+    let place = place();
+    let first = join(&place, "a", true).await;
+    first.leads().await;
+    let second = join(&place, "b", true).await;
+    second.sees_leader("a").await;
+    (first, second)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_takes_every_request_and_passes_it_on() {
+    let (leader, follower) = two().await;
+    let id = follower.submit("mail", json!({"n": 1})).await;
+    let seen = leader.get(&format!("/v1/tasks/{id}")).await;
+    assert_eq!((seen.status, seen.json()["queue"].as_str()), (200, Some("mail")));
+    let (task, lease) = follower.lease("mail", "w").await;
+    assert_eq!(task, id);
+    let stale = follower.post(&format!("/v1/tasks/{id}/complete"), &json!({"lease_id": lease + 1})).await;
+    assert_eq!((stale.status, stale.code().as_str()), (409, "stale_lease"));
+    follower.done(&format!("/v1/tasks/{id}/complete"), &json!({"lease_id": lease})).await;
+    let seen = follower.get(&format!("/v1/tasks/{id}")).await;
+    assert_eq!(seen.json()["state"], "COMPLETED");
+    assert!(seen.headers["orchestrix-position"].parse::<u64>().unwrap() > id);
+    let named = follower.send("GET", "/v1/queues", &[("x-request-id", "mine")], None).await;
+    assert_eq!(named.headers["x-request-id"], "mine");
+    // What is wrong is told by whoever notices it first.
+    assert_eq!(follower.post("/v1/tasks", &json!({"queue": "q"})).await.status, 400);
+    assert_eq!(follower.get("/v1/nothing").await.status, 404);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_go_through_a_follower() {
+    let (leader, follower) = two().await;
+    let id = follower.submit("mail", json!(1)).await;
+    let mut events = follower.follow(&format!("/v1/events?after={}", id - 1), &[]).await;
+    assert_eq!(events.next().await.unwrap().data["type"], "TaskCreated");
+    let (task, lease) = follower.lease("mail", "w").await;
+    let lines = json!({"lease_id": lease, "lines": [{"text": "hello"}]});
+    follower.done(&format!("/v1/tasks/{task}/logs"), &lines).await;
+    let mut output = follower.follow(&format!("/v1/tasks/{task}/logs?follow=true"), &[]).await;
+    assert_eq!(output.next().await.unwrap().data["text"], "hello");
+    follower.done(&format!("/v1/tasks/{task}/complete"), &json!({"lease_id": lease})).await;
+    assert_eq!(output.next().await.unwrap().event, "end");
+    drop((events, output));
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_leader_a_request_waits_and_is_told_to_come_back() {
+    let alone = join(&place(), "a", false).await;
+    let ready = alone.get("/ready").await;
+    assert_eq!((ready.status, ready.json()["reason"].as_str()), (503, Some("there is no leader")));
+    let refused = alone.post("/v1/tasks", &json!({"queue": "q", "payload": 1})).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "no_leader"));
+    assert!(refused.headers.contains_key("retry-after"));
+    let cluster = alone.get("/v1/cluster").await.json();
+    assert_eq!(cluster["leader"], json!(null));
+    assert!(cluster["why"][0].as_str().unwrap().contains("enable_coordinator is false"), "{cluster}");
+    alone.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_passed_on_is_not_passed_on_again() {
+    let (leader, follower) = two().await;
+    let passed = [("orchestrix-forwarded", "c")];
+    let refused = follower.send("GET", "/v1/queues", &passed, None).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "no_leader"));
+    assert_eq!(leader.send("GET", "/v1/queues", &passed, None).await.status, 200);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_that_was_seen_elsewhere_is_waited_for() {
+    let (leader, follower) = two().await;
+    let id = leader.submit("mail", json!(1)).await;
+    let seen = [("orchestrix-position", id.to_string())];
+    let seen: Vec<(&str, &str)> = seen.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(follower.send("GET", &format!("/v1/tasks/{id}"), &seen, None).await.status, 200);
+    let far = [("orchestrix-position", "1000000")];
+    let behind = leader.send("GET", "/v1/queues", &far, None).await;
+    assert_eq!((behind.status, behind.code().as_str()), (503, "behind"));
+    let nonsense = leader.send("GET", "/v1/queues", &[("orchestrix-position", "x")], None).await;
+    assert_eq!(nonsense.code(), "invalid");
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_office_is_passed_by_hand_and_everybody_hears_of_it() {
+    let (leader, follower) = two().await;
+    let mut news = follower.follow("/v1/cluster/news", &[]).await;
+    let absent = follower.post("/v1/cluster/leader", &json!({"desired": "c"})).await;
+    assert_eq!((absent.status, absent.code().as_str()), (409, "not_passed"));
+    until("b is seen", || leader.member.cluster().nodes.iter().any(|node| node.name == "b")).await;
+    follower.done("/v1/cluster/leader", &json!({"desired": "b"})).await;
+    follower.leads().await;
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        let frame = news.next().await.unwrap();
+        if frame.event.ends_with(":coordinator-promoted") {
+            assert_eq!(frame.data["workerId"], "b");
+            heard.push(frame.event);
+        }
+    }
+    assert_eq!(heard, ["coord:coordinator-promoted", "plg:coordinator:coordinator-promoted"]);
+    leader.sees_leader("b").await;
+    leader.submit("mail", json!(1)).await;
+    assert_eq!(leader.get("/v1/cluster").await.json()["leader"], "b");
+    // Nobody in particular: there is an election.
+    leader.done("/v1/cluster/leader", &json!({})).await;
+    until("another term begins", || leader.member.stats().epoch.get() > 2).await;
+    follower.stop().await;
+    leader.stop().await;
+}
