@@ -51,6 +51,11 @@ impl Following {
         Self { surroundings: Surroundings::new(clock, Position(0), options), high_water }
     }
 
+    /// A batch of this node has become durable in an epoch.
+    pub fn saw(&self, journal: JournalId, end: Link, epoch: u64) {
+        self.high_water.saw(journal, end, epoch);
+    }
+
     pub(crate) fn events(&self) -> &Arc<EventFeed> {
         &self.surroundings.events
     }
@@ -150,9 +155,9 @@ impl Follower {
 
     /// What a node is started from.
     pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
-        let Self { engine, journal, state, options, surroundings, mut recovered, .. } = self;
+        let Self { engine, journal, state, link, options, surroundings, mut recovered, .. } = self;
         recovered.position = state.position();
-        let stored = Stored { state, journal, logs: engine.logs(), recovered };
+        let stored = Stored { state, journal, end: link, logs: engine.logs(), recovered };
         (stored, options, surroundings)
     }
 }

@@ -38,6 +38,14 @@ struct Known {
     mark: Option<Mark>,
     /// What the file says.
     written: Option<Mark>,
+    /// The highest epoch that was seen, whatever became of the journal that had it.
+    epoch: u64,
+}
+
+impl Known {
+    fn of(mark: Option<Mark>) -> Self {
+        Self { mark, written: mark, epoch: mark.map_or(0, |mark| mark.epoch) }
+    }
 }
 
 impl std::fmt::Debug for HighWater {
@@ -71,8 +79,7 @@ impl HighWater {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(unusable(error)),
         };
-        let known = Mutex::new(Known { mark, written: mark });
-        Ok(Self { inner: Arc::new(Inner { path: Some(path), known }) })
+        Ok(Self { inner: Arc::new(Inner { path: Some(path), known: Mutex::new(Known::of(mark)) }) })
     }
 
     /// Keeps the mark in memory only.
@@ -81,12 +88,25 @@ impl HighWater {
         Self { inner: Arc::new(Inner { path: None, known: Mutex::default() }) }
     }
 
+    /// Keeps the mark in memory only, beginning with what an earlier life has seen.
+    #[must_use]
+    pub fn remembering(mark: Option<Mark>) -> Self {
+        Self { inner: Arc::new(Inner { path: None, known: Mutex::new(Known::of(mark)) }) }
+    }
+
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.lock().mark
     }
 
-    /// Forgets what was seen: whoever runs this node accepts that it is lost.
+    /// The highest epoch that was seen. No term may have it again, not even on another journal.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.lock().epoch
+    }
+
+    /// Forgets what was seen of the journal: whoever runs this node accepts that it is lost. The epoch stays: those
+    /// who keep out old leaders by it must not meet it twice.
     pub fn forget(&self) {
         self.lock().mark = None;
     }
@@ -94,10 +114,11 @@ impl HighWater {
     /// Takes in how far the journal is.
     pub(crate) fn saw(&self, journal: JournalId, link: Link, epoch: u64) {
         let mut known = self.lock();
+        known.epoch = known.epoch.max(epoch);
         if known.mark.is_some_and(|mark| mark.link.position >= link.position) {
             return;
         }
-        let mark = Mark { journal, link, epoch: epoch.max(known.mark.map_or(0, |mark| mark.epoch)) };
+        let mark = Mark { journal, link, epoch: known.epoch };
         known.mark = Some(mark);
     }
 
@@ -241,6 +262,9 @@ mod tests {
         marks.check_link(link(9, 9), "here").unwrap();
         marks.forget();
         marks.check_journal(JournalId([8; 16]), link(0, 0), "here").unwrap();
+        assert_eq!(marks.epoch(), 1, "a token is never used twice");
+        marks.saw(JournalId([8; 16]), link(1, 1), 0);
+        assert_eq!(marks.mark().map(|mark| mark.epoch), Some(1));
     }
 
     #[test]

@@ -103,6 +103,9 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
 pub(crate) struct Stored {
     pub(crate) state: State,
     pub(crate) journal: Box<dyn Journal>,
+    /// The last batch that the state follows. What a handle of a shared journal takes for the end may be older, or
+    /// newer if somebody else has written meanwhile.
+    pub(crate) end: Link,
     pub(crate) logs: Arc<dyn Logs>,
     pub(crate) recovered: Recovered,
 }
@@ -116,7 +119,8 @@ pub(crate) fn open_memory() -> Stored {
         took: Duration::ZERO,
     };
     let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
-    Stored { state: State::new(), journal, logs: Arc::new(MemoryLogs::default()), recovered }
+    let end = Link::default();
+    Stored { state: State::new(), journal, end, logs: Arc::new(MemoryLogs::default()), recovered }
 }
 
 fn open_files(folder: &Path) -> Result<Stored, Failure> {
@@ -146,7 +150,8 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
         journal: journal.recovery().clone(),
         took: Duration::ZERO,
     };
-    Ok(Stored { state, journal: Box::new(journal), logs: Arc::new(MemoryLogs::default()), recovered })
+    let (journal, logs) = (Box::new(journal), Arc::new(MemoryLogs::default()));
+    Ok(Stored { state, end: journal.end(), journal, logs, recovered })
 }
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
@@ -243,7 +248,7 @@ pub(crate) fn assemble(
     mandate: Mandate,
     surroundings: Surroundings,
 ) -> Parts {
-    let Stored { state, journal, logs, recovered } = stored;
+    let Stored { state, journal, end, logs, recovered } = stored;
     let Surroundings { clock, stats, events } = surroundings;
     let running = Arc::new(Running::new());
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
@@ -259,11 +264,11 @@ pub(crate) fn assemble(
     desk.start_term(epoch, term_clock.now());
     desk.tick_every(mandate.tick_ms);
 
-    stats.durable.set(journal.end().position.0);
-    stats.position.set(journal.end().position.0);
+    stats.durable.set(end.position.0);
+    stats.position.set(end.position.0);
     let snapshots = Some(journal.snapshots());
     let writer = Arc::new(Mutex::new(Writer {
-        end: journal.end(),
+        end,
         journal,
         events: Arc::clone(&events),
         logs: Arc::clone(&logs),
@@ -285,6 +290,7 @@ pub(crate) fn assemble(
         snapshots,
         snapshot,
         start_snapshot: Box::new(SnapshotJob::spawn),
+        writes_itself: true,
         at_writer: 0,
         unmarked: None,
     };
@@ -365,7 +371,7 @@ mod tests {
         }
 
         fn start(self, options: Options) -> Node {
-            let stored = Stored { journal: Box::new(self), ..open_memory() };
+            let stored = Stored { end: self.inner.end(), journal: Box::new(self), ..open_memory() };
             begin(stored, options)
         }
     }
@@ -455,7 +461,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
         let mut shared = MemoryJournal::new(JournalId([7; 16]));
-        let stored = Stored { journal: Box::new(shared.clone()), ..open_memory() };
+        let stored = Stored { end: shared.end(), journal: Box::new(shared.clone()), ..open_memory() };
         let node = begin(stored, Options::default());
         node.submit(submit()).await.unwrap();
 
