@@ -18,6 +18,8 @@ pub enum FoundBy {
     /// Simulated worlds, by one of these invariants. W11 is a panic: it is named only where an assertion that ships
     /// is what should notice.
     Worlds(&'static [&'static str]),
+    /// Simulated worlds with several nodes, by one of these invariants.
+    Cluster(&'static [&'static str]),
     /// A test: its crate, its target and its name.
     Test(&'static str, &'static str, &'static str),
 }
@@ -154,14 +156,6 @@ pub const BUGS: [Bug; 45] = [
         ["orchestrix-server", "http", "access::a_wrong_way_to_show_a_token_is_no_token"],
     ),
 ];
-
-/// The bugs that worlds find, each with the invariants that it breaks.
-pub fn bugs_of_worlds() -> impl Iterator<Item = (Bug, &'static [&'static str])> {
-    BUGS.into_iter().filter_map(|bug| match bug.found_by {
-        FoundBy::Worlds(by) => Some((bug, by)),
-        FoundBy::Test(..) => None,
-    })
-}
 
 #[cfg(feature = "planted")]
 mod ground {

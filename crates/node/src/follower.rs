@@ -72,9 +72,9 @@ impl Follower {
     /// When the engine does not answer, or has less than or something other than what this node has seen.
     pub fn load(engine: Arc<dyn Shared>, options: Options, following: Following) -> Result<Self, Failure> {
         let Following { surroundings, high_water } = following;
-        let journal = engine.journal()?;
+        let mut journal = engine.journal()?;
         high_water.check_journal(journal.id(), journal.end(), &engine.place())?;
-        let (state, link, recovered) = load_state(&*journal)?;
+        let (state, link, recovered) = load_state(&mut *journal)?;
         let follower = Self { engine, journal, state, link, options, surroundings, high_water, recovered };
         follower.saw();
         Ok(follower)
@@ -94,7 +94,7 @@ impl Follower {
             }
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
-                let (state, link, recovered) = load_state(&*self.journal)?;
+                let (state, link, recovered) = load_state(&mut *self.journal)?;
                 if link.position < self.link.position {
                     let at = self.link.position;
                     return Err(Failure::new(format!(
@@ -169,14 +169,16 @@ pub enum Progress {
     AtEnd,
 }
 
-fn load_state(journal: &dyn Journal) -> Result<(State, Link, Recovered), Failure> {
+fn load_state(journal: &mut dyn Journal) -> Result<(State, Link, Recovered), Failure> {
     // A journal that still has its beginning can be read without a snapshot.
     let floor = match journal.read(Position(0), 1)? {
         Read::Truncated(floor) => floor,
         Read::Batches(_) | Read::End => Position(0),
     };
     let mut damaged_snapshots = Vec::new();
-    let loaded = newest_snapshot(&*journal.snapshots(), floor, &mut damaged_snapshots)?;
+    let snapshots = journal.snapshots();
+    let mut is_ours = |link| is_on_chain(journal, link);
+    let loaded = newest_snapshot(&*snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|(_, link)| link.position);
     if snapshot.is_none() && floor > Position(0) {
         return Err(Failure::new(format!(
@@ -187,4 +189,22 @@ fn load_state(journal: &dyn Journal) -> Result<(State, Link, Recovered), Failure
     let (journal, took) = (Recovery::default(), Duration::ZERO);
     let recovered = Recovered { position: state.position(), snapshot, damaged_snapshots, journal, took };
     Ok((state, link, recovered))
+}
+
+/// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader
+/// that has not noticed yet: nobody could go on from there.
+fn is_on_chain(journal: &mut dyn Journal, link: Link) -> Result<bool, orchestrix_engine::Error> {
+    loop {
+        match journal.read(link.position, 1)? {
+            Read::Batches(batches) => return Ok(batches.first().is_some_and(|next| next.previous == link)),
+            Read::Truncated(_) => return Ok(true),
+            Read::End => {
+                let end = journal.refresh()?;
+                // Unless somebody has written meanwhile.
+                if end.position <= link.position {
+                    return Ok(end == link);
+                }
+            }
+        }
+    }
 }

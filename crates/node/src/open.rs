@@ -139,7 +139,9 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
 pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Result<Stored, Failure> {
     let opening = FileJournal::start(disk, options)?;
     let mut damaged_snapshots = Vec::new();
-    let loaded = newest_snapshot(&*opening.snapshots(), opening.floor(), &mut damaged_snapshots)?;
+    // That the journal goes on from there is checked when it is replayed.
+    let loaded =
+        newest_snapshot(&*opening.snapshots(), opening.floor(), &mut |_| Ok(true), &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|(_, link)| link.position);
     let (mut state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
     let journal = opening.replay(link, |batch| replay(&mut state, &batch))?;
@@ -162,15 +164,22 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
     }
 }
 
-/// The newest snapshot that is whole; a damaged one is passed over and the journal read from further back.
+/// Whether the journal has, or had, a batch that ends so.
+pub(crate) type IsOurs<'a> = &'a mut dyn FnMut(Link) -> Result<bool, orchestrix_engine::Error>;
+
+/// The newest snapshot that is whole and of this history; another is passed over and the journal read from further
+/// back.
 pub(crate) fn newest_snapshot(
     snapshots: &dyn Snapshots,
     floor: Position,
+    is_ours: IsOurs<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Option<(State, Link)>, Failure> {
     for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
-        match load_snapshot(snapshots, position) {
+        match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Some(loaded)),
+            // Whether it is damaged is not known.
+            Err(error) if error.is_retryable() => return Err(error),
             Err(error) => {
                 tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
                 damaged.push(error.to_string());
@@ -187,8 +196,15 @@ pub(crate) fn newest_snapshot(
     }
 }
 
-fn load_snapshot(snapshots: &dyn Snapshots, position: Position) -> Result<(State, Link), Failure> {
+fn load_snapshot(
+    snapshots: &dyn Snapshots,
+    position: Position,
+    is_ours: IsOurs<'_>,
+) -> Result<(State, Link), Failure> {
     let mut reader = snapshots.open(position)?;
+    if !is_ours(reader.link())? {
+        return Err(Failure::new(format!("the snapshot at {position} is of another history")));
+    }
     let mut loader = SnapshotLoader::new();
     let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
     while let Some(chunk) = reader.next()? {

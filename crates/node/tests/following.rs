@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Event, Position, Term, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{Event, Position, State, Term, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::memory::MemoryPlace;
-use orchestrix_engine::{Batch, Journal, JournalId, Link, Shared};
+use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Shared};
 use orchestrix_node::{Follower, Following, HighWater, Mandate, Options, Progress, Stepped, SystemClock};
 
 fn follower(place: &MemoryPlace) -> Follower {
@@ -52,4 +52,39 @@ fn whoever_has_read_to_the_end_leads_from_there() {
     let (_, mut stepped) = Stepped::lead(follower(&place), Mandate { epoch: 2, ..Mandate::default() });
     round(&mut stepped).unwrap();
     assert_eq!(journal.refresh().unwrap().position, Position(2));
+}
+
+/// Leaves a snapshot of a state with nothing in it.
+fn leave_snapshot(journal: &dyn Journal, at: Link) {
+    let mut state = State::new();
+    for _ in 0..at.position.0 {
+        let event = TermStarted { epoch: state.epoch() + 1, node: "other".to_owned() };
+        state.apply(Timestamp(1), Event::TermStarted(event));
+    }
+    let mut writer = journal.snapshots().create(at).unwrap();
+    writer.chunk(&state.begin_capture()).unwrap();
+    let mut chunk = Vec::new();
+    state.step_capture(100, 1 << 20, &mut chunk);
+    assert!(chunk.is_empty());
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_snapshot_of_another_history_is_passed_over() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    leave_snapshot(&*journal, first);
+    // Of a leader whose engine forgot that batch while the snapshot was on its way: at the end of the journal, behind
+    // it, and later within it.
+    let foreign = |position| Link { position: Position(position), hash: ChainHash([9; 16]) };
+    leave_snapshot(&*journal, foreign(3));
+    let second = begin_term(&mut *journal, first, 2);
+    leave_snapshot(&*journal, foreign(2));
+    assert_eq!(follower(&place).link(), second);
+    let third = begin_term(&mut *journal, second, 3);
+    assert_eq!(follower(&place).link(), third);
+    let fourth = begin_term(&mut *journal, third, 4);
+    assert_eq!(follower(&place).link(), fourth);
+    assert_eq!(follower(&place).state().epoch(), 4);
 }

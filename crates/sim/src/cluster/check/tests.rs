@@ -1,0 +1,1 @@
+//! Bad histories, one for each invariant.
