@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_core::{Position, State};
+use orchestrix_core::{Position, State, is_planted};
 use orchestrix_engine::file::Recovery;
 use orchestrix_engine::{Batch, Clock, Journal, JournalId, Link, Read, Shared};
 
 use crate::events::EventFeed;
-use crate::high_water::HighWater;
+use crate::high_water::{self, HighWater};
 use crate::open::{Failure, Recovered, Stored, Surroundings, newest_snapshot, replay};
 use crate::options::Options;
 use crate::stats::Stats;
@@ -74,6 +74,11 @@ impl Follower {
         let Following { surroundings, high_water } = following;
         let mut journal = engine.journal()?;
         high_water.check_journal(journal.id(), journal.end(), &engine.place())?;
+        if let Some(mark) = high_water.mark().filter(|_| !is_planted("loss-unnoticed"))
+            && !is_on_chain(&mut *journal, mark.link)?
+        {
+            return Err(high_water::other_history(mark.link.position, &engine.place()));
+        }
         let (state, link, recovered) = load_state(&mut *journal)?;
         let follower = Self { engine, journal, state, link, options, surroundings, high_water, recovered };
         follower.saw();
@@ -92,6 +97,7 @@ impl Follower {
                 self.saw();
                 Ok(Progress::Moved)
             }
+            Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
                 let (state, link, recovered) = load_state(&mut *self.journal)?;
@@ -110,7 +116,9 @@ impl Follower {
 
     fn follow(&mut self, batch: Batch) -> Result<(), Failure> {
         let id = self.journal.id();
-        if batch.previous != self.link {
+        let unchecked =
+            is_planted("chain-unchecked-by-follower") && batch.previous.position == self.link.position;
+        if batch.previous != self.link && !unchecked {
             let (place, at, found) = (self.engine.place(), self.link, batch.previous);
             return Err(Failure::new(format!(
                 "the journal at {place} is not the one that this node follows: a batch follows {} ({}), but what was \
@@ -157,6 +165,7 @@ impl Follower {
     pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
         let Self { engine, journal, state, link, options, surroundings, mut recovered, .. } = self;
         recovered.position = state.position();
+        let link = if is_planted("end-of-handle-trusted") { journal.end() } else { link };
         let stored = Stored { state, journal, end: link, logs: engine.logs(), recovered };
         (stored, options, surroundings)
     }
@@ -194,6 +203,9 @@ fn load_state(journal: &mut dyn Journal) -> Result<(State, Link, Recovered), Fai
 /// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader
 /// that has not noticed yet: nobody could go on from there.
 fn is_on_chain(journal: &mut dyn Journal, link: Link) -> Result<bool, orchestrix_engine::Error> {
+    if is_planted("history-unchecked-at-load") {
+        return Ok(true);
+    }
     loop {
         match journal.read(link.position, 1)? {
             Read::Batches(batches) => return Ok(batches.first().is_some_and(|next| next.previous == link)),

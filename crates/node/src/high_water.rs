@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::Position;
+use orchestrix_core::{Position, is_planted};
 use orchestrix_engine::{ChainHash, JournalId, Link};
 
 use crate::open::Failure;
@@ -108,6 +108,9 @@ impl HighWater {
     /// Forgets what was seen of the journal: whoever runs this node accepts that it is lost. The epoch stays: those
     /// who keep out old leaders by it must not meet it twice.
     pub fn forget(&self) {
+        if is_planted("epoch-lost-with-data") {
+            self.lock().epoch = 0;
+        }
         self.lock().mark = None;
     }
 
@@ -141,7 +144,7 @@ impl HighWater {
 
     /// Whether a journal can be the one that was seen.
     pub(crate) fn check_journal(&self, id: JournalId, end: Link, place: &str) -> Result<(), Failure> {
-        let Some(mark) = self.mark() else { return Ok(()) };
+        let Some(mark) = self.mark().filter(|_| !is_planted("loss-unnoticed")) else { return Ok(()) };
         if mark.journal != id {
             return Err(lost(
                 place,
@@ -163,15 +166,16 @@ impl HighWater {
         if mark.link.hash == link.hash {
             return Ok(());
         }
-        Err(lost(
-            place,
-            &format!("at position {} it has another history than this node has seen", link.position),
-        ))
+        Err(other_history(link.position, place))
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.inner.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(crate) fn other_history(position: Position, place: &str) -> Failure {
+    lost(place, &format!("at position {position} it has another history than this node has seen"))
 }
 
 fn lost(place: &str, what: &str) -> Failure {

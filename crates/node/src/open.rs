@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId};
+use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -179,7 +179,9 @@ pub(crate) fn newest_snapshot(
         match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Some(loaded)),
             // Whether it is damaged is not known.
-            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) if error.is_retryable() && !is_planted("silence-taken-for-damage") => {
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
                 damaged.push(error.to_string());
@@ -274,10 +276,15 @@ pub(crate) fn assemble(
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
     let snapshot = SnapshotPlan::new(options.snapshot_bytes, recovered.journal.bytes);
-    let epoch = mandate.epoch.max(state.epoch() + 1);
+    let mut epoch = mandate.epoch.max(state.epoch() + 1);
+    if is_planted("epoch-not-raised") {
+        epoch = mandate.epoch;
+    }
     let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
     desk.set_space(journal.space());
-    desk.start_term(epoch, term_clock.now());
+    if !is_planted("term-unstarted") {
+        desk.start_term(epoch, term_clock.now());
+    }
     desk.tick_every(mandate.tick_ms);
 
     stats.durable.set(end.position.0);

@@ -7,13 +7,19 @@ use std::sync::Arc;
 use orchestrix_core::{Event, Position, State, Term, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Shared};
-use orchestrix_node::{Follower, Following, HighWater, Mandate, Options, Progress, Stepped, SystemClock};
+use orchestrix_node::{
+    Failure, Follower, Following, HighWater, Mandate, Mark, Options, Progress, Stepped, SystemClock,
+};
 
 fn follower(place: &MemoryPlace) -> Follower {
-    let following = Following::new(Arc::new(SystemClock), HighWater::in_memory(), &Options::default());
-    let mut follower = Follower::load(Arc::new(place.clone()), Options::default(), following).unwrap();
-    while follower.advance().unwrap() == Progress::Moved {}
-    follower
+    follower_that_saw(place, None).unwrap()
+}
+
+fn follower_that_saw(place: &MemoryPlace, mark: Option<Mark>) -> Result<Follower, Failure> {
+    let following = Following::new(Arc::new(SystemClock), HighWater::remembering(mark), &Options::default());
+    let mut follower = Follower::load(Arc::new(place.clone()), Options::default(), following)?;
+    while follower.advance()? == Progress::Moved {}
+    Ok(follower)
 }
 
 fn begin_term(journal: &mut dyn Journal, previous: Link, epoch: u64) -> Link {
@@ -87,4 +93,29 @@ fn a_snapshot_of_another_history_is_passed_over() {
     let fourth = begin_term(&mut *journal, third, 4);
     assert_eq!(follower(&place).link(), fourth);
     assert_eq!(follower(&place).state().epoch(), 4);
+}
+
+#[test]
+fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it_has() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    // Two events in one batch: none ends at position 2.
+    let mut records = Vec::new();
+    for epoch in [2, 3] {
+        let event = Event::TermStarted(TermStarted { epoch, node: "other".to_owned() });
+        encode_record(Timestamp(1), &event, &mut records);
+    }
+    journal.append(&Batch { previous: first, term: Term(2), count: 2, records }).unwrap();
+    let end = journal.end();
+    let mark = |link| Some(Mark { journal: journal.id(), link, epoch: 1 });
+    let lost = Link { position: Position(2), hash: ChainHash([9; 16]) };
+    for ours in [first, end] {
+        follower_that_saw(&place, mark(ours)).unwrap();
+    }
+    let told = |link| follower_that_saw(&place, mark(link)).unwrap_err().to_string();
+    assert!(told(lost).contains("another history"), "{}", told(lost));
+    leave_snapshot(&*journal, end);
+    assert!(told(lost).contains("another history"), "{}", told(lost));
+    follower_that_saw(&place, mark(first)).unwrap();
 }

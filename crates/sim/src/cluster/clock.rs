@@ -55,8 +55,9 @@ impl Clock for NodeClock {
     }
 
     fn wall(&self) -> Duration {
+        // Somebody sets it now and then, so it does not drift away; but it jumps.
         let base = u64::try_from(BEGINNING_MS + self.ahead_ms.load(Relaxed)).unwrap_or(0);
-        Duration::from_millis(base) + Duration::from_micros(self.boot_us())
+        Duration::from_millis(base) + Duration::from_micros(self.world_us.load(Relaxed))
     }
 
     fn pause(&self, _: Duration) {}

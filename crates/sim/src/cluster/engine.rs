@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use orchestrix_core::Position;
 use orchestrix_engine::{Appended, Batch, Cell, Claim, JournalId, Link, Read, Set, Version};
+use orchestrix_node::Mark;
 
 use crate::rng::Rng;
 
@@ -133,6 +134,12 @@ impl Model {
         self.floor
     }
 
+    /// Whether this is the journal that somebody has seen, as far as it can still be told.
+    pub(crate) fn has(&self, mark: &Mark) -> bool {
+        let Mark { journal, link, .. } = mark;
+        *journal == self.id && (link.position < self.floor || self.link_at(link.position) == Some(*link))
+    }
+
     /// Whether a node can be served.
     pub(crate) fn reaches(&self, node: usize) -> bool {
         !self.down && !self.cut_off.get(node).copied().unwrap_or(false)
@@ -254,6 +261,12 @@ impl Model {
         self.snapshots.retain(|position, _| *position <= end);
         self.losses += 1;
         before - kept
+    }
+
+    /// The cells are gone, the journal is not.
+    pub(crate) fn forget_cells(&mut self) {
+        self.cells.clear();
+        self.losses += 1;
     }
 
     /// Everything is gone; whoever opens it next finds another journal.

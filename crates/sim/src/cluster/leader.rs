@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use orchestrix_core::{Event, Timestamp};
+use orchestrix_core::{Event, Position, Timestamp};
 use orchestrix_engine::{Appended, Batch, ChainHash, JournalId};
 use orchestrix_node::{Error, Sent};
 
@@ -91,9 +91,9 @@ impl ClusterWorld {
             }
             Ok(Some(batch)) => {
                 self.note(Fact::Sent { who, epoch, batch: name(&batch) });
-                let request = self.request(who, What::Append { batch, epoch });
+                let request = self.request(who, What::Append { batch: batch.clone(), epoch });
                 if let Some(leads) = &mut self.process(who).leads {
-                    leads.sent = Some(request);
+                    (leads.sent, leads.batch) = (Some(request), Some(batch));
                 }
             }
         }
@@ -122,6 +122,7 @@ impl ClusterWorld {
         leads.sent = None;
         let resolved = leads.unknown;
         leads.unknown = (resolved || unknown) && !certain;
+        let believed = leads.batch.take_if(|_| !unknown);
         let heard = leads.stepped.heard(answer);
         let more = leads.stepped.is_writing();
         if resolved && certain {
@@ -130,6 +131,16 @@ impl ClusterWorld {
         match heard {
             Err(failure) => return self.ended(who, &failure),
             Ok(Sent::Written) => {
+                let (link, id) = {
+                    let model = lock(&self.model);
+                    let link = believed.as_ref().map(|batch| batch.link(model.id()));
+                    (link.filter(|link| model.link_at(link.position) != Some(*link)), model.id())
+                };
+                if let Some(link) = link.filter(|_| !self.plan.forgets) {
+                    let what =
+                        format!("{who:?} believes that {link:?} is durable in {id}, and it is not there");
+                    return Err(Violation::new("W1", what));
+                }
                 self.take_answers(who)?;
                 let takes = self.rng.range(1, 50);
                 self.decide_after(who, takes);
@@ -234,7 +245,8 @@ impl ClusterWorld {
 
     /// W6: what a follower has read is the fold of the journal; W3: and of this journal.
     pub(crate) fn compare(&mut self, who: Who) -> Result<(), Violation> {
-        let whole = self.rng.chance(COMPARED);
+        // Another history under the same positions shows only in the state.
+        let whole = self.plan.forgets || self.rng.chance(COMPARED);
         self.compare_follower(who, whole)
     }
 
@@ -265,8 +277,16 @@ impl ClusterWorld {
         for node in 0..self.machines.len() {
             if let Some(who) = self.who(node) {
                 self.look(who)?;
-                if self.lives(who) {
-                    self.compare_follower(who, true)?;
+                if !self.lives(who) {
+                    continue;
+                }
+                self.compare_follower(who, true)?;
+                let durable = self.mirror.durable();
+                let behind = |read: &Position| *read != durable;
+                let read = self.process(who).standby.follower().map(|follower| follower.link().position);
+                if let Some(read) = read.filter(behind) {
+                    let what = format!("{who:?} has read to {read}, and the journal ends at {durable}");
+                    return Err(Violation::new("W6", what));
                 }
             }
         }

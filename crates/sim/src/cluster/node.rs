@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use orchestrix_engine::{JournalId, Link, Shared};
+use orchestrix_engine::{Batch, JournalId, Link, Shared};
 use orchestrix_leadership::{Candidate, Change, Elector, Reason, Stands, Step, Timing};
 use orchestrix_node::{
     Beginning, Clock, Failure, Following, HighWater, Mandate, Mark, Node, Office, Standby, Stepped,
@@ -35,9 +35,13 @@ pub(crate) struct Machine {
     pub(crate) clock: Arc<NodeClock>,
     pub(crate) life: u32,
     pub(crate) frozen_until: u64,
+    /// Until then all its requests take long.
+    pub(crate) slow_until: u64,
     pub(crate) process: Option<Process>,
     /// What the file in its folder says of the journal.
     pub(crate) written: Option<Mark>,
+    /// The highest epoch that was ever written there.
+    pub(crate) epoch_written: u64,
     /// Why the last process ended, if it has seen that the engine forgot something.
     pub(crate) refused: bool,
     pub(crate) accepts_loss: bool,
@@ -68,6 +72,8 @@ pub(crate) struct Leading {
     pub(crate) decide_at: Option<u64>,
     /// A batch that has no answer yet.
     pub(crate) sent: Option<u64>,
+    /// The batch itself.
+    pub(crate) batch: Option<Batch>,
     /// When it may be sent again.
     pub(crate) send_at: Option<u64>,
     pub(crate) unknown: bool,
@@ -121,8 +127,10 @@ impl Machine {
             clock,
             life: 0,
             frozen_until: 0,
+            slow_until: 0,
             process: None,
             written: None,
+            epoch_written: 0,
             refused: false,
             accepts_loss: false,
         }
@@ -161,7 +169,8 @@ impl ClusterWorld {
         machine.life += 1;
         let who = Who { node, life: machine.life };
         let high_water = HighWater::remembering(machine.written);
-        if std::mem::take(&mut machine.accepts_loss) {
+        let accepts_loss = std::mem::take(&mut machine.accepts_loss);
+        if accepts_loss {
             high_water.forget();
         }
         let options = self.plan.options(node);
@@ -180,6 +189,12 @@ impl ClusterWorld {
             }
             Err(failure) => return self.refused(node, &failure),
         }
+        let written = machine.written.filter(|_| !accepts_loss);
+        if let Some(mark) = written.filter(|mark| !lock(&self.model).has(mark)) {
+            let what = format!("{who:?} has seen {mark:?} and follows a journal without it");
+            return Err(Violation::new("W3", what));
+        }
+        let machine = &mut self.machines[node];
         let ttl = machine.plan.ttl;
         let timing = Timing { ttl, renew: ttl / 3, look_every, needs_proof: true };
         let me = Candidate {
@@ -320,7 +335,6 @@ impl ClusterWorld {
         if over {
             return Ok(());
         }
-        let before = process.high_water.epoch();
         match process.standby.begin(epoch) {
             Ok(Beginning::Term(follower)) => {
                 let trust = Arc::clone(&process.trust);
@@ -334,10 +348,12 @@ impl ClusterWorld {
                     stepped,
                     decide_at: None,
                     sent: None,
+                    batch: None,
                     send_at: None,
                     unknown: false,
                 });
-                self.note(Fact::Begins { who, epoch, seen: before });
+                let seen = self.machines[who.node].epoch_written;
+                self.note(Fact::Begins { who, epoch, seen });
                 self.decide_after(who, 1);
             }
             Ok(Beginning::Outdated { seen }) => {
@@ -359,8 +375,7 @@ impl ClusterWorld {
 
     /// Reads what the leader writes, unless this node leads.
     pub(crate) fn look(&mut self, who: Who) -> Result<(), Violation> {
-        // Written down now and then, not at every batch.
-        self.machines[who.node].written = self.process(who).high_water.mark();
+        self.write_mark(who);
         let every = self.rng.skewed(5 * MS, 500 * MS);
         self.after(every, who, Doing::Look);
         if self.process(who).leads.is_some() {
@@ -381,6 +396,14 @@ impl ClusterWorld {
             Err(failure) if failure.is_retryable() => Ok(()),
             Err(failure) => self.refused(who.node, &failure),
         }
+    }
+
+    /// Writes down what was seen of the journal: now and then, not at every batch.
+    fn write_mark(&mut self, who: Who) {
+        let mark = self.process(who).high_water.mark();
+        let machine = &mut self.machines[who.node];
+        machine.written = mark;
+        machine.epoch_written = machine.epoch_written.max(mark.map_or(0, |mark| mark.epoch));
     }
 
     /// Leaves a term, if this one leads in it: what was decided and is not durable is forgotten.
@@ -443,7 +466,7 @@ impl ClusterWorld {
         process.stopping = true;
         process.elector.set_stands(Stands::No);
         process.elector.resign(now);
-        self.machines[who.node].written = self.process(who).high_water.mark();
+        self.write_mark(who);
         self.publish(who);
         self.soon(who, Doing::Elect);
         Ok(())

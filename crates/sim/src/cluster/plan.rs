@@ -29,6 +29,9 @@ pub struct ClusterPlan {
     pub(crate) reply_lost: u32,
     pub(crate) delayed: u32,
     pub(crate) slow: u32,
+    /// Its sender freezes, or dies, right after it was sent.
+    pub(crate) freezes_within: u32,
+    pub(crate) crashes_within: u32,
     /// Of messages between clients and nodes.
     pub(crate) message_lost: u32,
     /// Of questions: to a node that may not lead any more.
@@ -52,11 +55,11 @@ pub(crate) struct NodePlan {
 }
 
 impl ClusterPlan {
-    /// Draws a plan. One world in six has an engine that forgets.
+    /// Draws a plan. One world in four has an engine that forgets.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xc1a5_7e12);
-        let forgets = rng.chance(160_000);
+        let forgets = rng.chance(250_000);
         let flavour = match rng.index(3) {
             _ if forgets => Flavour::Redis,
             0 => Flavour::Redis,
@@ -72,10 +75,11 @@ impl ClusterPlan {
         let (unsent, request_lost, reply_lost) =
             (rate(1_000, 100_000), rate(1_000, 100_000), rate(1_000, 200_000));
         let (delayed, slow) = (rate(1_000, 150_000), rate(1_000, 300_000));
+        let (freezes_within, crashes_within) = (rate(500, 20_000), rate(500, 10_000));
         let (message_lost, stale_target) = (rate(1_000, 100_000), rate(10_000, 500_000));
         let (crashes, stops, freezes) = (rate(2_000, 80_000), rate(2_000, 80_000), rate(2_000, 120_000));
         let (cuts, jumps, engine_stalls) = (rate(2_000, 80_000), rate(2_000, 100_000), rate(2_000, 60_000));
-        let losses = if forgets { 20_000 + rate(2_000, 80_000) } else { 0 };
+        let losses = if forgets { 30_000 + rate(2_000, 200_000) } else { 0 };
         // Nodes of one cluster most often agree how long an office lasts, but they need not.
         let ttl_ms = rng.skewed(300, 8_000);
         let same = rng.chance(700_000);
@@ -108,6 +112,8 @@ impl ClusterPlan {
             reply_lost,
             delayed,
             slow,
+            freezes_within,
+            crashes_within,
             message_lost,
             stale_target,
             crashes,

@@ -75,6 +75,12 @@ impl ClusterWorld {
             self.push(self.now + after, Happening::Arrive(id));
         }
         self.after(answered, who, Doing::Hear(id));
+        if self.faulty && self.rng.chance(self.plan.freezes_within) {
+            self.freeze(who);
+        }
+        if self.faulty && self.rng.chance(self.plan.crashes_within) {
+            self.push(self.now, Happening::Crash(who));
+        }
         id
     }
 
@@ -86,6 +92,7 @@ impl ClusterWorld {
         if !self.faulty {
             return (Some(there), there + back, Fate::Answered);
         }
+        let slow_spell = self.now < self.machines[who.node].slow_until;
         let plan = &self.plan;
         let (unsent, lost, unheard, delayed, slow) =
             (plan.unsent, plan.request_lost, plan.reply_lost, plan.delayed, plan.slow);
@@ -106,8 +113,9 @@ impl ClusterWorld {
             let late = self.rng.range(timeout, 3 * ttl);
             return (Some(late), timeout, Fate::Unheard);
         }
-        if self.rng.chance(slow) {
+        if slow_spell || self.rng.chance(slow) {
             let takes = self.rng.range(there + back, timeout.max(there + back + 1));
+            // The longest way may be there, or back.
             let there = self.rng.range(there, takes);
             return (Some(there), takes, Fate::Answered);
         }

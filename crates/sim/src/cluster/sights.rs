@@ -29,6 +29,8 @@ pub enum ClusterSight {
     AskedOfAStaleLeader,
     EngineFailedOver,
     EngineWiped,
+    /// The register alone is empty.
+    CellsForgotten,
     DataLossNoticed,
     EpochRaisedAboveTheRegister,
 }
@@ -60,12 +62,12 @@ impl ClusterSight {
         Self::AskedOfAStaleLeader,
         Self::EngineFailedOver,
         Self::EngineWiped,
+        Self::CellsForgotten,
         Self::DataLossNoticed,
-        Self::EpochRaisedAboveTheRegister,
     ];
 
     /// Things that went wrong, rather than what came of them.
-    pub(crate) const FAULTS: [Self; 14] = [
+    pub(crate) const FAULTS: [Self; 15] = [
         Self::NodeCrashed,
         Self::NodeStopped,
         Self::NodeFrozen,
@@ -80,6 +82,7 @@ impl ClusterSight {
         Self::AskedOfAStaleLeader,
         Self::EngineFailedOver,
         Self::EngineWiped,
+        Self::CellsForgotten,
     ];
 }
 
