@@ -37,7 +37,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 69] = [
+pub const BUGS: [Bug; 67] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -99,22 +99,12 @@ pub const BUGS: [Bug; 69] = [
         "each try to take or keep an office counts from its own time",
         &["E4", "E5"],
     ),
-    cluster(
-        "confirmed-by-name",
-        "an office with this node's name in it is taken for its own",
-        &["E1", "E4", "E5"],
-    ),
     cluster("epoch-lost-with-data", "whoever accepts a loss of data begins with epoch 1 again", &["E2"]),
     cluster("epoch-not-raised", "a term begins in an epoch that the journal has seen", &["E2", "W4"]),
     cluster("term-unstarted", "a leader decides without a term of its own", &["E3"]),
     cluster("append-untrusted", "a batch is sent by a leader whose time is over", &["E4"]),
     cluster("answer-untrusted", "answers are given by a leader whose time is over", &["E4"]),
     cluster("unknown-append-changed", "other bytes follow a batch whose outcome is unknown", &["W14"]),
-    cluster(
-        "unknown-taken-for-own",
-        "whatever stands where a batch was to stand is taken for it",
-        &["R7", "T1", "T13", "T15", "W1"],
-    ),
     cluster("end-of-handle-trusted", "a term begins where a handle believes that the journal ends", &["W11"]),
     cluster("chain-unchecked-by-follower", "a follower looks at positions only", &["W6"]),
     cluster("floor-unchecked-by-follower", "a follower takes what is truncated for the end", &["EL1", "W6"]),

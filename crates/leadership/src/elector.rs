@@ -279,11 +279,6 @@ impl Elector {
                 self.written(now, attempt, cell.version);
             }
             Some(Set::Conflict(Some(cell)))
-                if is_planted("confirmed-by-name") && cell.claim.held && cell.claim.owner == self.me.name =>
-            {
-                self.written(now, attempt, cell.version);
-            }
-            Some(Set::Conflict(Some(cell)))
                 if is_planted("renewal-overwrites") && attempt.purpose == Purpose::Renew =>
             {
                 self.attempt = Some(Attempt { seen: Some(cell.version), not_before: retry, ..attempt });
@@ -297,6 +292,10 @@ impl Elector {
                 self.attempt = Some(Attempt { asked: now, not_before: retry, ..attempt });
             }
             Some(Set::Conflict(cell)) => {
+                if cell.as_ref().map(|cell| &cell.version) == attempt.seen.as_ref() {
+                    // Nobody else has written: it is the engine's own clock that keeps it for its holder.
+                    self.rests_until = self.rests_until.max(retry);
+                }
                 self.depose(Reason::Replaced);
                 self.after_attempt = None;
                 self.see(now, cell);

@@ -194,14 +194,6 @@ impl Writer {
                 self.end = end;
                 return Ok(Tried::Written);
             }
-            Ok(Appended::Conflict(end))
-                if is_planted("unknown-taken-for-own")
-                    && matches!(writing.unanswered, Unanswered::PerhapsAccepted)
-                    && end.position >= writing.batch.last() =>
-            {
-                self.end = writing.batch.as_ref().link(self.journal.id());
-                return Ok(Tried::Written);
-            }
             Ok(Appended::Conflict(end)) => {
                 self.stats.stale_appends.add(1);
                 return Err(Failure::new(format!(

@@ -16,6 +16,7 @@ mod engine;
 mod faults;
 mod handles;
 mod leader;
+mod life;
 mod node;
 mod plan;
 mod prove;

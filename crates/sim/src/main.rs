@@ -278,17 +278,15 @@ fn plant_all(args: &Args) -> ExitCode {
     let campaign = campaign(args, Duration::from_secs(args.seconds));
     // A planted bug may panic anywhere; that it did is told with the others.
     std::panic::set_hook(Box::new(|_| {}));
-    let run_worlds = || {
-        let outcome = prove(campaign, |_| {});
-        (outcome.worlds, outcome.failed)
-    };
-    let run_clusters = || {
-        let outcome = prove_clusters(campaign, |_| {});
-        (outcome.worlds, outcome.failed)
-    };
-    let kinds: [(&str, Found, &dyn Fn() -> (u64, Vec<(u64, Violation)>)); 2] = [
-        ("worlds", Found::Worlds, &run_worlds),
-        ("worlds with several nodes", Found::Cluster, &run_clusters),
+    let kinds: [(&str, Found, Run); 2] = [
+        ("worlds", Found::Worlds, |campaign| {
+            let outcome = prove(campaign, |_| {});
+            (outcome.worlds, outcome.failed)
+        }),
+        ("worlds with several nodes", Found::Cluster, |campaign| {
+            let outcome = prove_clusters(campaign, |_| {});
+            (outcome.worlds, outcome.failed)
+        }),
     ];
     let mut unfound = 0;
     for (name, kind, run) in kinds {
@@ -302,7 +300,7 @@ fn plant_all(args: &Args) -> ExitCode {
             continue;
         }
         let _ = orchestrix_core::plant("");
-        let (worlds, failed) = run();
+        let (worlds, failed) = run(campaign);
         if let Some((seed, violation)) = failed.first() {
             println!("without a bug, seed {seed} has a violation: {violation}");
             return ExitCode::FAILURE;
@@ -321,7 +319,7 @@ fn plant_all(args: &Args) -> ExitCode {
                 println!("nothing can be planted in this build: the feature `planted` is needed");
                 return ExitCode::FAILURE;
             }
-            let (worlds, failed) = run();
+            let (worlds, failed) = run(campaign);
             let found = Shown::of(&failed, by);
             unfound += u32::from(found.first.is_none());
             let first = found.first.map_or("never".to_owned(), |seed| (seed - args.first + 1).to_string());
@@ -330,6 +328,9 @@ fn plant_all(args: &Args) -> ExitCode {
     }
     if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// Runs worlds of one kind; says how many, and what was broken in which.
+type Run = fn(Campaign) -> (u64, Vec<(u64, Violation)>);
 
 /// Which kind of worlds looks for a bug.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -41,6 +41,13 @@ pub(crate) struct Stored {
     expires_at: u64,
 }
 
+/// Whether the same may have been tried before, by a handle that knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Try {
+    First,
+    PerhapsAgain,
+}
+
 /// A writing that landed, for those who check.
 #[derive(Clone, Debug)]
 pub(crate) struct Landing {
@@ -202,9 +209,13 @@ impl Model {
         key: &str,
         seen: Option<&Version>,
         claim: &Claim,
+        tried: Try,
     ) -> (Set, Option<Landing>) {
         let there = self.cells.get(key);
-        let same = |stored: &&Stored| stored.cell.claim == *claim && stored.replaced.as_ref() == seen;
+        // Rows are named by what is in them; elsewhere a handle names what it tries again.
+        let named = self.flavour == Flavour::Sql || tried == Try::PerhapsAgain;
+        let same =
+            |stored: &&Stored| named && stored.cell.claim == *claim && stored.replaced.as_ref() == seen;
         if let Some(repeated) = there.filter(same) {
             return (Set::Done(repeated.cell.version.clone()), None);
         }

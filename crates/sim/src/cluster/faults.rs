@@ -80,9 +80,14 @@ impl ClusterWorld {
         if !self.faulty {
             return;
         }
+        let takes = self.rng.skewed(10 * MS, 3 * self.record.ttl_us);
+        if self.rng.chance(400_000) {
+            self.sights.add(ClusterSight::RegisterMute);
+            self.machines[node].mute_until = self.now + takes;
+            return;
+        }
         self.sights.add(ClusterSight::NodeCutOff);
         lock(&self.model).cut_off[node] = true;
-        let takes = self.rng.skewed(10 * MS, 3 * self.record.ttl_us);
         self.push(self.now + takes, Happening::Mended(node));
     }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use orchestrix_core::Position;
 use orchestrix_engine::memory::MemoryLogs;
 use orchestrix_engine::{
-    Appended, Batch, Cause, Cell, Claim, Error, Journal, JournalId, Link, Logs, Read, Register, Set, Shared,
-    SnapshotReader, SnapshotWriter, Snapshots, Space, Version,
+    Appended, BATCH_BYTES_MAX, Batch, Cause, Cell, Claim, Error, Journal, JournalId, Link, Logs, Read,
+    Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots, Space, Version,
 };
 
-use crate::cluster::engine::{Model, Snapshot, Who};
+use crate::cluster::engine::{Model, Snapshot, Try, Who};
 
 /// A connection of one life of a node.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ pub(crate) fn unreachable(operation: &str) -> Error {
     Error { operation: operation.to_owned(), retryable: true, source }
 }
 
-/// The journal is not the one that was opened.
+/// It will never be answered otherwise: another journal is there, or what was asked makes no sense.
 fn exchanged(operation: &str) -> Error {
     let source = Cause::Remote { place: PLACE.to_owned(), what: "it is another journal now".to_owned() };
     Error { operation: operation.to_owned(), retryable: false, source }
@@ -88,7 +88,7 @@ impl Register for Connection {
     }
 
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
-        Ok(self.reached("write a cell")?.set(self.who, key, seen, claim).0)
+        Ok(self.reached("write a cell")?.set(self.who, key, seen, claim, Try::First).0)
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
@@ -125,6 +125,9 @@ impl Journal for SimJournal {
     }
 
     fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
+        if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
+            return Err(exchanged("append what is no batch"));
+        }
         let mut model = self.connection.with(self.id, "append to the journal")?;
         let appended = model.append(batch);
         if let Appended::Done(_) = appended {
@@ -195,6 +198,9 @@ struct Writing {
 
 impl SnapshotWriter for Writing {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > SNAPSHOT_CHUNK_MAX {
+            return Err(exchanged("write a chunk that is too long"));
+        }
         self.chunks.push(bytes.to_vec());
         Ok(())
     }
@@ -220,5 +226,47 @@ impl SnapshotReader for Reading {
     fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         self.next += 1;
         Ok(self.snapshot.chunks.get(self.next - 1).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::suite;
+
+    use super::*;
+    use crate::cluster::engine::Flavour;
+    use crate::rng::Rng;
+
+    /// A new engine; every call connects another node.
+    fn place(flavour: Flavour) -> impl Fn() -> Arc<dyn Shared> {
+        let model = Model::new(flavour, 0, false, Rng::new(1));
+        let (model, logs) = (Arc::new(Mutex::new(model)), Arc::<MemoryLogs>::default());
+        let nodes = std::cell::Cell::new(0);
+        move || {
+            nodes.set(nodes.get() + 1);
+            let who = Who { node: nodes.get(), life: 1 };
+            let connection = Connection::new(Arc::clone(&model), who, Duration::from_millis(20));
+            Arc::new(Connection { logs: Arc::clone(&logs), ..connection })
+        }
+    }
+
+    #[test]
+    fn the_model_of_every_engine_keeps_the_contracts() {
+        for flavour in [Flavour::Redis, Flavour::Sql, Flavour::S3] {
+            let mut journal = || place(flavour)().journal().unwrap();
+            suite::journal(&mut journal);
+            suite::snapshots(&mut journal);
+            suite::shared(&mut || Box::new(place(flavour)));
+            suite::register(&mut || {
+                let connect = place(flavour);
+                (0..10).map(|_| connect().register()).collect()
+            });
+        }
+    }
+
+    #[test]
+    fn the_models_answer_the_script_as_their_servers_do() {
+        assert_eq!(suite::transcript(&place(Flavour::Redis)), suite::REDIS_ANSWERS);
+        assert_eq!(suite::transcript(&place(Flavour::Sql)), suite::SQL_ANSWERS);
     }
 }

@@ -228,9 +228,9 @@ impl ClusterWorld {
         }
         self.mirrored += new.len();
         let events = self.mirror.log[known..].iter().map(|entry| &entry.event);
-        let begins = events.clone().find_map(|event| match event {
-            Event::TermStarted(event) => Some(event.epoch),
-            _ => None,
+        let begins = events.clone().find_map(|event| {
+            let Event::TermStarted(begun) = event else { return None };
+            Some(begun.epoch)
         });
         if let Some(told) = &mut self.told {
             let now = self.now;

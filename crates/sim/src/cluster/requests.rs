@@ -4,7 +4,7 @@ use orchestrix_engine::{Appended, Batch, Cell, Claim, Link, Set, Version};
 use orchestrix_node::Clock;
 
 use crate::check::Violation;
-use crate::cluster::engine::{Flavour, Who};
+use crate::cluster::engine::{Flavour, Try, Who};
 use crate::cluster::handles::{lock, unreachable};
 use crate::cluster::node::OFFICE;
 use crate::cluster::record::{Fact, Seat};
@@ -67,7 +67,9 @@ impl ClusterWorld {
         if let What::Set { claim, .. } = &what {
             self.asks_for_office(who, claim);
         }
-        let (arrives, answered, fate) = self.fate(who, ttl, timeout);
+        let mute = self.now < self.machines[who.node].mute_until && !matches!(what, What::Append { .. });
+        let (arrives, answered, fate) =
+            if mute && self.faulty { (None, timeout, Fate::Unheard) } else { self.fate(who, ttl, timeout) };
         let under_way = arrives.is_some();
         let request = Request { who, what, under_way, said: None, fate, heard: false };
         self.requests.insert(id, request);
@@ -168,7 +170,7 @@ impl ClusterWorld {
     }
 
     fn set(&mut self, who: Who, seen: Option<&Version>, claim: &Claim) -> Set {
-        let (set, landing) = lock(&self.model).set(who, OFFICE, seen, claim);
+        let (set, landing) = lock(&self.model).set(who, OFFICE, seen, claim, Try::PerhapsAgain);
         if let (Some(landing), Some((asked, leads))) = (landing, self.first_asked.get(&claim.value).copied())
         {
             let seat = |by: Who, claim: &Claim| Seat { by, epoch: claim.epoch, held: claim.held };

@@ -10,6 +10,8 @@ pub enum ClusterSight {
     NodeStopped,
     NodeFrozen,
     NodeCutOff,
+    /// The register did not answer a node, though the journal did.
+    RegisterMute,
     ClockJump,
     EngineStalled,
     RequestUnsent,
@@ -37,12 +39,13 @@ pub enum ClusterSight {
 
 impl ClusterSight {
     /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 26] = [
+    pub const MUST: [Self; 27] = [
         Self::Elected,
         Self::NodeCrashed,
         Self::NodeStopped,
         Self::NodeFrozen,
         Self::NodeCutOff,
+        Self::RegisterMute,
         Self::ClockJump,
         Self::EngineStalled,
         Self::RequestUnsent,
@@ -67,11 +70,12 @@ impl ClusterSight {
     ];
 
     /// Things that went wrong, rather than what came of them.
-    pub(crate) const FAULTS: [Self; 15] = [
+    pub(crate) const FAULTS: [Self; 16] = [
         Self::NodeCrashed,
         Self::NodeStopped,
         Self::NodeFrozen,
         Self::NodeCutOff,
+        Self::RegisterMute,
         Self::ClockJump,
         Self::EngineStalled,
         Self::RequestUnsent,
