@@ -34,7 +34,7 @@ pub use explain::Place;
 pub use ids::*;
 pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, Name};
-pub use planted::{BUGS, Bug, FoundBy, bugs_of_worlds, is_planted, plant};
+pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use refusal::Refusal;
 pub use snapshot::{SnapshotError, SnapshotLoader};
 pub use state::{Counts, Filter, QueueCounts, State};

@@ -18,6 +18,8 @@ pub enum FoundBy {
     /// Simulated worlds, by one of these invariants. W11 is a panic: it is named only where an assertion that ships
     /// is what should notice.
     Worlds(&'static [&'static str]),
+    /// Simulated worlds with several nodes, by one of these invariants.
+    Cluster(&'static [&'static str]),
     /// A test: its crate, its target and its name.
     Test(&'static str, &'static str, &'static str),
 }
@@ -26,12 +28,16 @@ const fn worlds(name: &'static str, what: &'static str, by: &'static [&'static s
     Bug { name, what, found_by: FoundBy::Worlds(by) }
 }
 
+const fn cluster(name: &'static str, what: &'static str, by: &'static [&'static str]) -> Bug {
+    Bug { name, what, found_by: FoundBy::Cluster(by) }
+}
+
 const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'static str; 3]) -> Bug {
     Bug { name, what, found_by: FoundBy::Test(of, target, test) }
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 45] = [
+pub const BUGS: [Bug; 67] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -75,6 +81,36 @@ pub const BUGS: [Bug; 45] = [
     worlds("stop-forgets-callers", "a stop leaves those who wait for tasks without an answer", &["R5"]),
     worlds("shortest-for-all", "a worker is told of all its leases what holds for the shortest", &["LL1"]),
     worlds("expiry-implicit", "leases that are over end at a start without an event", &["L1", "T10"]),
+    cluster("office-taken-early", "an office is taken before the time of its holder is over", &["E5"]),
+    cluster("ttl-in-seconds", "the time of an office counts in whole seconds", &["E5"]),
+    cluster("own-ttl-for-others", "a candidate waits for its own time, not for the holder's", &["E5"]),
+    cluster("epoch-bumped-by-renewal", "every renewal has an epoch of its own", &["E7"]),
+    cluster("renewal-overwrites", "a renewal is written over whoever holds the office by now", &["E8"]),
+    cluster("epoch-from-own-count", "the epoch is counted by each candidate for itself", &["E2", "E7", "E8"]),
+    cluster("trust-with-grace", "a leader acts for a while after its time is over", &["E4", "E5"]),
+    cluster("trust-from-reply", "trust counts from the answer, not from the question", &["E4", "E5"]),
+    cluster(
+        "ambiguous-acquire-believed",
+        "an office is held though nobody knows whether it was given",
+        &["E4"],
+    ),
+    cluster(
+        "ambiguous-acquire-anew",
+        "each try to take or keep an office counts from its own time",
+        &["E4", "E5"],
+    ),
+    cluster("epoch-lost-with-data", "whoever accepts a loss of data begins with epoch 1 again", &["E2"]),
+    cluster("epoch-not-raised", "a term begins in an epoch that the journal has seen", &["E2", "W4"]),
+    cluster("term-unstarted", "a leader decides without a term of its own", &["E3"]),
+    cluster("append-untrusted", "a batch is sent by a leader whose time is over", &["E4"]),
+    cluster("answer-untrusted", "answers are given by a leader whose time is over", &["E4"]),
+    cluster("unknown-append-changed", "other bytes follow a batch whose outcome is unknown", &["W14"]),
+    cluster("end-of-handle-trusted", "a term begins where a handle believes that the journal ends", &["W11"]),
+    cluster("chain-unchecked-by-follower", "a follower looks at positions only", &["W6"]),
+    cluster("floor-unchecked-by-follower", "a follower takes what is truncated for the end", &["EL1", "W6"]),
+    cluster("history-unchecked-at-load", "a node begins on whatever history it finds", &["EL1", "W3"]),
+    cluster("silence-taken-for-damage", "a snapshot that cannot be reached is passed over", &["W1"]),
+    cluster("loss-unnoticed", "a journal that is shorter than what was seen is followed", &["W3", "W6"]),
     test(
         "folder-sync-skipped",
         "segments are used though their names are not durable",
@@ -154,14 +190,6 @@ pub const BUGS: [Bug; 45] = [
         ["orchestrix-server", "http", "access::a_wrong_way_to_show_a_token_is_no_token"],
     ),
 ];
-
-/// The bugs that worlds find, each with the invariants that it breaks.
-pub fn bugs_of_worlds() -> impl Iterator<Item = (Bug, &'static [&'static str])> {
-    BUGS.into_iter().filter_map(|bug| match bug.found_by {
-        FoundBy::Worlds(by) => Some((bug, by)),
-        FoundBy::Test(..) => None,
-    })
-}
 
 #[cfg(feature = "planted")]
 mod ground {

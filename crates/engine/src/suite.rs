@@ -6,6 +6,7 @@
 
 mod logs;
 mod register;
+mod script;
 mod shared;
 
 use orchestrix_core::{Position, Term};
@@ -14,6 +15,7 @@ use crate::{Appended, Batch, Journal, JournalId, Link, Read, SNAPSHOT_CHUNK_MAX,
 
 pub use logs::*;
 pub use register::*;
+pub use script::*;
 pub use shared::*;
 
 /// Makes a new, empty journal.

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use orchestrix_core::is_planted;
 use orchestrix_engine::{Cell, Claim, Set, Version};
 use serde::{Deserialize, Serialize};
 
@@ -186,7 +187,8 @@ impl Elector {
             }
             Some(office) if now < office.renew_at => Step::Wait(office.renew_at.min(self.proof_due(office))),
             Some(office) => {
-                let (seen, epoch) = (Some(office.version.clone()), office.epoch);
+                let bumped = u64::from(is_planted("epoch-bumped-by-renewal"));
+                let (seen, epoch) = (Some(office.version.clone()), office.epoch + bumped);
                 self.write(now, Purpose::Renew, seen, epoch, true, None);
                 self.next(now)
             }
@@ -207,7 +209,10 @@ impl Elector {
                 Some(cell) => (Some(cell.version.clone()), cell.claim.epoch),
                 None => (None, 0),
             };
-            let epoch = epoch.max(self.highest_epoch) + 1;
+            let mut epoch = epoch.max(self.highest_epoch) + 1;
+            if is_planted("epoch-from-own-count") {
+                epoch = self.writings + 1;
+            }
             self.write(now, Purpose::Take, seen, epoch, true, None);
             return self.next(now);
         }
@@ -230,7 +235,16 @@ impl Elector {
             Stands::Yes => {}
         }
         let Some(cell) = view.cell.as_ref().filter(|cell| cell.claim.held) else { return Duration::ZERO };
-        let ttl = Duration::from_millis(cell.claim.ttl_ms);
+        let mut ttl = Duration::from_millis(cell.claim.ttl_ms);
+        if is_planted("office-taken-early") {
+            return view.since + self.timing.renew;
+        }
+        if is_planted("ttl-in-seconds") {
+            ttl = Duration::from_secs(ttl.as_secs());
+        }
+        if is_planted("own-ttl-for-others") {
+            ttl = self.timing.ttl;
+        }
         view.since + ttl + ttl / 100 + MARGIN_MIN
     }
 
@@ -264,7 +278,24 @@ impl Elector {
             Some(Set::Conflict(Some(cell))) if cell.claim == attempt.claim => {
                 self.written(now, attempt, cell.version);
             }
+            Some(Set::Conflict(Some(cell)))
+                if is_planted("renewal-overwrites") && attempt.purpose == Purpose::Renew =>
+            {
+                self.attempt = Some(Attempt { seen: Some(cell.version), not_before: retry, ..attempt });
+            }
+            Some(Set::Unknown)
+                if is_planted("ambiguous-acquire-believed") && attempt.purpose == Purpose::Take =>
+            {
+                self.written(now, attempt, Version(String::new()));
+            }
+            Some(Set::Unknown) if is_planted("ambiguous-acquire-anew") => {
+                self.attempt = Some(Attempt { asked: now, not_before: retry, ..attempt });
+            }
             Some(Set::Conflict(cell)) => {
+                if cell.as_ref().map(|cell| &cell.version) == attempt.seen.as_ref() {
+                    // Nobody else has written: it is the engine's own clock that keeps it for its holder.
+                    self.rests_until = self.rests_until.max(retry);
+                }
                 self.depose(Reason::Replaced);
                 self.after_attempt = None;
                 self.see(now, cell);
@@ -299,7 +330,13 @@ impl Elector {
     fn written(&mut self, now: Duration, attempt: Attempt, version: Version) {
         let epoch = attempt.claim.epoch;
         self.highest_epoch = self.highest_epoch.max(epoch);
-        let trusted_until = attempt.asked + self.timing.ttl.saturating_sub(margin(self.timing.ttl));
+        let mut trusted_until = attempt.asked + self.timing.ttl.saturating_sub(margin(self.timing.ttl));
+        if is_planted("trust-from-reply") {
+            trusted_until = now + self.timing.ttl.saturating_sub(margin(self.timing.ttl));
+        }
+        if is_planted("trust-with-grace") {
+            trusted_until += self.timing.ttl / 5;
+        }
         let renew_at = attempt.asked + self.timing.renew;
         let cell = Cell { version: version.clone(), claim: attempt.claim };
         if let Some(farewell) = self.after_attempt.take() {

@@ -353,3 +353,26 @@ fn a_leader_that_proves_nothing_lets_go() {
     );
     assert!(!register.read(KEY).unwrap().unwrap().claim.held, "it was given back");
 }
+
+#[test]
+fn an_engine_whose_clock_refuses_is_not_asked_again_at_once() {
+    let ttl = Duration::from_secs(1);
+    let mut elector = Elector::new(candidate(0, 0), timing(ttl));
+    let register = MemoryRegister::default();
+    let mut other = Elector::new(candidate(1, 0), timing(ttl));
+    let Step::Read = other.next(Duration::ZERO) else { panic!("it looks first") };
+    other.heard_cell(Duration::ZERO, None);
+    let Step::Set { seen, claim } = other.next(Duration::ZERO) else { panic!("it is free") };
+    register.compare_and_set(KEY, seen.as_ref(), &claim).unwrap();
+
+    elector.heard_cell(Duration::ZERO, register.read(KEY).unwrap());
+    let mut now = 2 * ttl;
+    for _ in 0..20 {
+        let Step::Set { .. } = elector.next(now) else { panic!("its time is over on this clock") };
+        // Not on the engine's.
+        elector.heard_set(now, Some(Set::Conflict(register.read(KEY).unwrap())));
+        let Step::Wait(until) = elector.next(now) else { panic!("the engine gets no rest") };
+        assert!(until >= now + Duration::from_millis(10) && until <= now + ttl, "{until:?} at {now:?}");
+        now = until;
+    }
+}

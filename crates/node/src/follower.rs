@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_core::{Position, PositionsSkipped, State, encode_record};
+use orchestrix_core::{Position, PositionsSkipped, State, encode_record, is_planted};
 use orchestrix_engine::file::Recovery;
 use orchestrix_engine::{Appended, Batch, Clock, Journal, JournalId, Link, Read, Shared};
 
 use crate::events::EventFeed;
-use crate::high_water::HighWater;
+use crate::high_water::{self, HighWater};
 use crate::open::{Failure, Recovered, Stored, Surroundings, newest_snapshot, replay};
 use crate::options::Options;
 use crate::stats::Stats;
@@ -54,6 +54,11 @@ impl Following {
         Self { surroundings: Surroundings::new(clock, Position(0), options), high_water }
     }
 
+    /// A batch of this node has become durable in an epoch.
+    pub fn saw(&self, journal: JournalId, end: Link, epoch: u64) {
+        self.high_water.saw(journal, end, epoch);
+    }
+
     pub(crate) fn events(&self) -> &Arc<EventFeed> {
         &self.surroundings.events
     }
@@ -70,9 +75,14 @@ impl Follower {
     /// When the engine does not answer, or has less than or something other than what this node has seen.
     pub fn load(engine: Arc<dyn Shared>, options: Options, following: Following) -> Result<Self, Failure> {
         let Following { surroundings, high_water } = following;
-        let journal = engine.journal()?;
+        let mut journal = engine.journal()?;
         high_water.check_journal(journal.id(), journal.end(), &engine.place())?;
-        let (state, link, recovered) = load_state(&*journal)?;
+        if let Some(mark) = high_water.mark().filter(|_| !is_planted("loss-unnoticed"))
+            && !is_on_chain(&mut *journal, mark.link)?
+        {
+            return Err(high_water::other_history(mark.link.position, &engine.place()));
+        }
+        let (state, link, recovered) = load_state(&mut *journal)?;
         let follower = Self { engine, journal, state, link, options, surroundings, high_water, recovered };
         follower.saw();
         Ok(follower)
@@ -90,9 +100,10 @@ impl Follower {
                 self.saw();
                 Ok(Progress::Moved)
             }
+            Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
-                let (state, link, recovered) = load_state(&*self.journal)?;
+                let (state, link, recovered) = load_state(&mut *self.journal)?;
                 if link.position < self.link.position {
                     let at = self.link.position;
                     return Err(Failure::new(format!(
@@ -108,7 +119,9 @@ impl Follower {
 
     fn follow(&mut self, batch: Batch) -> Result<(), Failure> {
         let id = self.journal.id();
-        if batch.previous != self.link {
+        let unchecked =
+            is_planted("chain-unchecked-by-follower") && batch.previous.position == self.link.position;
+        if batch.previous != self.link && !unchecked {
             let (place, at, found) = (self.engine.place(), self.link, batch.previous);
             return Err(Failure::new(format!(
                 "the journal at {place} is not the one that this node follows: a batch follows {} ({}), but what was \
@@ -185,7 +198,8 @@ impl Follower {
     pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
         let Self { engine, journal, state, link, options, surroundings, mut recovered, .. } = self;
         recovered.position = state.position();
-        let stored = Stored { state, journal, logs: engine.logs(), end: link, recovered };
+        let link = if is_planted("end-of-handle-trusted") { journal.end() } else { link };
+        let stored = Stored { state, journal, end: link, logs: engine.logs(), recovered };
         (stored, options, surroundings)
     }
 }
@@ -197,14 +211,16 @@ pub enum Progress {
     AtEnd,
 }
 
-fn load_state(journal: &dyn Journal) -> Result<(State, Link, Recovered), Failure> {
+fn load_state(journal: &mut dyn Journal) -> Result<(State, Link, Recovered), Failure> {
     // A journal that still has its beginning can be read without a snapshot.
     let floor = match journal.read(Position(0), 1)? {
         Read::Truncated(floor) => floor,
         Read::Batches(_) | Read::End => Position(0),
     };
     let mut damaged_snapshots = Vec::new();
-    let loaded = newest_snapshot(&*journal.snapshots(), floor, &mut damaged_snapshots)?;
+    let snapshots = journal.snapshots();
+    let mut is_ours = |link| is_on_chain(journal, link);
+    let loaded = newest_snapshot(&*snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|(_, link)| link.position);
     if snapshot.is_none() && floor > Position(0) {
         return Err(Failure::new(format!(
@@ -215,4 +231,25 @@ fn load_state(journal: &dyn Journal) -> Result<(State, Link, Recovered), Failure
     let (journal, took) = (Recovery::default(), Duration::ZERO);
     let recovered = Recovered { position: state.position(), snapshot, damaged_snapshots, journal, took };
     Ok((state, link, recovered))
+}
+
+/// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader
+/// that has not noticed yet: nobody could go on from there.
+fn is_on_chain(journal: &mut dyn Journal, link: Link) -> Result<bool, orchestrix_engine::Error> {
+    if is_planted("history-unchecked-at-load") {
+        return Ok(true);
+    }
+    loop {
+        match journal.read(link.position, 1)? {
+            Read::Batches(batches) => return Ok(batches.first().is_some_and(|next| next.previous == link)),
+            Read::Truncated(_) => return Ok(true),
+            Read::End => {
+                let end = journal.refresh()?;
+                // Unless somebody has written meanwhile.
+                if end.position <= link.position {
+                    return Ok(end == link);
+                }
+            }
+        }
+    }
 }

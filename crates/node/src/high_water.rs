@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::Position;
+use orchestrix_core::{Position, is_planted};
 use orchestrix_engine::{ChainHash, JournalId, Link};
 
 use crate::open::Failure;
@@ -40,6 +40,14 @@ struct Known {
     lost: Option<Mark>,
     /// What the file says.
     written: Option<Mark>,
+    /// The highest epoch that was seen, whatever became of the journal that had it.
+    epoch: u64,
+}
+
+impl Known {
+    fn of(mark: Option<Mark>) -> Self {
+        Self { mark, lost: None, written: mark, epoch: mark.map_or(0, |mark| mark.epoch) }
+    }
 }
 
 impl std::fmt::Debug for HighWater {
@@ -73,8 +81,7 @@ impl HighWater {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => return Err(unusable(error)),
         };
-        let known = Mutex::new(Known { mark, lost: None, written: mark });
-        Ok(Self { inner: Arc::new(Inner { path: Some(path), known }) })
+        Ok(Self { inner: Arc::new(Inner { path: Some(path), known: Mutex::new(Known::of(mark)) }) })
     }
 
     /// Keeps the mark in memory only.
@@ -83,14 +90,30 @@ impl HighWater {
         Self { inner: Arc::new(Inner { path: None, known: Mutex::default() }) }
     }
 
+    /// Keeps the mark in memory only, beginning with what an earlier life has seen.
+    #[must_use]
+    pub fn remembering(mark: Option<Mark>) -> Self {
+        Self { inner: Arc::new(Inner { path: None, known: Mutex::new(Known::of(mark)) }) }
+    }
+
     #[must_use]
     pub fn mark(&self) -> Option<Mark> {
         self.lock().mark
     }
 
-    /// Whoever runs this node accepts that what was seen may be lost. What comes is then above all that was seen.
+    /// The highest epoch that was seen. No term may have it again, not even on another journal.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.lock().epoch
+    }
+
+    /// Whoever runs this node accepts that what was seen may be lost. What comes is then above all that was seen; the
+    /// epoch stays, since those who keep out old leaders by it must not meet it twice.
     pub fn accept_loss(&self) {
         let mut known = self.lock();
+        if is_planted("epoch-lost-with-data") {
+            known.epoch = 0;
+        }
         known.lost = known.mark.take();
     }
 
@@ -102,10 +125,11 @@ impl HighWater {
     /// Takes in how far the journal is.
     pub(crate) fn saw(&self, journal: JournalId, link: Link, epoch: u64) {
         let mut known = self.lock();
+        known.epoch = known.epoch.max(epoch);
         if known.mark.is_some_and(|mark| mark.link.position >= link.position) {
             return;
         }
-        let mark = Mark { journal, link, epoch: epoch.max(known.mark.map_or(0, |mark| mark.epoch)) };
+        let mark = Mark { journal, link, epoch: known.epoch };
         known.mark = Some(mark);
     }
 
@@ -128,7 +152,7 @@ impl HighWater {
 
     /// Whether a journal can be the one that was seen.
     pub(crate) fn check_journal(&self, id: JournalId, end: Link, place: &str) -> Result<(), Failure> {
-        let Some(mark) = self.mark() else { return Ok(()) };
+        let Some(mark) = self.mark().filter(|_| !is_planted("loss-unnoticed")) else { return Ok(()) };
         if mark.journal != id {
             return Err(lost(
                 place,
@@ -150,15 +174,16 @@ impl HighWater {
         if mark.link.hash == link.hash {
             return Ok(());
         }
-        Err(lost(
-            place,
-            &format!("at position {} it has another history than this node has seen", link.position),
-        ))
+        Err(other_history(link.position, place))
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.inner.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(crate) fn other_history(position: Position, place: &str) -> Failure {
+    lost(place, &format!("at position {position} it has another history than this node has seen"))
 }
 
 fn lost(place: &str, what: &str) -> Failure {
@@ -249,6 +274,9 @@ mod tests {
         marks.check_link(link(9, 9), "here").unwrap();
         marks.accept_loss();
         marks.check_journal(JournalId([8; 16]), link(0, 0), "here").unwrap();
+        assert_eq!(marks.epoch(), 1, "a token is never used twice");
+        marks.saw(JournalId([8; 16]), link(1, 1), 0);
+        assert_eq!(marks.mark().map(|mark| mark.epoch), Some(1));
     }
 
     #[test]

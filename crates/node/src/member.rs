@@ -19,13 +19,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::events::Events;
-use crate::follower::{Follower, Following, Progress};
+use crate::follower::Following;
 use crate::high_water::HighWater;
 use crate::mandate::{Mandate, Office};
 use crate::node::Node;
 use crate::open::{Failure, spawn, start_node};
 use crate::options::Options;
 use crate::runner::Running;
+use crate::standby::{Beginning, Standby};
 use crate::stats::Stats;
 
 /// The longest wait for the journal to grow; bounds how old the note about this node is.
@@ -75,7 +76,6 @@ pub struct Member {
 
 struct Inner {
     engine: Arc<dyn Shared>,
-    options: Options,
     me: Candidate,
     following: Following,
     seat: watch::Sender<Seat>,
@@ -119,13 +119,12 @@ impl Member {
     pub fn open(membership: Membership) -> Result<Self, Failure> {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
         let following = Following::new(Arc::new(SystemClock), high_water, &node);
-        let mut follower = Follower::load(Arc::clone(&engine), node.clone(), following.clone())?;
-        while follower.advance()? == Progress::Moved {}
+        let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
+        standby.read_to_end()?;
         let (commands, heard) = channel();
         let tick_ms = u64::try_from(options.leader_ttl.as_millis() / 4).unwrap_or(u64::MAX);
         let inner = Arc::new(Inner {
             engine,
-            options: node,
             me: me.clone(),
             following,
             seat: watch::Sender::new(Seat::Follows),
@@ -139,13 +138,13 @@ impl Member {
         let register = inner.engine.register();
         let leadership = Leadership::start(register, OFFICE, me, options, vec![duty])
             .map_err(|error| Failure::new(error.to_string()))?;
-        leadership.raise_epoch(inner.seen_epoch().max(follower.state().epoch()));
+        leadership.raise_epoch(standby.epoch());
         // Set here and nowhere else.
         let _ = inner.leadership.set(leadership);
         let mut desk = Desk {
             inner: Arc::clone(&inner),
             runtime: Handle::current(),
-            follower: Some(follower),
+            standby,
             leads: None,
             waiting: None,
         };
@@ -270,11 +269,6 @@ impl Inner {
         self.leadership.get().expect("leadership is set before anybody has a member")
     }
 
-    fn seen_epoch(&self) -> u64 {
-        let marks = [self.following.high_water.mark(), self.following.high_water.lost()];
-        marks.into_iter().flatten().map(|mark| mark.epoch).max().unwrap_or(0)
-    }
-
     fn note(&self) -> Note {
         let stats = self.following.stats();
         let load = match &*self.seat.borrow() {
@@ -328,7 +322,7 @@ impl Office for Trust {
 
     fn prove(&self, end: Link) {
         self.inner.leadership().prove();
-        self.inner.following.high_water.saw(self.journal, end, self.epoch);
+        self.inner.following.saw(self.journal, end, self.epoch);
     }
 }
 
@@ -336,8 +330,7 @@ impl Office for Trust {
 struct Desk {
     inner: Arc<Inner>,
     runtime: Handle,
-    /// Not there while this node leads, and while the engine does not answer.
-    follower: Option<Follower>,
+    standby: Standby,
     leads: Option<(u64, Node)>,
     /// Wants to know where to wait, when this node follows again.
     waiting: Option<Sender<Position>>,
@@ -376,7 +369,9 @@ impl Desk {
                     return Ok(());
                 }
                 // An engine that did not answer is asked again; whoever waits for it has not been answered either.
-                Err(RecvTimeoutError::Timeout) if self.follower.is_none() || self.waiting.is_some() => {
+                Err(RecvTimeoutError::Timeout)
+                    if self.standby.follower().is_none() || self.waiting.is_some() =>
+                {
                     self.follow()?
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -407,16 +402,12 @@ impl Desk {
     }
 
     fn read_to_end(&mut self) -> Result<Position, Failure> {
-        let follower = match &mut self.follower {
-            Some(follower) => follower,
-            none => none.insert(self.inner.load()?),
-        };
-        let epoch = follower.state().epoch();
-        while follower.advance()? == Progress::Moved {}
-        if follower.state().epoch() > epoch {
-            self.inner.leadership().raise_epoch(follower.state().epoch());
+        let epoch = self.standby.epoch();
+        let position = self.standby.read_to_end()?;
+        if self.standby.epoch() > epoch {
+            self.inner.leadership().raise_epoch(self.standby.epoch());
         }
-        Ok(follower.link().position)
+        Ok(position)
     }
 
     /// Begins a term, again and again while somebody else gets between the end and our first event.
@@ -426,7 +417,7 @@ impl Desk {
                 Ok(()) => return Ok(()),
                 Err(failure) if failure.is_retryable() => {
                     tracing::warn!(%failure, epoch = term.epoch, "cannot begin a term: trying again");
-                    self.follower = None;
+                    self.standby.forget_state();
                     std::thread::sleep(PAUSE / 10);
                 }
                 Err(failure) => return Err(failure),
@@ -436,22 +427,15 @@ impl Desk {
     }
 
     fn try_lead(&mut self, term: &Term) -> Result<(), Failure> {
-        self.read_to_end()?;
-        let Some(mut follower) = self.follower.take() else { return Ok(()) };
-        let seen = follower.state().epoch();
-        if term.epoch <= seen {
-            // The register has forgotten: an epoch never comes twice.
-            tracing::warn!(
-                epoch = term.epoch,
-                seen,
-                "the journal has seen a later epoch; stands again above it"
-            );
-            self.inner.leadership().raise_epoch(seen);
-            self.resign();
-            self.follower = Some(follower);
-            return Ok(());
-        }
-        follower.skip_lost()?;
+        let follower = match self.standby.begin(term.epoch)? {
+            Beginning::Term(follower) => *follower,
+            Beginning::Outdated { seen } => {
+                tracing::warn!(epoch = term.epoch, seen, "a later epoch was seen; stands again above it");
+                self.inner.leadership().raise_epoch(seen);
+                self.resign();
+                return Ok(());
+            }
+        };
         let journal = follower.journal_id();
         let office = Trust { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
         let mandate =
@@ -516,12 +500,6 @@ impl Desk {
             // It may have been deposed meanwhile.
             let _ = inner.leadership().ensure_coordinator(true, None).await;
         });
-    }
-}
-
-impl Inner {
-    fn load(&self) -> Result<Follower, Failure> {
-        Follower::load(Arc::clone(&self.engine), self.options.clone(), self.following.clone())
     }
 }
 

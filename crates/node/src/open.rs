@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId};
+use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -103,9 +103,10 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
 pub(crate) struct Stored {
     pub(crate) state: State,
     pub(crate) journal: Box<dyn Journal>,
-    pub(crate) logs: Arc<dyn Logs>,
-    /// The last batch that the state follows.
+    /// The last batch that the state follows. What a handle of a shared journal takes for the end may be older, or
+    /// newer if somebody else has written meanwhile.
     pub(crate) end: Link,
+    pub(crate) logs: Arc<dyn Logs>,
     pub(crate) recovered: Recovered,
 }
 
@@ -118,8 +119,8 @@ pub(crate) fn open_memory() -> Stored {
         took: Duration::ZERO,
     };
     let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
-    let (logs, end) = (Arc::new(MemoryLogs::default()), Link::default());
-    Stored { state: State::new(), journal, logs, end, recovered }
+    let end = Link::default();
+    Stored { state: State::new(), journal, end, logs: Arc::new(MemoryLogs::default()), recovered }
 }
 
 fn open_files(folder: &Path) -> Result<Stored, Failure> {
@@ -138,7 +139,9 @@ fn open_files(folder: &Path) -> Result<Stored, Failure> {
 pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Result<Stored, Failure> {
     let opening = FileJournal::start(disk, options)?;
     let mut damaged_snapshots = Vec::new();
-    let loaded = newest_snapshot(&*opening.snapshots(), opening.floor(), &mut damaged_snapshots)?;
+    // That the journal goes on from there is checked when it is replayed.
+    let loaded =
+        newest_snapshot(&*opening.snapshots(), opening.floor(), &mut |_| Ok(true), &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|(_, link)| link.position);
     let (mut state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
     let journal = opening.replay(link, |batch| replay(&mut state, &batch))?;
@@ -149,8 +152,8 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
         journal: journal.recovery().clone(),
         took: Duration::ZERO,
     };
-    let (logs, end) = (Arc::new(MemoryLogs::default()), journal.end());
-    Ok(Stored { state, journal: Box::new(journal), logs, end, recovered })
+    let (journal, logs) = (Box::new(journal), Arc::new(MemoryLogs::default()));
+    Ok(Stored { state, end: journal.end(), journal, logs, recovered })
 }
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
@@ -161,15 +164,24 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
     }
 }
 
-/// The newest snapshot that is whole; a damaged one is passed over and the journal read from further back.
+/// Whether the journal has, or had, a batch that ends so.
+pub(crate) type IsOurs<'a> = &'a mut dyn FnMut(Link) -> Result<bool, orchestrix_engine::Error>;
+
+/// The newest snapshot that is whole and of this history; another is passed over and the journal read from further
+/// back.
 pub(crate) fn newest_snapshot(
     snapshots: &dyn Snapshots,
     floor: Position,
+    is_ours: IsOurs<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Option<(State, Link)>, Failure> {
     for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
-        match load_snapshot(snapshots, position) {
+        match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Some(loaded)),
+            // Whether it is damaged is not known.
+            Err(error) if error.is_retryable() && !is_planted("silence-taken-for-damage") => {
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
                 damaged.push(error.to_string());
@@ -186,8 +198,15 @@ pub(crate) fn newest_snapshot(
     }
 }
 
-fn load_snapshot(snapshots: &dyn Snapshots, position: Position) -> Result<(State, Link), Failure> {
+fn load_snapshot(
+    snapshots: &dyn Snapshots,
+    position: Position,
+    is_ours: IsOurs<'_>,
+) -> Result<(State, Link), Failure> {
     let mut reader = snapshots.open(position)?;
+    if !is_ours(reader.link())? {
+        return Err(Failure::new(format!("the snapshot at {position} is of another history")));
+    }
     let mut loader = SnapshotLoader::new();
     let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
     while let Some(chunk) = reader.next()? {
@@ -249,7 +268,7 @@ pub(crate) fn assemble(
     mandate: Mandate,
     surroundings: Surroundings,
 ) -> Parts {
-    let Stored { state, journal, logs, end, recovered } = stored;
+    let Stored { state, journal, end, logs, recovered } = stored;
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let running = Arc::new(Running::new());
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
@@ -259,10 +278,15 @@ pub(crate) fn assemble(
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
     let snapshot = SnapshotPlan::new(options.snapshot_bytes, recovered.journal.bytes);
-    let epoch = mandate.epoch.max(state.epoch() + 1);
+    let mut epoch = mandate.epoch.max(state.epoch() + 1);
+    if is_planted("epoch-not-raised") {
+        epoch = mandate.epoch;
+    }
     let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
     desk.set_space(journal.space());
-    desk.start_term(epoch, term_clock.now());
+    if !is_planted("term-unstarted") {
+        desk.start_term(epoch, term_clock.now());
+    }
     desk.tick_every(mandate.tick_ms);
 
     stats.durable.set(end.position.0);
@@ -292,6 +316,7 @@ pub(crate) fn assemble(
         snapshots,
         snapshot,
         start_snapshot: Box::new(SnapshotJob::spawn),
+        writes_itself: true,
         at_writer: 0,
         unmarked: None,
         linger,
@@ -374,7 +399,7 @@ mod tests {
         }
 
         fn start(self, options: Options) -> Node {
-            let stored = Stored { journal: Box::new(self), ..open_memory() };
+            let stored = Stored { end: self.inner.end(), journal: Box::new(self), ..open_memory() };
             begin(stored, options)
         }
     }
@@ -464,7 +489,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
         let mut shared = MemoryJournal::new(JournalId([7; 16]));
-        let stored = Stored { journal: Box::new(shared.clone()), ..open_memory() };
+        let stored = Stored { end: shared.end(), journal: Box::new(shared.clone()), ..open_memory() };
         let node = begin(stored, Options::default());
         node.submit(submit()).await.unwrap();
 

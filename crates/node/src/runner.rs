@@ -98,6 +98,8 @@ pub(crate) struct Runner {
     pub(crate) snapshot: SnapshotPlan,
     /// Gets the writing of a snapshot done, beside the loop.
     pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
+    /// Whether the loop does the writer's work where only one caller waits.
+    pub(crate) writes_itself: bool,
     /// Works that the writer's thread has not acknowledged yet.
     pub(crate) at_writer: u32,
     /// When events were last written, unless the journal has noted down since that they are durable.
@@ -336,7 +338,7 @@ impl Runner {
             self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
             self.paused_since(start);
         }
-        let alone = turn.replies.len() <= 1;
+        let alone = self.writes_itself && turn.replies.len() <= 1;
         let work = Work::Turn { turn, term };
         if alone {
             let ack = writer::lock(&self.writer).work(work)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, State, Timestamp};
 use orchestrix_engine::disk::Disk;
-use orchestrix_engine::{Clock, Read, file};
+use orchestrix_engine::{Appended, Batch, Clock, Read, file};
 
 use crate::follower::Follower;
 use crate::mandate::Mandate;
@@ -19,7 +19,7 @@ use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, ope
 use crate::options::Options;
 use crate::runner::{Input, Runner};
 use crate::snapshotter::SnapshotJob;
-use crate::writer::{self, Ack, Work, Writer};
+use crate::writer::{self, Ack, Begun, RETRY, Tried, Work, Writer, Writing};
 
 /// A node that does one thing at a time, when told to. Its callers use the [`Node`] beside it.
 pub struct Stepped {
@@ -30,6 +30,16 @@ pub struct Stepped {
     jobs: Receiver<SnapshotJob>,
     job: Option<SnapshotJob>,
     given: Option<Work>,
+    /// A turn that was sent to the journal, or is to be sent again.
+    writing: Option<Writing>,
+}
+
+/// What became of a batch that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    Written,
+    /// It is to be sent again after so long.
+    Again(Duration),
 }
 
 impl std::fmt::Debug for Stepped {
@@ -56,11 +66,14 @@ impl Stepped {
         Ok((node, stepped, recovered))
     }
 
-    /// Begins a term on what a follower has read.
+    /// Begins a term on what a follower has read. It writes nothing by itself: every batch goes through
+    /// [`Stepped::send`] and [`Stepped::heard`], and anything may happen between the two.
     #[must_use]
     pub fn lead(follower: Follower, mandate: Mandate) -> (Node, Self) {
         let (stored, options, surroundings) = follower.into_parts();
-        Self::start(stored, options, mandate, surroundings)
+        let (node, mut stepped) = Self::start(stored, options, mandate, surroundings);
+        stepped.runner.writes_itself = false;
+        (node, stepped)
     }
 
     fn start(stored: Stored, options: Options, mandate: Mandate, surroundings: Surroundings) -> (Node, Self) {
@@ -71,7 +84,7 @@ impl Stepped {
             // Nobody is there to write it only when the node is gone.
             let _ = started.send(job);
         });
-        (node, Self { runner, writer, handed, acks, jobs, job: None, given: None })
+        (node, Self { runner, writer, handed, acks, jobs, job: None, given: None, writing: None })
     }
 
     /// The state that a start would begin with, and how it was found, without starting a node.
@@ -94,7 +107,7 @@ impl Stepped {
     /// Whether the loop has handed something to the writer that is not done.
     pub fn is_writing(&mut self) -> bool {
         self.given = self.given.take().or_else(|| self.handed.try_recv().ok());
-        self.given.is_some()
+        self.given.is_some() || self.writing.is_some()
     }
 
     /// Does what the loop has handed to the writer, and answers.
@@ -102,15 +115,59 @@ impl Stepped {
     /// # Errors
     /// Why the node cannot go on.
     pub fn write(&mut self) -> Result<(), Failure> {
-        if !self.is_writing() {
-            return Ok(());
-        }
-        if let Some(work) = self.given.take() {
-            let ack = writer::lock(&self.writer).work(work)?;
-            // The loop is as alive as this is.
-            let _ = self.acks.send(ack);
+        while let Some(batch) = self.send()? {
+            let answer = writer::lock(&self.writer).journal.append(&batch);
+            match self.heard(answer)? {
+                Sent::Written => break,
+                Sent::Again(pause) => self.runner.clock.pause(pause),
+            }
         }
         Ok(())
+    }
+
+    /// Does what the loop has handed to the writer, up to the point where a batch has to be appended: the caller
+    /// sends it to the journal, and tells [`Stepped::heard`] what came of it. Until then it is the same batch.
+    ///
+    /// # Errors
+    /// Why the node cannot go on.
+    pub fn send(&mut self) -> Result<Option<Batch>, Failure> {
+        let mut writer = writer::lock(&self.writer);
+        let given = self.given.take().or_else(|| self.handed.try_recv().ok());
+        if self.writing.is_none()
+            && let Some(work) = given
+        {
+            match writer.begin(work)? {
+                Begun::Writing(writing) => self.writing = Some(writing),
+                Begun::Done(ack) => {
+                    // The loop is as alive as this is.
+                    let _ = self.acks.send(ack);
+                }
+            }
+        } else {
+            self.given = given;
+        }
+        self.writing.as_ref().map(|writing| writer.to_append(writing).cloned()).transpose()
+    }
+
+    /// What came of the batch that was sent.
+    ///
+    /// # Errors
+    /// Why the node cannot go on.
+    pub fn heard(&mut self, answer: Result<Appended, orchestrix_engine::Error>) -> Result<Sent, Failure> {
+        let Some(mut writing) = self.writing.take() else { return Ok(Sent::Written) };
+        let mut writer = writer::lock(&self.writer);
+        match writer.heard(&mut writing, answer)? {
+            Tried::Written => {
+                let ack = writer.finish(writing)?;
+                // The loop is as alive as this is.
+                let _ = self.acks.send(ack);
+                Ok(Sent::Written)
+            }
+            Tried::Again => {
+                self.writing = Some(writing);
+                Ok(Sent::Again(RETRY))
+            }
+        }
     }
 
     /// Writes the pieces of a snapshot that were handed out.

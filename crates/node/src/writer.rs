@@ -21,8 +21,8 @@ use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
 
-/// How often a turn is tried again while the disk is full.
-const FULL_RETRY: Duration = Duration::from_millis(100);
+/// Between two tries of a turn, while the disk is full or the engine does not answer.
+pub(crate) const RETRY: Duration = Duration::from_millis(100);
 /// Every so many tries it is looked whether there are segments to drop.
 const TRUNCATE_EVERY: u64 = 10;
 
@@ -53,6 +53,32 @@ enum Unanswered {
     NotAccepted,
     /// Some try of it may be in the journal.
     PerhapsAccepted,
+}
+
+/// Answers, and to whom.
+type Replies = Vec<(Caller, Result<Answer, Error>)>;
+
+/// A turn on its way into the journal.
+pub(crate) struct Writing {
+    batch: Batch,
+    replies: Replies,
+    purged: Vec<TaskId>,
+    started: Duration,
+    tried: u64,
+    unanswered: Unanswered,
+}
+
+/// What became of a piece of work at first.
+pub(crate) enum Begun {
+    Done(Ack),
+    Writing(Writing),
+}
+
+/// What became of a try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Written,
+    Again,
 }
 
 pub(crate) struct Writer {
@@ -112,9 +138,34 @@ pub(crate) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
 }
 
 impl Writer {
+    /// Does a piece of work, however often the journal has to be asked.
     pub(crate) fn work(&mut self, work: Work) -> Result<Ack, Failure> {
+        let mut writing = match self.begin(work)? {
+            Begun::Done(ack) => return Ok(ack),
+            Begun::Writing(writing) => writing,
+        };
+        loop {
+            let batch = self.to_append(&writing)?;
+            let answer = self.journal.append(batch);
+            match self.heard(&mut writing, answer)? {
+                Tried::Written => return self.finish(writing),
+                Tried::Again => self.clock.pause(RETRY),
+            }
+        }
+    }
+
+    /// Does what needs no append; a turn with events has to go into the journal first.
+    pub(crate) fn begin(&mut self, work: Work) -> Result<Begun, Failure> {
         let abandoned = match work {
-            Work::Turn { turn, term } => self.turn(turn, term)?,
+            Work::Turn { mut turn, term } => {
+                if is_planted("ack-before-sync") {
+                    let _ = turn.replies.drain(..).flat_map(|(to, answer)| send(to, answer)).count();
+                }
+                if turn.count > 0 {
+                    return Ok(Begun::Writing(self.writing(turn, term)));
+                }
+                self.answer(turn.replies, turn.purged)?
+            }
             Work::Rest => {
                 self.journal.rest()?;
                 Vec::new()
@@ -124,79 +175,102 @@ impl Writer {
                 Vec::new()
             }
         };
-        Ok(Ack { end: self.end, space: self.journal.space(), abandoned })
+        Ok(Begun::Done(self.ack(abandoned)))
     }
 
-    /// Writes, then answers. Gives back the leases that nobody took.
-    fn turn(&mut self, turn: Turn<Caller>, term: Term) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
-        let Turn { first, records, count, mut replies, purged } = turn;
-        if is_planted("ack-before-sync") {
-            let _ = replies.drain(..).flat_map(|(to, answer)| send(to, answer)).count();
+    fn writing(&self, turn: Turn<Caller>, term: Term) -> Writing {
+        let Turn { first, records, count, replies, purged } = turn;
+        assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
+        let batch = Batch { previous: self.end, term, count, records };
+        let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
+        Writing { batch, replies, purged, started, tried: 0, unanswered }
+    }
+
+    /// What is to be appended now; only under an office that holds. It is the same again at every try: only the
+    /// identical batch may follow an unknown outcome.
+    pub(crate) fn to_append<'a>(&self, writing: &'a Writing) -> Result<&'a Batch, Failure> {
+        if !is_planted("append-untrusted") {
+            self.check_mandate()?;
         }
-        if count > 0 {
-            assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
-            let batch = Batch { previous: self.end, term, count, records };
-            self.append(&batch)?;
-            self.mandate.prove(self.end);
-            self.events.publish(first, batch.last(), batch.records);
+        Ok(&writing.batch)
+    }
+
+    /// Takes in what came of a try.
+    pub(crate) fn heard(
+        &mut self,
+        writing: &mut Writing,
+        answer: Result<Appended, orchestrix_engine::Error>,
+    ) -> Result<Tried, Failure> {
+        writing.tried += 1;
+        match answer {
+            Ok(Appended::Done(end)) => {
+                let took = self.clock.boot().saturating_sub(writing.started);
+                self.stats.sync.observe_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+                self.stats.batches.add(1);
+                self.stats.batch_bytes.add(writing.batch.records.len() as u64);
+                self.stats.durable.set(end.position.0);
+                self.unsettled.set(None);
+                self.end = end;
+                return Ok(Tried::Written);
+            }
+            Ok(Appended::Conflict(end)) => {
+                self.stats.stale_appends.add(1);
+                self.unsettled.set(None);
+                return Err(Failure::new(format!(
+                    "somebody else has written to the journal: it ends at {}",
+                    end.position
+                )));
+            }
+            Ok(Appended::Unknown) => {
+                writing.unanswered = Unanswered::PerhapsAccepted;
+                let batch = &writing.batch;
+                self.unsettled.set(Some((batch.previous, batch.link(self.journal.id()))));
+                if is_planted("unknown-append-changed") {
+                    writing.batch.term = Term(writing.batch.term.0 + 1);
+                }
+            }
+            Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
+                if writing.tried == 1 {
+                    tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
+                }
+                if writing.tried.is_multiple_of(TRUNCATE_EVERY) {
+                    // A snapshot that was finished meanwhile may let something go.
+                    self.truncate();
+                }
+            }
+            Err(error) if error.retryable => {
+                if writing.tried == 1 {
+                    tracing::warn!(%error, "the journal cannot be reached: trying again");
+                }
+            }
+            Err(error) => return Err(error.into()),
         }
+        self.give_up_if_stopping(writing.unanswered)?;
+        Ok(Tried::Again)
+    }
+
+    /// The turn is durable: now it may be told.
+    pub(crate) fn finish(&mut self, writing: Writing) -> Result<Ack, Failure> {
+        let Writing { batch, replies, purged, .. } = writing;
+        self.mandate.prove(self.end);
+        self.events.publish(batch.previous.position.next(), batch.last(), batch.records);
+        let abandoned = self.answer(replies, purged)?;
+        Ok(self.ack(abandoned))
+    }
+
+    /// Answers. Gives back the leases that nobody took.
+    fn answer(&mut self, replies: Replies, purged: Vec<TaskId>) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
         // The append may have taken long: whoever leads by now may have decided otherwise.
-        self.check_mandate()?;
+        if !is_planted("answer-untrusted") {
+            self.check_mandate()?;
+        }
         let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
         self.logs.forget(purged);
         Ok(abandoned)
     }
 
-    fn append(&mut self, batch: &Batch) -> Result<(), Failure> {
-        let start = self.clock.boot();
-        let mut unanswered = Unanswered::NotAccepted;
-        for tried in 1_u64.. {
-            self.check_mandate()?;
-            match self.journal.append(batch) {
-                Ok(Appended::Done(end)) => {
-                    let took = self.clock.boot().saturating_sub(start);
-                    self.stats.sync.observe_us(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-                    self.stats.batches.add(1);
-                    self.stats.batch_bytes.add(batch.records.len() as u64);
-                    self.stats.durable.set(end.position.0);
-                    self.unsettled.set(None);
-                    self.end = end;
-                    return Ok(());
-                }
-                Ok(Appended::Conflict(end)) => {
-                    self.stats.stale_appends.add(1);
-                    self.unsettled.set(None);
-                    return Err(Failure::new(format!(
-                        "somebody else has written to the journal: it ends at {}",
-                        end.position
-                    )));
-                }
-                // Only the identical batch may follow an unknown outcome.
-                Ok(Appended::Unknown) => {
-                    unanswered = Unanswered::PerhapsAccepted;
-                    self.unsettled.set(Some((batch.previous, batch.link(self.journal.id()))));
-                    self.wait_or_give_up(unanswered)?;
-                }
-                Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
-                    if tried == 1 {
-                        tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
-                    }
-                    if tried.is_multiple_of(TRUNCATE_EVERY) {
-                        // A snapshot that was finished meanwhile may let something go.
-                        self.truncate();
-                    }
-                    self.wait_or_give_up(unanswered)?;
-                }
-                Err(error) if error.retryable => {
-                    if tried == 1 {
-                        tracing::warn!(%error, "the journal cannot be reached: trying again");
-                    }
-                    self.wait_or_give_up(unanswered)?;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        unreachable!("it is tried until it is written or given up")
+    fn ack(&self, abandoned: Vec<(TaskId, LeaseId)>) -> Ack {
+        Ack { end: self.end, space: self.journal.space(), abandoned }
     }
 
     fn check_mandate(&self) -> Result<(), Failure> {
@@ -206,20 +280,19 @@ impl Writer {
         Err(Failure::new("this node does not lead any more".to_owned()))
     }
 
-    fn wait_or_give_up(&self, unanswered: Unanswered) -> Result<(), Failure> {
-        if self.running.is_stopping() {
-            let told = match unanswered {
-                Unanswered::NotAccepted => {
-                    "stopped while nothing could be written; what was not answered was not accepted"
-                }
-                Unanswered::PerhapsAccepted => {
-                    "stopped before it was certain what is in the journal; what was not answered may have been accepted"
-                }
-            };
-            return Err(Failure::new(told.to_owned()));
+    fn give_up_if_stopping(&self, unanswered: Unanswered) -> Result<(), Failure> {
+        if !self.running.is_stopping() {
+            return Ok(());
         }
-        self.clock.pause(FULL_RETRY);
-        Ok(())
+        let told = match unanswered {
+            Unanswered::NotAccepted => {
+                "stopped while nothing could be written; what was not answered was not accepted"
+            }
+            Unanswered::PerhapsAccepted => {
+                "stopped before it was certain what is in the journal; what was not answered may have been accepted"
+            }
+        };
+        Err(Failure::new(told.to_owned()))
     }
 
     fn truncate(&mut self) {

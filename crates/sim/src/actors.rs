@@ -3,14 +3,42 @@
 mod submitter;
 mod worker;
 
+use orchestrix_core::{LeaseId, Name, TaskId};
 use orchestrix_node::Error;
 
 use crate::actors::submitter::Submitter;
 use crate::actors::worker::Worker;
-use crate::history::Answer;
+use crate::history::{Answer, Execution, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::world::World;
+use crate::seen::Sight;
+use crate::world::Op;
+
+/// What actors live on: a world with one coordinator, or with several.
+pub(crate) trait Ground {
+    fn plan(&self) -> &Plan;
+
+    /// Microseconds since the beginning.
+    fn now(&self) -> u64;
+
+    /// Whether things still go wrong.
+    fn faulty(&self) -> bool;
+
+    /// What was asked.
+    fn op(&self, op: usize) -> &Op;
+
+    /// Asks something; answers under which number.
+    fn ask(&mut self, actor: usize, question: Question) -> usize;
+
+    fn wake_after(&mut self, actor: usize, us: u64);
+
+    fn see(&mut self, happened: bool, sight: Sight);
+
+    fn executed(&mut self, execution: Execution);
+
+    /// A lease that somebody else got lately.
+    fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)>;
+}
 
 /// An actor; nobody while it acts.
 pub(crate) enum Actor {
@@ -51,7 +79,7 @@ impl Actor {
         std::mem::replace(self, Self::Away)
     }
 
-    pub(crate) fn wake(&mut self, world: &mut World, me: usize) {
+    pub(crate) fn wake(&mut self, world: &mut dyn Ground, me: usize) {
         match self {
             Self::Submitter(submitter) => submitter.wake(world, me),
             Self::Worker(worker) => worker.wake(world, me),
@@ -59,7 +87,7 @@ impl Actor {
         }
     }
 
-    pub(crate) fn hear(&mut self, world: &mut World, me: usize, op: usize, heard: Heard) {
+    pub(crate) fn hear(&mut self, world: &mut dyn Ground, me: usize, op: usize, heard: Heard) {
         match self {
             Self::Submitter(submitter) => submitter.hear(world, me, op, heard),
             Self::Worker(worker) => worker.hear(world, me, op, heard),

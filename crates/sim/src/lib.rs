@@ -6,6 +6,7 @@
 //! - `check` holds the journal and what the actors saw against the invariants; it knows nothing of the rules'
 //!   own code.
 //! - [`prove`] runs many worlds and says what was seen.
+//! - [`ClusterWorld`] is a world with several nodes on one engine: elections, followers, leaders that are overtaken.
 //! - [`damage`] changes what a coordinator left on its disk in every way, and opens it again.
 //! - [`REAL_CAMPAIGNS`] have no world: they meet the program that ships, as a process, with faults of a real machine.
 //!
@@ -14,6 +15,7 @@
 mod actors;
 mod check;
 mod clock;
+mod cluster;
 mod damage;
 mod fuzzing;
 mod history;
@@ -31,6 +33,10 @@ mod shrink;
 mod world;
 
 pub use check::Violation;
+pub use cluster::{
+    ClusterEnded, ClusterOutcome, ClusterPlan, ClusterSight, ClusterWorld, Sights, prove_clusters,
+    run_cluster,
+};
 pub use damage::{DamageCampaign, DamageOutcome, damage};
 pub use fuzzing::fuzz;
 pub use plan::Plan;

@@ -12,9 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use orchestrix_core::FoundBy;
 use orchestrix_sim::{
-    Campaign, DamageCampaign, Length, Outcome, Plan, REAL_CAMPAIGNS, RealCampaign, Row, Trial, World, damage,
-    fuzz, prove, run_plan, run_seed, shrink, table,
+    Campaign, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS, RealCampaign, Row,
+    Trial, Violation, World, damage, fuzz, prove, prove_clusters, run_plan, run_seed, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -51,7 +52,7 @@ struct Args {
     /// The script that fuzzes all decoders; without it none is
     #[arg(long, value_name = "FILE")]
     fuzzer: Option<PathBuf>,
-    /// Run this alone: worlds, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
+    /// Run this alone: worlds, cluster, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
     /// clocks or sockets
     #[arg(long, value_name = "NAME", value_parser = part)]
     only: Option<Part>,
@@ -71,13 +72,15 @@ struct Args {
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Worlds,
+    Cluster,
     Damage,
     Fuzz,
     Real(RealCampaign),
 }
 
-/// How the time is divided between worlds, damage, fuzzing and the campaigns against the binary together.
-const SHARES: [u32; 4] = [35, 10, 15, 40];
+/// How the time is divided between worlds, worlds with several nodes, damage, fuzzing and the campaigns against the
+/// binary together.
+const SHARES: [u32; 5] = [20, 15, 10, 15, 40];
 /// Between two lines of progress where nothing can be written over.
 const PROGRESS: Duration = Duration::from_secs(30);
 
@@ -92,8 +95,10 @@ fn main() -> ExitCode {
     if args.bugs {
         return plant_all(&args);
     }
-    if let (Some(seed), None) = (args.seed, args.only) {
-        return run_one(seed, &args);
+    match (args.seed, args.only) {
+        (Some(seed), None) => return run_one(seed, &args),
+        (Some(seed), Some(Part::Cluster)) => return run_one_cluster(seed, &args),
+        (_, _) => {}
     }
     let time = Duration::from_secs(args.seconds);
     let rows = match args.only {
@@ -112,21 +117,23 @@ fn main() -> ExitCode {
 fn part(name: &str) -> Result<Part, String> {
     match name {
         "worlds" => Ok(Part::Worlds),
+        "cluster" => Ok(Part::Cluster),
         "damage" => Ok(Part::Damage),
         "fuzz" => Ok(Part::Fuzz),
         name => RealCampaign::named(name).map(Part::Real).ok_or_else(|| {
             let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-            format!("there are worlds, damage, fuzz, {}", names.join(", "))
+            format!("there are worlds, cluster, damage, fuzz, {}", names.join(", "))
         }),
     }
 }
 
 /// Everything that can be tried with what was given, each for its share of the time.
 fn run_all(args: &Args, time: Duration) -> Vec<Row> {
-    let given = [true, true, args.fuzzer.is_some(), args.binary.is_some()];
+    let given = [true, true, true, args.fuzzer.is_some(), args.binary.is_some()];
     let whole: u32 = SHARES.iter().zip(given).filter(|(_, given)| *given).map(|(share, _)| share).sum();
-    let [worlds, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
-    let mut parts = vec![(Part::Worlds, worlds), (Part::Damage, damage), (Part::Fuzz, fuzz)];
+    let [worlds, cluster, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
+    let mut parts =
+        vec![(Part::Worlds, worlds), (Part::Cluster, cluster), (Part::Damage, damage), (Part::Fuzz, fuzz)];
     let shares: u32 = REAL_CAMPAIGNS.iter().map(|campaign| campaign.share).sum();
     parts.extend(REAL_CAMPAIGNS.map(|campaign| (Part::Real(campaign), real * campaign.share / shares)));
     parts.into_iter().filter_map(|(part, time)| run_part(part, args, time)).collect()
@@ -137,6 +144,7 @@ fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
     let seed = args.seed.unwrap_or(args.first);
     match part {
         Part::Worlds => Some(run_worlds(args, time)),
+        Part::Cluster => Some(run_clusters(args, time)),
         Part::Damage => Some(run_damage(seed, time)),
         Part::Fuzz => {
             let script = args.fuzzer.as_deref()?;
@@ -168,14 +176,29 @@ fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, rounds: Option<u6
 }
 
 fn run_worlds(args: &Args, time: Duration) -> Row {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
+    let campaign = campaign(args, time);
     let ended = AtomicU64::new(0);
     let count = |_| {
         ended.fetch_add(1, Relaxed);
     };
     let outcome = with_progress("worlds", "worlds", &ended, || prove(campaign, count));
     Row::of_worlds(&outcome)
+}
+
+fn run_clusters(args: &Args, time: Duration) -> Row {
+    let campaign = campaign(args, time);
+    let ended = AtomicU64::new(0);
+    let count = |_| {
+        ended.fetch_add(1, Relaxed);
+    };
+    let outcome =
+        with_progress("cluster: several nodes", "worlds", &ended, || prove_clusters(campaign, count));
+    Row::of_clusters(&outcome)
+}
+
+fn campaign(args: &Args, time: Duration) -> Campaign {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Campaign { first_seed: args.first, seeds: args.worlds, time, threads }
 }
 
 /// Says on standard error how far it is while something runs: one line that changes on a terminal, else a line
@@ -224,48 +247,100 @@ fn run_one(seed: u64, args: &Args) -> ExitCode {
         world = world.telling();
     }
     let ended = world.run();
-    for line in &ended.told {
+    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+}
+
+fn run_one_cluster(seed: u64, args: &Args) -> ExitCode {
+    let plan = ClusterPlan::draw(seed);
+    println!("{plan:#?}");
+    let mut world = ClusterWorld::new(plan);
+    if args.tell {
+        world = world.telling();
+    }
+    let ended = world.run();
+    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+}
+
+fn tell_one(told: &[String], seconds: u64, calls: u64, violations: &[Violation]) -> ExitCode {
+    for line in told {
         println!("{line}");
     }
-    println!("{} simulated seconds, {} calls", ended.seconds, ended.calls);
-    for violation in &ended.violations {
+    println!("{seconds} simulated seconds, {calls} calls");
+    for violation in violations {
         println!("VIOLATION {violation}");
     }
-    if ended.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs worlds without a bug, in which nothing may be found, and then with every bug in turn. Each must be found by an
 /// invariant that it breaks: what else goes wrong in its worlds does not count.
 fn plant_all(args: &Args) -> ExitCode {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let time = Duration::from_secs(args.seconds);
-    let campaign = Campaign { first_seed: args.first, seeds: args.worlds, time, threads };
+    let campaign = campaign(args, Duration::from_secs(args.seconds));
     // A planted bug may panic anywhere; that it did is told with the others.
     std::panic::set_hook(Box::new(|_| {}));
-    let sound = prove(campaign, |_| {});
-    if let Some((seed, violation)) = sound.failed.first() {
-        println!("without a bug, seed {seed} has a violation: {violation}");
-        return ExitCode::FAILURE;
-    }
-    println!("{} worlds without a bug, and nothing found", sound.worlds);
+    let kinds: [(&str, Found, Run); 2] = [
+        ("worlds", Found::Worlds, |campaign| {
+            let outcome = prove(campaign, |_| {});
+            (outcome.worlds, outcome.failed)
+        }),
+        ("worlds with several nodes", Found::Cluster, |campaign| {
+            let outcome = prove_clusters(campaign, |_| {});
+            (outcome.worlds, outcome.failed)
+        }),
+    ];
     let mut unfound = 0;
-    println!("{:<24} {:>7} {:>7}  {:<40} found by (and beside it)", "bug", "worlds", "first", "what it does");
-    for (bug, by) in orchestrix_core::bugs_of_worlds() {
-        if !orchestrix_core::plant(bug.name) {
-            println!("nothing can be planted in this build: the feature `planted` is needed");
+    for (name, kind, run) in kinds {
+        let only = match args.only {
+            None => true,
+            Some(Part::Worlds) => kind == Found::Worlds,
+            Some(Part::Cluster) => kind == Found::Cluster,
+            Some(Part::Damage | Part::Fuzz | Part::Real(_)) => false,
+        };
+        if !only {
+            continue;
+        }
+        let _ = orchestrix_core::plant("");
+        let (worlds, failed) = run(campaign);
+        if let Some((seed, violation)) = failed.first() {
+            println!("without a bug, seed {seed} has a violation: {violation}");
             return ExitCode::FAILURE;
         }
-        let outcome = prove(campaign, |_| {});
-        let found = Found::of(&outcome, by);
-        unfound += u32::from(found.first.is_none());
-        let first = found.first.map_or("never".to_owned(), |seed| (seed - args.first + 1).to_string());
-        println!("{:<24} {:>7} {first:>7}  {:<40} {found}", bug.name, outcome.worlds, bug.what);
+        println!("{worlds} {name} without a bug, and nothing found");
+        println!(
+            "{:<26} {:>7} {:>7}  {:<40} found by (and beside it)",
+            "bug", "worlds", "first", "what it does"
+        );
+        for bug in orchestrix_core::BUGS {
+            let by = match (bug.found_by, kind) {
+                (FoundBy::Worlds(by), Found::Worlds) | (FoundBy::Cluster(by), Found::Cluster) => by,
+                (FoundBy::Worlds(_) | FoundBy::Cluster(_) | FoundBy::Test(..), _) => continue,
+            };
+            if !orchestrix_core::plant(bug.name) {
+                println!("nothing can be planted in this build: the feature `planted` is needed");
+                return ExitCode::FAILURE;
+            }
+            let (worlds, failed) = run(campaign);
+            let found = Shown::of(&failed, by);
+            unfound += u32::from(found.first.is_none());
+            let first = found.first.map_or("never".to_owned(), |seed| (seed - args.first + 1).to_string());
+            println!("{:<26} {worlds:>7} {first:>7}  {:<40} {found}", bug.name, bug.what);
+        }
     }
     if unfound == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs worlds of one kind; says how many, and what was broken in which.
+type Run = fn(Campaign) -> (u64, Vec<(u64, Violation)>);
+
+/// Which kind of worlds looks for a bug.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Worlds,
+    Cluster,
+}
+
 /// What worlds with a planted bug showed.
-struct Found {
+struct Shown {
     /// The first seed in which an invariant failed that the bug breaks.
     first: Option<u64>,
     /// These, and what else failed.
@@ -273,9 +348,9 @@ struct Found {
     beside: BTreeSet<&'static str>,
 }
 
-impl Found {
-    fn of(outcome: &Outcome, by: &[&str]) -> Self {
-        let failed = || outcome.failed.iter().map(|(seed, violation)| (*seed, violation.invariant));
+impl Shown {
+    fn of(failed: &[(u64, Violation)], by: &[&str]) -> Self {
+        let failed = || failed.iter().map(|(seed, violation)| (*seed, violation.invariant));
         let expected = |invariant: &&str| by.contains(invariant);
         Self {
             first: failed().filter(|(_, invariant)| expected(invariant)).map(|(seed, _)| seed).min(),
@@ -285,7 +360,7 @@ impl Found {
     }
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for Shown {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words = |set: &BTreeSet<&'static str>| set.iter().copied().collect::<Vec<_>>().join(" ");
         write!(f, "{}", words(&self.by))?;

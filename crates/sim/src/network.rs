@@ -17,7 +17,7 @@ const PATIENCE: u64 = 2 * SECOND;
 
 impl World {
     /// An actor asks something; every message may be lost, doubled or late.
-    pub(crate) fn ask(&mut self, actor: usize, question: Question) -> usize {
+    pub(crate) fn send(&mut self, actor: usize, question: Question) -> usize {
         let op = self.ops.len();
         let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
         let durable_before = self.mirror.durable();
@@ -74,7 +74,7 @@ impl World {
 }
 
 /// Puts a question to a node.
-async fn put(node: Node, question: Question) -> Result<Answer, Error> {
+pub(crate) async fn put(node: Node, question: Question) -> Result<Answer, Error> {
     match question {
         Question::Submit(task) => {
             let (outcome, seen) = node.submit(task).await?;

@@ -60,36 +60,67 @@ pub fn run_plan(plan: Plan) -> Ended {
 /// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
 #[must_use]
 pub fn prove(campaign: Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
+    run_all(campaign, progress, run_seed)
+}
+
+/// What is made of many worlds.
+pub(crate) trait Tally: Default + Send {
+    type Ended;
+
+    fn trace(ended: &Self::Ended) -> [u8; 32];
+
+    /// Violations so far.
+    fn broken(&self) -> usize;
+
+    /// Takes in a world, whether it was run twice, and what came of that.
+    fn add(&mut self, ended: Self::Ended, repeated: bool, other: Option<Violation>);
+}
+
+/// Runs seeds on all threads until they or the time are used up, or ten have failed.
+pub(crate) fn run_all<T: Tally>(
+    campaign: Campaign,
+    progress: impl Fn(u64) + Sync,
+    run: impl Fn(u64) -> T::Ended + Sync,
+) -> T {
     let (next, start) = (AtomicU64::new(0), Instant::now());
-    let outcome = Mutex::new(Outcome::default());
+    let tally = Mutex::new(T::default());
+    let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         for _ in 0..campaign.threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Relaxed);
-                    let enough = outcome.lock().unwrap_or_else(PoisonError::into_inner).failed.len() >= 10;
+                    let enough = locked().broken() >= 10;
                     if number >= campaign.seeds || start.elapsed() >= campaign.time || enough {
                         return;
                     }
                     let seed = campaign.first_seed + number;
-                    let mut ended = run_seed(seed);
+                    let ended = run(seed);
                     let again = number.is_multiple_of(REPEAT_EVERY);
-                    if again && run_seed(seed).trace != ended.trace {
-                        ended
-                            .violations
-                            .push(Violation::new("W6", "the same seed gave another world".to_owned()));
-                    }
-                    outcome.lock().unwrap_or_else(PoisonError::into_inner).add(ended, again);
+                    let other = (again && T::trace(&run(seed)) != T::trace(&ended))
+                        .then(|| Violation::new("W6", "the same seed gave another world".to_owned()));
+                    locked().add(ended, again, other);
                     progress(number + 1);
                 }
             });
         }
     });
-    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Outcome {
-    fn add(&mut self, ended: Ended, repeated: bool) {
+impl Tally for Outcome {
+    type Ended = Ended;
+
+    fn trace(ended: &Ended) -> [u8; 32] {
+        ended.trace
+    }
+
+    fn broken(&self) -> usize {
+        self.failed.len()
+    }
+
+    fn add(&mut self, mut ended: Ended, repeated: bool, other: Option<Violation>) {
+        ended.violations.extend(other);
         self.worlds += 1;
         self.repeated += u64::from(repeated);
         self.simulated_seconds += ended.seconds;

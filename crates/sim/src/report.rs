@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::cluster::{ClusterOutcome, ClusterSight};
 use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
 use crate::real::Tried;
@@ -96,6 +97,30 @@ impl Row {
             seen,
             enough: 0,
             missing: outcome.seen.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
+            failures: failures.collect(),
+        }
+    }
+
+    /// The row of the simulated worlds with several nodes.
+    #[must_use]
+    pub fn of_clusters(outcome: &ClusterOutcome) -> Self {
+        let mut seen = vec![
+            ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
+            ("run twice".to_owned(), outcome.repeated),
+        ];
+        seen.extend(outcome.sights.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
+        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
+            what: format!("seed {seed}: {violation}"),
+            again: format!("prove --only cluster --seed {seed} --tell"),
+        });
+        Self {
+            name: "cluster".to_owned(),
+            tried: outcome.worlds,
+            faults: ClusterSight::FAULTS.into_iter().map(|fault| outcome.sights.count(fault)).sum(),
+            answers: outcome.calls,
+            seen,
+            enough: 0,
+            missing: outcome.sights.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
             failures: failures.collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use orchestrix_core::{Event, LeaseId, Name, Position, TaskId, Timestamp};
+use orchestrix_core::{Position, Timestamp};
 use orchestrix_engine::Read;
 use orchestrix_engine::disk::sim::Faults;
 use orchestrix_node::Error;
@@ -167,14 +167,5 @@ impl World {
             Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
             Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) | Ok(_) => {}
         }
-    }
-
-    /// A lease that somebody else got lately.
-    pub(crate) fn lease_of_another(&mut self, worker: &Name) -> Option<(TaskId, LeaseId)> {
-        let lately = self.mirror.log.iter().rev().take(30);
-        lately.into_iter().find_map(|entry| {
-            let Event::LeaseGranted(event) = &entry.event else { return None };
-            (event.worker != *worker).then_some((event.task, LeaseId(entry.position.0)))
-        })
     }
 }

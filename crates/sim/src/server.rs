@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Position, Records, State};
+use orchestrix_core::{Event, LeaseId, Name, Position, Records, State, TaskId};
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::{Batch, Read};
 use orchestrix_node::{Failure, Node, Recovered, Stepped};
@@ -142,7 +142,15 @@ impl Mirror {
         Err(Violation::new("W6", format!("the state at {position} is not the fold of the journal")))
     }
 
-    fn add(&mut self, batch: &Batch) -> Result<(), Violation> {
+    /// A lease that somebody other than this worker got lately.
+    pub(crate) fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {
+        self.log.iter().rev().take(30).find_map(|entry| {
+            let Event::LeaseGranted(event) = &entry.event else { return None };
+            (event.worker != *worker).then_some((event.task, LeaseId(entry.position.0)))
+        })
+    }
+
+    pub(crate) fn add(&mut self, batch: &Batch) -> Result<(), Violation> {
         let hash = hash(batch);
         let mut position = batch.previous.position;
         for record in Records::new(&batch.records) {

@@ -6,11 +6,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use orchestrix_core::Position;
+use orchestrix_core::{LeaseId, Name, Position, TaskId};
 use orchestrix_engine::disk::sim::{Counts, Faults, SimDisk};
 use orchestrix_node::Error;
 
-use crate::actors::{Actor, Heard, actors};
+use crate::actors::{Actor, Ground, Heard, actors};
 use crate::check::{self, Violation};
 use crate::clock::SimClock;
 use crate::history::{Answer, Execution, History, Question};
@@ -309,24 +309,6 @@ impl World {
         self.actors[actor] = acting;
     }
 
-    pub(crate) fn wake_after(&mut self, actor: usize, us: u64) {
-        let at = self.now + us.max(1);
-        if self.wakes[actor].is_none_or(|planned| at < planned) {
-            self.wakes[actor] = Some(at);
-            self.push(at, Happening::Wake(actor));
-        }
-    }
-
-    pub(crate) fn executed(&mut self, execution: Execution) {
-        self.history.executions.push(execution);
-    }
-
-    pub(crate) fn see(&mut self, happened: bool, sight: Sight) {
-        if happened {
-            self.seen.add(sight);
-        }
-    }
-
     pub(crate) fn decide_after(&mut self, us: u64) {
         let at = self.now + us;
         if self.decide_at.is_none_or(|planned| at < planned) {
@@ -338,6 +320,12 @@ impl World {
     pub(crate) fn push(&mut self, at: u64, happening: Happening) {
         self.order += 1;
         self.happenings.push(Reverse((at, self.order, happening)));
+    }
+
+    pub(crate) fn see(&mut self, happened: bool, sight: Sight) {
+        if happened {
+            self.seen.add(sight);
+        }
     }
 
     fn is_at_rest(&self) -> bool {
@@ -373,5 +361,47 @@ impl World {
             self.history.counted.push(counted(&server.node, server.after));
         }
         self.mirror.compare_state(server)
+    }
+}
+
+impl Ground for World {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn faulty(&self) -> bool {
+        self.faulty
+    }
+
+    fn op(&self, op: usize) -> &Op {
+        &self.ops[op]
+    }
+
+    fn ask(&mut self, actor: usize, question: Question) -> usize {
+        self.send(actor, question)
+    }
+
+    fn wake_after(&mut self, actor: usize, us: u64) {
+        let at = self.now + us.max(1);
+        if self.wakes[actor].is_none_or(|planned| at < planned) {
+            self.wakes[actor] = Some(at);
+            self.push(at, Happening::Wake(actor));
+        }
+    }
+
+    fn see(&mut self, happened: bool, sight: Sight) {
+        Self::see(self, happened, sight);
+    }
+
+    fn executed(&mut self, execution: Execution) {
+        self.history.executions.push(execution);
+    }
+
+    fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {
+        self.mirror.lease_of_another(worker)
     }
 }

@@ -45,6 +45,14 @@ fn does_what_every_engine_must_do(settings: &'static [&'static str]) {
     }
 }
 
+/// Simulations have a model of this server; both say the same.
+#[test]
+fn the_script_is_answered_as_written() {
+    let server = redis(&DURABLE);
+    let port = server.port();
+    assert_eq!(suite::transcript(&|| shared(port, "script")), suite::REDIS_ANSWERS);
+}
+
 /// The suite wants a box.
 struct Through(Arc<dyn Logs>);
 

@@ -69,3 +69,8 @@ pub(crate) fn the_register_keeps_its_contract(database: &Database) {
 pub(crate) fn several_nodes_keep_the_contract(database: &Database) {
     suite::shared(&mut || Box::new(place(database)));
 }
+
+/// Simulations have a model of this server; both say the same.
+pub(crate) fn the_script_is_answered_as_written(database: &Database) {
+    assert_eq!(suite::transcript(&place(database)), suite::SQL_ANSWERS);
+}

@@ -147,7 +147,7 @@ macro_rules! every_sentence {
         $crate::sentences!($kind, $common,
             conformance::{
                 the_journal_keeps_its_contract, snapshots_keep_their_contract, logs_keep_their_contract,
-                the_register_keeps_its_contract, several_nodes_keep_the_contract,
+                the_register_keeps_its_contract, several_nodes_keep_the_contract, the_script_is_answered_as_written,
             },
             faults::{
                 a_lost_answer_to_an_append_is_unknown_and_nothing_is_doubled,

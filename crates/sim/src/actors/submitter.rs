@@ -4,11 +4,10 @@ use orchestrix_core::wire::{Backoff, Submit};
 use orchestrix_core::{Json, Key, Name, Refusal, TaskId, TaskState};
 use orchestrix_node::{Error, Seen};
 
-use crate::actors::Heard;
+use crate::actors::{Ground, Heard};
 use crate::history::{Answer, Question};
 use crate::rng::Rng;
 use crate::seen::Sight;
-use crate::world::World;
 
 /// Microseconds.
 const SECOND: u64 = 1_000_000;
@@ -37,7 +36,7 @@ impl Submitter {
         self.left == 0 && self.asking.is_none() && self.again.is_none()
     }
 
-    pub(crate) fn wake(&mut self, world: &mut World, me: usize) {
+    pub(crate) fn wake(&mut self, world: &mut dyn Ground, me: usize) {
         if self.asking.is_some() {
             return;
         }
@@ -49,12 +48,12 @@ impl Submitter {
         self.asking = Some(world.ask(me, question));
     }
 
-    pub(crate) fn hear(&mut self, world: &mut World, me: usize, op: usize, heard: Heard) {
+    pub(crate) fn hear(&mut self, world: &mut dyn Ground, me: usize, op: usize, heard: Heard) {
         if self.asking != Some(op) {
             return;
         }
         self.asking = None;
-        let question = world.ops[op].question.clone();
+        let question = world.op(op).question.clone();
         let resolved = self.again.is_some();
         match heard.certain() {
             None | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull)) => {
@@ -72,7 +71,7 @@ impl Submitter {
         world.wake_after(me, pause);
     }
 
-    fn learn(&mut self, world: &mut World, question: Question, answer: Result<Answer, Error>) {
+    fn learn(&mut self, world: &mut dyn Ground, question: Question, answer: Result<Answer, Error>) {
         match (question, answer) {
             (Question::Submit(task), Ok(Answer::Submitted(outcome, seen))) => {
                 world.see(true, Sight::Submitted);
@@ -97,8 +96,8 @@ impl Submitter {
         }
     }
 
-    fn next(&mut self, world: &mut World) -> Question {
-        if !self.known.is_empty() && self.rng.chance(world.plan.cancels) {
+    fn next(&mut self, world: &mut dyn Ground) -> Question {
+        if !self.known.is_empty() && self.rng.chance(world.plan().cancels) {
             let task = self.known[self.rng.index(self.known.len())];
             return Question::Cancel { task };
         }
@@ -120,16 +119,16 @@ impl Submitter {
         Question::Submit(self.task(world))
     }
 
-    fn task(&mut self, world: &mut World) -> Submit {
+    fn task(&mut self, world: &mut dyn Ground) -> Submit {
         self.made += 1;
         let rng = &mut self.rng;
         let unique = format!("{}-{}", self.number, self.made);
-        let poison = rng.chance(world.plan.poison);
+        let poison = rng.chance(world.plan().poison);
         let pad = "x".repeat(usize::try_from(rng.skewed(1, 2_000)).unwrap_or(1));
         let payload = format!("{{\"of\":\"{unique}\",\"poison\":{poison},\"pad\":\"{pad}\"}}");
-        let queue = Name::new(&format!("q{}", rng.index(world.plan.queues))).expect("a plain name");
+        let queue = Name::new(&format!("q{}", rng.index(world.plan().queues))).expect("a plain name");
         let mut task = Submit::new(queue, Json::parse(&payload).expect("plain JSON"));
-        if rng.chance(world.plan.keyed) {
+        if rng.chance(world.plan().keyed) {
             task.key = Some(Key::new(&unique).expect("a plain key"));
         }
         if rng.chance(300_000) {

@@ -7,12 +7,11 @@ use orchestrix_core::wire::Leased;
 use orchestrix_core::{LeaseId, Name, Refusal, TaskId};
 use orchestrix_node::Error;
 
-use crate::actors::Heard;
+use crate::actors::{Ground, Heard};
 use crate::history::{Answer, Execution, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::seen::Sight;
-use crate::world::World;
 
 /// Microseconds.
 const MS: u64 = 1_000;
@@ -80,13 +79,13 @@ impl Worker {
         self.held.is_empty() && self.reports.is_empty()
     }
 
-    pub(crate) fn wake(&mut self, world: &mut World, me: usize) {
-        if world.now < self.frozen_until && world.faulty {
-            let left = self.frozen_until - world.now;
+    pub(crate) fn wake(&mut self, world: &mut dyn Ground, me: usize) {
+        if world.now() < self.frozen_until && world.faulty() {
+            let left = self.frozen_until - world.now();
             world.wake_after(me, left);
             return;
         }
-        if world.faulty && self.misfortune(world, me) {
+        if world.faulty() && self.misfortune(world, me) {
             return;
         }
         self.work(world);
@@ -94,32 +93,32 @@ impl Worker {
         self.beat(world, me);
         self.poll(world, me);
         let busy = self.held.values().map(|job| job.ends.min(job.trusted_until)).min();
-        let next = busy.unwrap_or(u64::MAX).min(self.next_heartbeat.max(world.now + 10 * MS));
+        let next = busy.unwrap_or(u64::MAX).min(self.next_heartbeat.max(world.now() + 10 * MS));
         let pause = self.rng.range(MS, SECOND);
-        world.wake_after(me, next.saturating_sub(world.now).clamp(1, pause));
+        world.wake_after(me, next.saturating_sub(world.now()).clamp(1, pause));
     }
 
     /// Crashes and freezes, now and then.
-    fn misfortune(&mut self, world: &mut World, me: usize) -> bool {
+    fn misfortune(&mut self, world: &mut dyn Ground, me: usize) -> bool {
         // Woken about five times a second.
-        if self.rng.chance(world.plan.worker_crashes / 5) {
+        if self.rng.chance(world.plan().worker_crashes / 5) {
             world.see(true, Sight::WorkerCrash);
             self.crash(world, me);
             return true;
         }
-        if self.rng.chance(world.plan.worker_freezes / 5) {
+        if self.rng.chance(world.plan().worker_freezes / 5) {
             world.see(true, Sight::WorkerFrozen);
             // Nothing is done while it is frozen; whether it may go on is the first thing it looks at after.
             self.pause_all(world);
-            self.frozen_until = world.now + self.rng.range(10 * MS, 3 * world.plan.lease_ms * MS);
-            let left = self.frozen_until - world.now;
+            self.frozen_until = world.now() + self.rng.range(10 * MS, 3 * world.plan().lease_ms * MS);
+            let left = self.frozen_until - world.now();
             world.wake_after(me, left);
             return true;
         }
         false
     }
 
-    fn crash(&mut self, world: &mut World, me: usize) {
+    fn crash(&mut self, world: &mut dyn Ground, me: usize) {
         self.pause_all(world);
         self.held.clear();
         self.reports.clear();
@@ -129,18 +128,18 @@ impl Worker {
     }
 
     /// Notes down what was executed so far.
-    fn pause_all(&mut self, world: &mut World) {
+    fn pause_all(&mut self, world: &mut dyn Ground) {
         for (lease, job) in &mut self.held {
-            let to_us = world.now.min(job.trusted_until);
+            let to_us = world.now().min(job.trusted_until);
             if to_us > job.from {
                 world.executed(Execution { task: job.task, lease: *lease, from_us: job.from, to_us });
             }
-            job.from = world.now;
+            job.from = world.now();
         }
     }
 
-    fn work(&mut self, world: &mut World) {
-        let now = world.now;
+    fn work(&mut self, world: &mut dyn Ground) {
+        let now = world.now();
         let over = self.held.iter().filter(|(_, job)| now >= job.ends || now >= job.trusted_until);
         let over: Vec<LeaseId> = over.map(|(lease, _)| *lease).collect();
         for lease in over {
@@ -149,7 +148,7 @@ impl Worker {
             if to_us > job.from {
                 world.executed(Execution { task: job.task, lease, from_us: job.from, to_us });
             }
-            if self.rng.chance(world.plan.late_reports / 10)
+            if self.rng.chance(world.plan().late_reports / 10)
                 && let Some((task, lease)) = world.lease_of_another(&self.name)
             {
                 // One that mixes up its papers: nobody may believe it.
@@ -157,7 +156,7 @@ impl Worker {
                 self.reports.push(Report { lease, question, op: None, tries: 3 });
             }
             let lost = job.trusted_until < job.ends;
-            if lost && !self.rng.chance(world.plan.late_reports) {
+            if lost && !self.rng.chance(world.plan().late_reports) {
                 continue;
             }
             if job.poison {
@@ -170,20 +169,20 @@ impl Worker {
         }
     }
 
-    fn report(&mut self, world: &World, task: TaskId, lease: LeaseId) -> Question {
+    fn report(&mut self, world: &dyn Ground, task: TaskId, lease: LeaseId) -> Question {
         let worker = self.name.clone();
-        if self.rng.chance(world.plan.failures) {
+        if self.rng.chance(world.plan().failures) {
             let retry = self.rng.chance(800_000);
             Question::Fail { task, lease, worker, retry }
-        } else if self.rng.chance(world.plan.releases) {
+        } else if self.rng.chance(world.plan().releases) {
             Question::Release { task, lease, worker }
         } else {
             Question::Complete { task, lease, worker, result: format!("\"done {task} {lease}\"") }
         }
     }
 
-    fn send_reports(&mut self, world: &mut World, me: usize) {
-        if world.now < self.reports_from {
+    fn send_reports(&mut self, world: &mut dyn Ground, me: usize) {
+        if world.now() < self.reports_from {
             return;
         }
         for report in self.reports.iter_mut().filter(|report| report.op.is_none()) {
@@ -192,14 +191,14 @@ impl Worker {
         }
     }
 
-    fn beat(&mut self, world: &mut World, me: usize) {
+    fn beat(&mut self, world: &mut dyn Ground, me: usize) {
         // What is done is still held until the coordinator knows.
         let done = self.reports.iter().filter(|report| report.tries < 3).map(|report| report.lease);
         let leases: Vec<LeaseId> = self.held.keys().copied().chain(done).collect();
-        if leases.is_empty() || self.heartbeat.is_some() || world.now < self.next_heartbeat {
+        if leases.is_empty() || self.heartbeat.is_some() || world.now() < self.next_heartbeat {
             return;
         }
-        self.next_heartbeat = world.now + world.plan.lease_ms * MS / 4;
+        self.next_heartbeat = world.now() + world.plan().lease_ms * MS / 4;
         let worker = self.name.clone();
         let alone = self.held.iter().next().filter(|_| leases.len() == 1 && self.rng.chance(500_000));
         let question = match alone {
@@ -209,9 +208,10 @@ impl Worker {
         self.heartbeat = Some(world.ask(me, question));
     }
 
-    fn poll(&mut self, world: &mut World, me: usize) {
+    fn poll(&mut self, world: &mut dyn Ground, me: usize) {
         let room = self.capacity.map_or(4, |capacity| capacity as usize).saturating_sub(self.held.len());
-        if self.polling.is_some() || room == 0 || !self.reports.is_empty() || world.now < self.patient_until {
+        if self.polling.is_some() || room == 0 || !self.reports.is_empty() || world.now() < self.patient_until
+        {
             return;
         }
         let question = match self.again.take() {
@@ -229,16 +229,16 @@ impl Worker {
         self.polling = Some(world.ask(me, question));
     }
 
-    fn lease_call(&mut self, world: &World, room: usize) -> Question {
+    fn lease_call(&mut self, world: &dyn Ground, room: usize) -> Question {
         self.requests += 1;
         let request_id = self.rng.chance(500_000).then(|| format!("r{}", self.requests));
         Question::Lease {
             queues: self.some_queues(world),
             worker: self.name.clone(),
             max: 1 + self.rng.index(room),
-            lease_ms: world.plan.lease_ms,
+            lease_ms: world.plan().lease_ms,
             wait_ms: if self.rng.chance(700_000) {
-                self.rng.skewed(1, 20_000.min(10 * world.plan.lease_ms))
+                self.rng.skewed(1, 20_000.min(10 * world.plan().lease_ms))
             } else {
                 0
             },
@@ -248,22 +248,22 @@ impl Worker {
     }
 
     /// All queues, or some of them.
-    fn some_queues(&mut self, world: &World) -> Vec<Name> {
+    fn some_queues(&mut self, world: &dyn Ground) -> Vec<Name> {
         let name = |n: usize| Name::new(&format!("q{n}")).expect("a plain name");
         // In the end nothing may be left lying.
-        if !world.faulty || self.rng.chance(700_000) {
-            return (0..world.plan.queues).map(name).collect();
+        if !world.faulty() || self.rng.chance(700_000) {
+            return (0..world.plan().queues).map(name).collect();
         }
-        vec![name(self.rng.index(world.plan.queues))]
+        vec![name(self.rng.index(world.plan().queues))]
     }
 
-    pub(crate) fn hear(&mut self, world: &mut World, me: usize, op: usize, heard: Heard) {
-        if world.now < self.frozen_until && world.faulty {
+    pub(crate) fn hear(&mut self, world: &mut dyn Ground, me: usize, op: usize, heard: Heard) {
+        if world.now() < self.frozen_until && world.faulty() {
             // It is in the socket until the worker is awake again; by then it may be too late for it.
             self.hear_late(op);
             return;
         }
-        let sent = world.ops[op].sent;
+        let sent = world.op(op).sent;
         if self.polling == Some(op) {
             self.polling = None;
             match heard.certain() {
@@ -273,18 +273,18 @@ impl Worker {
                     }
                 }
                 None => {
-                    let question = world.ops[op].question.clone();
+                    let question = world.op(op).question.clone();
                     if matches!(&question, Question::Lease { request_id: Some(_), .. }) {
                         self.again = Some(question);
                     }
                 }
-                Some(_) => self.patient_until = world.now + self.rng.range(100 * MS, SECOND),
+                Some(_) => self.patient_until = world.now() + self.rng.range(100 * MS, SECOND),
             }
         } else if self.heartbeat == Some(op) {
             self.heartbeat = None;
             let heard = heard.certain();
             if let (Question::Heartbeat { lease, .. }, Some(Ok(Answer::Extended(extended)))) =
-                (&world.ops[op].question, &heard)
+                (&world.op(op).question, &heard)
             {
                 let (lease, until) = (*lease, self.trust(sent, extended.lease_ms));
                 if let Some(job) = self.held.get_mut(&lease) {
@@ -323,12 +323,12 @@ impl Worker {
         }
     }
 
-    fn hear_report(&mut self, world: &mut World, op: usize, heard: Heard) {
+    fn hear_report(&mut self, world: &mut dyn Ground, op: usize, heard: Heard) {
         let Some(index) = self.reports.iter().position(|report| report.op == Some(op)) else { return };
         match heard.certain() {
             None | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull)) => {
                 self.reports[index].op = None;
-                self.reports_from = world.now + world.plan.lease_ms * MS / self.rng.range(8, 20);
+                self.reports_from = world.now() + world.plan().lease_ms * MS / self.rng.range(8, 20);
             }
             Some(answer) => {
                 let report = self.reports.remove(index);
@@ -338,7 +338,7 @@ impl Worker {
                     Sight::StaleReportRefused,
                 );
                 // Some say everything twice.
-                if answer.is_ok() && report.tries < 3 && self.rng.chance(world.plan.late_reports / 4) {
+                if answer.is_ok() && report.tries < 3 && self.rng.chance(world.plan().late_reports / 4) {
                     world.see(true, Sight::RepeatedReport);
                     self.reports.push(Report { tries: 3, op: None, ..report });
                 }
@@ -347,22 +347,22 @@ impl Worker {
     }
 
     /// Begins a task, if there is time left to do so.
-    fn begin(&mut self, world: &mut World, from: u64, leased: &Leased) {
+    fn begin(&mut self, world: &mut dyn Ground, from: u64, leased: &Leased) {
         let trusted_until = self.trust(from, leased.lease_ms);
-        if world.now >= trusted_until {
+        if world.now() >= trusted_until {
             return;
         }
-        let takes = self.rng.skewed(MS, 2 * world.plan.lease_ms * MS);
+        let takes = self.rng.skewed(MS, 2 * world.plan().lease_ms * MS);
         let poison = leased.payload.as_str().contains("\"poison\":true");
         let job =
-            Job { task: leased.task_id, from: world.now, trusted_until, ends: world.now + takes, poison };
+            Job { task: leased.task_id, from: world.now(), trusted_until, ends: world.now() + takes, poison };
         self.held.insert(leased.lease_id, job);
-        self.next_heartbeat = self.next_heartbeat.min(world.now + world.plan.lease_ms * MS / 4);
+        self.next_heartbeat = self.next_heartbeat.min(world.now() + world.plan().lease_ms * MS / 4);
     }
 
-    fn stop(&mut self, world: &mut World, lease: LeaseId, cancelled: bool) {
+    fn stop(&mut self, world: &mut dyn Ground, lease: LeaseId, cancelled: bool) {
         let Some(job) = self.held.remove(&lease) else { return };
-        let to_us = world.now.min(job.trusted_until);
+        let to_us = world.now().min(job.trusted_until);
         if to_us > job.from {
             world.executed(Execution { task: job.task, lease, from_us: job.from, to_us });
         }

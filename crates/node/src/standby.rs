@@ -1,0 +1,101 @@
+//! What a node does with the journal as offices come and go: it reads, it begins a term on what it has read, and it
+//! reads again. Without threads and without clocks; [`Member`](crate::Member) and simulations run it.
+//!
+//! **Invariant:** a term begins only on a journal that was read to its end, and only in an epoch above all that this
+//! node has seen.
+
+use std::sync::Arc;
+
+use orchestrix_core::{Position, is_planted};
+use orchestrix_engine::Shared;
+
+use crate::follower::{Follower, Following, Progress};
+use crate::open::Failure;
+use crate::options::Options;
+
+/// A node that stands by.
+pub struct Standby {
+    engine: Arc<dyn Shared>,
+    options: Options,
+    following: Following,
+    /// Not there while this node leads, and while the engine does not answer.
+    follower: Option<Follower>,
+}
+
+impl std::fmt::Debug for Standby {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Standby").field("follower", &self.follower).finish_non_exhaustive()
+    }
+}
+
+/// What comes of an election.
+#[derive(Debug)]
+pub enum Beginning {
+    /// A term can begin on this.
+    Term(Box<Follower>),
+    /// The register has forgotten: this epoch was seen before. Whoever was elected gives the office back and stands
+    /// again above it, since an epoch never comes twice.
+    Outdated { seen: u64 },
+}
+
+impl Standby {
+    /// Reads nothing yet.
+    #[must_use]
+    pub fn new(engine: Arc<dyn Shared>, options: Options, following: Following) -> Self {
+        Self { engine, options, following, follower: None }
+    }
+
+    /// Reads to the end, from a snapshot if need be. Answers how far that is.
+    ///
+    /// # Errors
+    /// When the engine does not answer, or has less than or something other than what this node has seen.
+    pub fn read_to_end(&mut self) -> Result<Position, Failure> {
+        Ok(self.at_end()?.link().position)
+    }
+
+    fn at_end(&mut self) -> Result<&mut Follower, Failure> {
+        let follower = match &mut self.follower {
+            Some(follower) => follower,
+            none => none.insert(Follower::load(
+                Arc::clone(&self.engine),
+                self.options.clone(),
+                self.following.clone(),
+            )?),
+        };
+        while follower.advance()? == Progress::Moved {}
+        Ok(follower)
+    }
+
+    /// This node was elected in an epoch: reads to the end once more, and gives out what a term begins on.
+    ///
+    /// # Errors
+    /// As for [`Standby::read_to_end`].
+    pub fn begin(&mut self, epoch: u64) -> Result<Beginning, Failure> {
+        self.at_end()?;
+        let seen = self.epoch();
+        if epoch <= seen && !is_planted("epoch-not-raised") {
+            return Ok(Beginning::Outdated { seen });
+        }
+        let mut follower = self.follower.take().expect("it was read to its end just now");
+        follower.skip_lost()?;
+        Ok(Beginning::Term(Box::new(follower)))
+    }
+
+    /// Drops what was read: it is read again from the engine.
+    pub fn forget_state(&mut self) {
+        self.follower = None;
+    }
+
+    /// The highest epoch that this node has seen, in the journal or before.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        let read = self.follower.as_ref().map_or(0, |follower| follower.state().epoch());
+        read.max(self.following.high_water.epoch())
+    }
+
+    /// What was read, unless it was given out.
+    #[must_use]
+    pub fn follower(&self) -> Option<&Follower> {
+        self.follower.as_ref()
+    }
+}

@@ -1,0 +1,121 @@
+//! A follower that becomes a leader, step by step and without threads.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::sync::Arc;
+
+use orchestrix_core::{Event, Position, State, Term, TermStarted, Timestamp, encode_record};
+use orchestrix_engine::memory::MemoryPlace;
+use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Shared};
+use orchestrix_node::{
+    Failure, Follower, Following, HighWater, Mandate, Mark, Options, Progress, Stepped, SystemClock,
+};
+
+fn follower(place: &MemoryPlace) -> Follower {
+    follower_that_saw(place, None).unwrap()
+}
+
+fn follower_that_saw(place: &MemoryPlace, mark: Option<Mark>) -> Result<Follower, Failure> {
+    let following = Following::new(Arc::new(SystemClock), HighWater::remembering(mark), &Options::default());
+    let mut follower = Follower::load(Arc::new(place.clone()), Options::default(), following)?;
+    while follower.advance()? == Progress::Moved {}
+    Ok(follower)
+}
+
+fn begin_term(journal: &mut dyn Journal, previous: Link, epoch: u64) -> Link {
+    let mut records = Vec::new();
+    let event = Event::TermStarted(TermStarted { epoch, node: "other".to_owned() });
+    encode_record(Timestamp(1), &event, &mut records);
+    let term = Term(previous.position.0 + 1);
+    journal.append(&Batch { previous, term, count: 1, records }).unwrap();
+    journal.end()
+}
+
+/// Decides a round and appends what comes of it.
+fn round(stepped: &mut Stepped) -> Result<(), String> {
+    stepped.decide().and_then(|_| stepped.write()).map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn whoever_is_overtaken_between_reading_and_its_first_event_is_refused_by_the_journal() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    let follower = follower(&place);
+    assert_eq!(follower.link(), first);
+    let second = begin_term(&mut *journal, first, 2);
+    let (_, mut stepped) = Stepped::lead(follower, Mandate { epoch: 3, ..Mandate::default() });
+    let refused = round(&mut stepped).unwrap_err();
+    assert!(refused.contains("somebody else has written to the journal: it ends at 2"), "{refused}");
+    assert_eq!(journal.refresh().unwrap(), second, "it added nothing");
+}
+
+#[test]
+fn whoever_has_read_to_the_end_leads_from_there() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    begin_term(&mut *journal, Link::default(), 1);
+    let (_, mut stepped) = Stepped::lead(follower(&place), Mandate { epoch: 2, ..Mandate::default() });
+    round(&mut stepped).unwrap();
+    assert_eq!(journal.refresh().unwrap().position, Position(2));
+}
+
+/// Leaves a snapshot of a state with nothing in it.
+fn leave_snapshot(journal: &dyn Journal, at: Link) {
+    let mut state = State::new();
+    for _ in 0..at.position.0 {
+        let event = TermStarted { epoch: state.epoch() + 1, node: "other".to_owned() };
+        state.apply(Timestamp(1), Event::TermStarted(event));
+    }
+    let mut writer = journal.snapshots().create(at).unwrap();
+    writer.chunk(&state.begin_capture()).unwrap();
+    let mut chunk = Vec::new();
+    state.step_capture(100, 1 << 20, &mut chunk);
+    assert!(chunk.is_empty());
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_snapshot_of_another_history_is_passed_over() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    leave_snapshot(&*journal, first);
+    // Of a leader whose engine forgot that batch while the snapshot was on its way: at the end of the journal, behind
+    // it, and later within it.
+    let foreign = |position| Link { position: Position(position), hash: ChainHash([9; 16]) };
+    leave_snapshot(&*journal, foreign(3));
+    let second = begin_term(&mut *journal, first, 2);
+    leave_snapshot(&*journal, foreign(2));
+    assert_eq!(follower(&place).link(), second);
+    let third = begin_term(&mut *journal, second, 3);
+    assert_eq!(follower(&place).link(), third);
+    let fourth = begin_term(&mut *journal, third, 4);
+    assert_eq!(follower(&place).link(), fourth);
+    assert_eq!(follower(&place).state().epoch(), 4);
+}
+
+#[test]
+fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it_has() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    // Two events in one batch: none ends at position 2.
+    let mut records = Vec::new();
+    for epoch in [2, 3] {
+        let event = Event::TermStarted(TermStarted { epoch, node: "other".to_owned() });
+        encode_record(Timestamp(1), &event, &mut records);
+    }
+    journal.append(&Batch { previous: first, term: Term(2), count: 2, records }).unwrap();
+    let end = journal.end();
+    let mark = |link| Some(Mark { journal: journal.id(), link, epoch: 1 });
+    let lost = Link { position: Position(2), hash: ChainHash([9; 16]) };
+    for ours in [first, end] {
+        follower_that_saw(&place, mark(ours)).unwrap();
+    }
+    let told = |link| follower_that_saw(&place, mark(link)).unwrap_err().to_string();
+    assert!(told(lost).contains("another history"), "{}", told(lost));
+    leave_snapshot(&*journal, end);
+    assert!(told(lost).contains("another history"), "{}", told(lost));
+    follower_that_saw(&place, mark(first)).unwrap();
+}

@@ -1,0 +1,50 @@
+//! Worlds with several nodes on one engine, from seeds: the elector, the follower and the leader that ship, each node
+//! with its own clock, and everything that goes wrong between them.
+//!
+//! - [`ClusterWorld`] is one run; [`ClusterPlan`] is what its seed drew.
+//! - `engine` is the model of the engine, `handles` what the nodes have of it, `requests` what becomes of a request
+//!   on its way: lost, late, answered and not heard.
+//! - `record` is what happened, seen from outside, and `check` holds it against the invariants of elections. Tasks and
+//!   leases are checked as in a world with one node.
+//!
+//! **Invariant:** the same seed gives the same world, to the last byte of its trace.
+
+mod check;
+mod clients;
+mod clock;
+mod engine;
+mod faults;
+mod handles;
+mod leader;
+mod life;
+mod node;
+mod plan;
+mod prove;
+mod record;
+mod requests;
+mod sights;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use plan::ClusterPlan;
+pub use prove::{ClusterOutcome, prove_clusters};
+pub use sights::{ClusterSight, Sights};
+pub use world::{ClusterEnded, ClusterWorld};
+
+use crate::check::Violation;
+
+/// Runs one seed. A panic is a violation like any other.
+#[must_use]
+pub fn run_cluster(seed: u64) -> ClusterEnded {
+    let run = || ClusterWorld::new(ClusterPlan::draw(seed)).run();
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied());
+        let violation = Violation::new("W11", format!("a panic: {}", text.unwrap_or("no word")));
+        let (sights, told) = (Sights::default(), Vec::new());
+        ClusterEnded { seed, violations: vec![violation], sights, trace: [0; 32], seconds: 0, calls: 0, told }
+    })
+}

@@ -1,0 +1,205 @@
+//! Those who use the nodes of a world: they ask whoever they take for the leader, and now and then somebody else.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use orchestrix_core::{LeaseId, Name, TaskId, Timestamp};
+use orchestrix_node::Error;
+
+use crate::actors::{Ground, Heard};
+use crate::cluster::engine::Who;
+use crate::cluster::sights::ClusterSight;
+use crate::cluster::world::{ClusterWorld, Doing, Happening, Pending};
+use crate::history::{Answer, Call, Execution, Question};
+use crate::network::put;
+use crate::plan::Plan;
+use crate::seen::Sight;
+use crate::world::{MS, Op, SECOND};
+
+/// How long an actor waits for an answer beyond what it asked a node to wait.
+const PATIENCE: u64 = 2 * SECOND;
+
+impl ClusterWorld {
+    /// Who is asked: most often the node that acts, else any that thinks so, else nobody.
+    fn target(&mut self) -> Option<Who> {
+        let believers: Vec<usize> = (0..self.machines.len())
+            .filter(|node| self.machines[*node].process.as_ref().is_some_and(|it| it.leads.is_some()))
+            .collect();
+        if believers.is_empty() {
+            return None;
+        }
+        let any = believers[self.rng.index(believers.len())];
+        let stale = self.faulty && self.rng.chance(self.plan.stale_target);
+        let acting = believers.into_iter().find(|node| self.machines[*node].acts().is_some());
+        let chosen = acting.filter(|_| !stale).unwrap_or(any);
+        if self.machines[chosen].acts().is_none() {
+            self.sights.add(ClusterSight::AskedOfAStaleLeader);
+        }
+        self.who(chosen)
+    }
+
+    fn message_delay(&mut self) -> Option<u64> {
+        if self.faulty && self.rng.chance(self.plan.message_lost) {
+            self.sights.add(ClusterSight::MessageLost);
+            return None;
+        }
+        Some(self.rng.range(20, 500))
+    }
+
+    /// A question arrives at a node.
+    pub(crate) fn question(&mut self, who: Who, op: usize) {
+        let Some(leads) = &self.process(who).leads else {
+            let takes = self.rng.range(20, 500);
+            self.push(self.now + takes, Happening::Refused(op));
+            return;
+        };
+        let node = leads.node.clone();
+        if let Question::Submit(task) = &self.ops[op].question {
+            self.history.submits.push((task.clone(), 1));
+        }
+        let mut future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>> =
+            Box::pin(put(node, self.ops[op].question.clone()));
+        let mut context = Context::from_waker(Waker::noop());
+        // The first poll puts the question into the line of the loop.
+        if let Poll::Ready(answer) = future.as_mut().poll(&mut context) {
+            future = Box::pin(std::future::ready(answer));
+        }
+        self.next_pending += 1;
+        self.pending.insert(self.next_pending, Pending { op, who, future });
+        let takes = self.rng.range(1, 100);
+        self.decide_after(who, takes);
+    }
+
+    pub(crate) fn answered(&mut self, op: usize, answer: Result<Answer, Error>, at: Timestamp) {
+        let call = Call {
+            op,
+            question: self.ops[op].question.clone(),
+            durable_before: self.ops[op].durable_before,
+            durable_after: self.mirror.durable(),
+            at,
+            asked_us: self.ops[op].sent,
+            answered_us: self.now,
+            answer,
+        };
+        let text = format!("{call:?}");
+        self.trace(&text);
+        self.tell(|| format!("  answer to op {op}: {:?} -> {:?}", call.question, call.answer));
+        self.history.calls.push(call);
+        let number = self.history.calls.len() - 1;
+        if let Some(delay) = self.message_delay() {
+            self.push(self.now + delay, Happening::Answered(op, number));
+        }
+    }
+
+    /// Nobody will hear what came of these.
+    pub(crate) fn unanswered(&mut self, ops: impl IntoIterator<Item = usize>) {
+        let asked = ops.into_iter().map(|op| (self.ops[op].question.clone(), self.ops[op].sent));
+        self.history.unanswered.extend(asked);
+    }
+
+    /// The node of this life answers nobody any more.
+    pub(crate) fn forget_pending(&mut self, who: Who) {
+        let open: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| pending.who == who).map(|(id, _)| *id).collect();
+        let ops: Vec<usize> =
+            open.into_iter().filter_map(|id| self.pending.remove(&id)).map(|pending| pending.op).collect();
+        self.unanswered(ops);
+    }
+
+    pub(crate) fn answer_arrives(&mut self, op: usize, call: usize) {
+        if !self.ops[op].done {
+            self.ops[op].done = true;
+            let heard = Heard::Answer(self.history.calls[call].answer.clone());
+            self.tell_actor(op, heard);
+        }
+    }
+
+    /// "I do not lead": nothing was done, and the actor comes again later.
+    pub(crate) fn refusal_arrives(&mut self, op: usize) {
+        if !self.ops[op].done {
+            self.ops[op].done = true;
+            self.tell_actor(op, Heard::Answer(Err(Error::Stopping)));
+        }
+    }
+
+    pub(crate) fn give_up(&mut self, op: usize) {
+        if !self.ops[op].done {
+            self.ops[op].done = true;
+            self.tell_actor(op, Heard::Nothing);
+        }
+    }
+
+    fn tell_actor(&mut self, op: usize, heard: Heard) {
+        let actor = self.ops[op].actor;
+        let mut acting = self.actors[actor].take();
+        acting.hear(self, actor, op, heard);
+        self.actors[actor] = acting;
+    }
+
+    pub(crate) fn wake(&mut self, actor: usize) {
+        // One that was put off is not this one.
+        if self.wakes[actor].is_some_and(|at| at <= self.now) {
+            self.wakes[actor] = None;
+            let mut acting = self.actors[actor].take();
+            acting.wake(self, actor);
+            self.actors[actor] = acting;
+        }
+    }
+}
+
+impl Ground for ClusterWorld {
+    fn plan(&self) -> &Plan {
+        &self.plan.actors
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn faulty(&self) -> bool {
+        self.faulty
+    }
+
+    fn op(&self, op: usize) -> &Op {
+        &self.ops[op]
+    }
+
+    fn ask(&mut self, actor: usize, question: Question) -> usize {
+        let op = self.ops.len();
+        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
+        let durable_before = self.mirror.durable();
+        self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
+        match self.target() {
+            Some(who) => {
+                if let Some(delay) = self.message_delay() {
+                    self.after(delay, who, Doing::Question(op));
+                }
+            }
+            None => self.push(self.now + MS, Happening::Refused(op)),
+        }
+        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        op
+    }
+
+    fn wake_after(&mut self, actor: usize, us: u64) {
+        let at = self.now + us.max(1);
+        if self.wakes[actor].is_none_or(|planned| at < planned) {
+            self.wakes[actor] = Some(at);
+            self.push(at, Happening::Wake(actor));
+        }
+    }
+
+    fn see(&mut self, happened: bool, sight: Sight) {
+        if happened {
+            self.seen.add(sight);
+        }
+    }
+
+    fn executed(&mut self, execution: Execution) {
+        self.history.executions.push(execution);
+    }
+
+    fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {
+        self.mirror.lease_of_another(worker)
+    }
+}

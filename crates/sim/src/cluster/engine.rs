@@ -1,0 +1,298 @@
+//! One engine for all nodes of a world, as its servers behave: what they store, what they refuse, what they forget.
+//!
+//! The world brings requests here when they arrive, which may be long after they were sent, and takes the answers
+//! back, or loses them. Everything else that nodes ask (reading, snapshots, truncation) is answered at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orchestrix_core::Position;
+use orchestrix_engine::{Appended, Batch, Cell, Claim, JournalId, Link, Read, Set, Version};
+use orchestrix_node::Mark;
+
+use crate::rng::Rng;
+
+/// Which server the engine stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    /// Scripts. May lose what it acknowledged last, when a replica takes over or it is wiped.
+    Redis,
+    /// Rows. Has a clock that must be past, too, before a cell is taken from another owner.
+    Sql,
+    /// Objects. A batch may arrive after all around it was deleted.
+    S3,
+}
+
+/// A life of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Who {
+    pub(crate) node: usize,
+    pub(crate) life: u32,
+}
+
+/// A cell as it is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) cell: Cell,
+    /// The version that this writing replaced.
+    replaced: Option<Version>,
+    pub(crate) by: Who,
+    /// On the engine's clock, in microseconds.
+    expires_at: u64,
+}
+
+/// Whether the same may have been tried before, by a handle that knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Try {
+    First,
+    PerhapsAgain,
+}
+
+/// A writing that landed, for those who check.
+#[derive(Clone, Debug)]
+pub(crate) struct Landing {
+    pub(crate) by: Who,
+    pub(crate) was: Option<(Who, Claim)>,
+    pub(crate) claim: Claim,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) link: Link,
+    pub(crate) chunks: Arc<Vec<Vec<u8>>>,
+}
+
+/// What a replica has: a past of the engine.
+#[derive(Clone, Debug)]
+struct Past {
+    batches: usize,
+    cells: BTreeMap<String, Stored>,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct Model {
+    flavour: Flavour,
+    id: JournalId,
+    /// All that was ever appended; what is at or below the floor is only remembered here, for the world.
+    pub(crate) batches: Vec<Batch>,
+    links: Vec<Link>,
+    floor: Position,
+    pub(crate) snapshots: BTreeMap<Position, Snapshot>,
+    cells: BTreeMap<String, Stored>,
+    writings: u64,
+    /// The engine's own clock, in microseconds.
+    pub(crate) clock_us: u64,
+    /// Nodes that cannot reach it at this moment.
+    pub(crate) cut_off: Vec<bool>,
+    /// So many of a million calls that are answered at once are not answered at all.
+    pub(crate) flaky: u32,
+    pub(crate) rng: Rng,
+    /// It does not answer anybody.
+    pub(crate) down: bool,
+    /// Appends by handles themselves, which the world has not looked at yet.
+    pub(crate) direct: Vec<(Who, Batch)>,
+    /// Kept only where the engine may go back to it.
+    pasts: Option<Vec<Past>>,
+    /// Changes with every loss.
+    pub(crate) losses: u32,
+}
+
+impl Model {
+    pub(crate) fn new(flavour: Flavour, nodes: usize, forgets: bool, rng: Rng) -> Self {
+        Self {
+            flavour,
+            id: JournalId([1; 16]),
+            batches: Vec::new(),
+            links: Vec::new(),
+            floor: Position(0),
+            snapshots: BTreeMap::new(),
+            cells: BTreeMap::new(),
+            writings: 0,
+            clock_us: 0,
+            cut_off: vec![false; nodes],
+            flaky: 0,
+            rng,
+            down: false,
+            direct: Vec::new(),
+            pasts: forgets.then(Vec::new),
+            losses: 0,
+        }
+    }
+
+    pub(crate) fn id(&self) -> JournalId {
+        self.id
+    }
+
+    pub(crate) fn end(&self) -> Link {
+        self.links.last().copied().unwrap_or_default()
+    }
+
+    /// The link of the batch that ends at a position, if one does.
+    pub(crate) fn link_at(&self, position: Position) -> Option<Link> {
+        if position == Position(0) {
+            return Some(Link::default());
+        }
+        let index = self.links.binary_search_by_key(&position, |link| link.position).ok()?;
+        Some(self.links[index])
+    }
+
+    pub(crate) fn floor(&self) -> Position {
+        self.floor
+    }
+
+    /// Whether this is the journal that somebody has seen, as far as it can still be told.
+    pub(crate) fn has(&self, mark: &Mark) -> bool {
+        let Mark { journal, link, .. } = mark;
+        *journal == self.id && (link.position < self.floor || self.link_at(link.position) == Some(*link))
+    }
+
+    /// Whether a node can be served.
+    pub(crate) fn reaches(&self, node: usize) -> bool {
+        !self.down && !self.cut_off.get(node).copied().unwrap_or(false)
+    }
+
+    /// Appends, if and only if the batch follows the end. A batch that is the end already is done.
+    pub(crate) fn append(&mut self, batch: &Batch) -> Appended {
+        let (link, end) = (batch.link(self.id), self.end());
+        if link == end {
+            return Appended::Done(link);
+        }
+        if batch.previous != end {
+            // Objects: nothing keeps a late one from being stored below the floor, where nobody reads. That it was
+            // stored counts for nothing: the floor is read afterwards.
+            return Appended::Conflict(end);
+        }
+        self.batches.push(batch.clone());
+        self.links.push(link);
+        self.remember();
+        Appended::Done(link)
+    }
+
+    pub(crate) fn read(&self, after: Position, limit_bytes: usize) -> Read {
+        if after < self.floor {
+            return Read::Truncated(self.floor);
+        }
+        let start = self.links.partition_point(|link| link.position <= after);
+        let mut bytes = 0;
+        let fitting = self.batches[start..].iter().take_while(|batch| {
+            let first = bytes == 0;
+            bytes += batch.records.len().max(1);
+            first || bytes <= limit_bytes
+        });
+        let found: Vec<Batch> = fitting.cloned().collect();
+        if found.is_empty() { Read::End } else { Read::Batches(found) }
+    }
+
+    /// Raises the floor to the older of the two newest snapshots.
+    pub(crate) fn truncate(&mut self) -> Position {
+        if let Some(older) = self.snapshots.keys().rev().nth(1) {
+            let index = self.links.partition_point(|link| link.position <= *older);
+            let floor = index.checked_sub(1).map_or(Position(0), |last| self.links[last].position);
+            self.floor = self.floor.max(floor);
+        }
+        self.floor
+    }
+
+    pub(crate) fn cell(&self, key: &str) -> Option<&Stored> {
+        self.cells.get(key)
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (&String, &Stored)> {
+        self.cells.iter()
+    }
+
+    /// Writes a cell, if it is as it was seen. Says what landed, if something did.
+    pub(crate) fn set(
+        &mut self,
+        by: Who,
+        key: &str,
+        seen: Option<&Version>,
+        claim: &Claim,
+        tried: Try,
+    ) -> (Set, Option<Landing>) {
+        let there = self.cells.get(key);
+        // Rows are named by what is in them; elsewhere a handle names what it tries again.
+        let named = self.flavour == Flavour::Sql || tried == Try::PerhapsAgain;
+        let same =
+            |stored: &&Stored| named && stored.cell.claim == *claim && stored.replaced.as_ref() == seen;
+        if let Some(repeated) = there.filter(same) {
+            return (Set::Done(repeated.cell.version.clone()), None);
+        }
+        if there.map(|stored| &stored.cell.version) != seen || !self.may_take(by, there, claim) {
+            return (Set::Conflict(there.map(|stored| stored.cell.clone())), None);
+        }
+        self.writings += 1;
+        let version = Version(format!("{}-{}", self.writings, self.losses));
+        let landing = Landing {
+            by,
+            was: there.map(|stored| (stored.by, stored.cell.claim.clone())),
+            claim: claim.clone(),
+        };
+        let cell = Cell { version: version.clone(), claim: claim.clone() };
+        let expires_at = self.clock_us + claim.ttl_ms * 1_000;
+        self.cells.insert(key.to_owned(), Stored { cell, replaced: seen.cloned(), by, expires_at });
+        self.remember();
+        (Set::Done(version), Some(landing))
+    }
+
+    /// An engine with a clock keeps a cell for its owner until the time is over by that clock.
+    fn may_take(&self, by: Who, there: Option<&Stored>, claim: &Claim) -> bool {
+        match self.flavour {
+            Flavour::Redis | Flavour::S3 => true,
+            Flavour::Sql => there.is_none_or(|stored| {
+                !stored.cell.claim.held
+                    || stored.cell.claim.owner == claim.owner
+                    || stored.by == by
+                    || stored.expires_at <= self.clock_us
+            }),
+        }
+    }
+
+    fn remember(&mut self) {
+        if let Some(pasts) = &mut self.pasts {
+            pasts.push(Past { batches: self.batches.len(), cells: self.cells.clone() });
+        }
+    }
+
+    /// A replica takes over that does not have the last `writings`. Answers how many batches are lost.
+    pub(crate) fn fail_over(&mut self, writings: usize) -> usize {
+        let before = self.batches.len();
+        let Some(pasts) = &mut self.pasts else { return 0 };
+        pasts.truncate(pasts.len().saturating_sub(writings));
+        let floor = self.links.partition_point(|link| link.position <= self.floor);
+        let (kept, cells) =
+            pasts.last().map_or((0, BTreeMap::new()), |past| (past.batches, past.cells.clone()));
+        // What two snapshots stand for was replicated long ago.
+        let kept = kept.max(floor);
+        self.cells = cells;
+        self.batches.truncate(kept);
+        self.links.truncate(kept);
+        let end = self.end().position;
+        self.snapshots.retain(|position, _| *position <= end);
+        self.losses += 1;
+        before - kept
+    }
+
+    /// The cells are gone, the journal is not.
+    pub(crate) fn forget_cells(&mut self) {
+        self.cells.clear();
+        self.losses += 1;
+    }
+
+    /// Everything is gone; whoever opens it next finds another journal.
+    pub(crate) fn wipe(&mut self) -> usize {
+        let lost = self.batches.len();
+        self.losses += 1;
+        let mut id = [1; 16];
+        id[0] = u8::try_from(self.losses % 251).unwrap_or(0) + 2;
+        self.id = JournalId(id);
+        self.batches.clear();
+        self.links.clear();
+        self.floor = Position(0);
+        self.snapshots.clear();
+        self.cells.clear();
+        self.pasts = Some(Vec::new());
+        lost
+    }
+}

@@ -1,0 +1,272 @@
+//! The handles that a node has of the engine: what ships talks to these.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use orchestrix_core::Position;
+use orchestrix_engine::memory::MemoryLogs;
+use orchestrix_engine::{
+    Appended, BATCH_BYTES_MAX, Batch, Cause, Cell, Claim, Error, Journal, JournalId, Link, Logs, Read,
+    Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots, Space, Version,
+};
+
+use crate::cluster::engine::{Model, Snapshot, Try, Who};
+
+/// A connection of one life of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    model: Arc<Mutex<Model>>,
+    who: Who,
+    logs: Arc<MemoryLogs>,
+    look_every: Duration,
+}
+
+pub(crate) fn lock(model: &Mutex<Model>) -> MutexGuard<'_, Model> {
+    model.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nobody answers; later somebody may.
+pub(crate) fn unreachable(operation: &str) -> Error {
+    let source = Cause::Remote { place: PLACE.to_owned(), what: "nobody answers".to_owned() };
+    Error { operation: operation.to_owned(), retryable: true, source }
+}
+
+/// It will never be answered otherwise: another journal is there, or what was asked makes no sense.
+fn exchanged(operation: &str) -> Error {
+    let source = Cause::Remote { place: PLACE.to_owned(), what: "it is another journal now".to_owned() };
+    Error { operation: operation.to_owned(), retryable: false, source }
+}
+
+const PLACE: &str = "sim://engine";
+
+impl Connection {
+    pub(crate) fn new(model: Arc<Mutex<Model>>, who: Who, look_every: Duration) -> Self {
+        Self { model, who, logs: Arc::default(), look_every }
+    }
+
+    /// The engine, if this node reaches it.
+    fn reached(&self, operation: &str) -> Result<MutexGuard<'_, Model>, Error> {
+        let mut model = lock(&self.model);
+        let flaky = model.flaky;
+        let answers = model.reaches(self.who.node) && !model.rng.chance(flaky);
+        if answers { Ok(model) } else { Err(unreachable(operation)) }
+    }
+
+    /// The engine, if it still has the journal.
+    fn with(&self, id: JournalId, operation: &str) -> Result<MutexGuard<'_, Model>, Error> {
+        let model = self.reached(operation)?;
+        if model.id() == id { Ok(model) } else { Err(exchanged(operation)) }
+    }
+}
+
+impl Shared for Connection {
+    fn journal(&self) -> Result<Box<dyn Journal>, Error> {
+        let model = self.reached("open the journal")?;
+        Ok(Box::new(SimJournal { connection: self.clone(), id: model.id(), end: model.end() }))
+    }
+
+    fn register(&self) -> Arc<dyn Register> {
+        Arc::new(self.clone())
+    }
+
+    fn logs(&self) -> Arc<dyn Logs> {
+        Arc::<MemoryLogs>::clone(&self.logs)
+    }
+
+    fn place(&self) -> String {
+        PLACE.to_owned()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl Register for Connection {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        Ok(self.reached("read a cell")?.cell(key).map(|stored| stored.cell.clone()))
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        Ok(self.reached("write a cell")?.set(self.who, key, seen, claim, Try::First).0)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        let model = self.reached("list cells")?;
+        let found = model.cells().filter(|(key, _)| key.starts_with(prefix));
+        Ok(found.map(|(key, stored)| (key.clone(), stored.cell.clone())).collect())
+    }
+
+    fn look_every(&self) -> Duration {
+        self.look_every
+    }
+}
+
+/// A handle of the journal. Like those of real servers it knows the end as it last heard of it.
+#[derive(Debug)]
+struct SimJournal {
+    connection: Connection,
+    id: JournalId,
+    end: Link,
+}
+
+impl Journal for SimJournal {
+    fn id(&self) -> JournalId {
+        self.id
+    }
+
+    fn end(&self) -> Link {
+        self.end
+    }
+
+    fn refresh(&mut self) -> Result<Link, Error> {
+        self.end = self.connection.with(self.id, "ask for the end")?.end();
+        Ok(self.end)
+    }
+
+    fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
+        if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
+            return Err(exchanged("append what is no batch"));
+        }
+        let mut model = self.connection.with(self.id, "append to the journal")?;
+        let appended = model.append(batch);
+        if let Appended::Done(_) = appended {
+            model.direct.push((self.connection.who, batch.clone()));
+        }
+        self.end = model.end();
+        Ok(appended)
+    }
+
+    fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error> {
+        Ok(self.connection.with(self.id, "read the journal")?.read(after, limit_bytes))
+    }
+
+    fn rest(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn space(&self) -> Space {
+        Space::Plenty
+    }
+
+    fn snapshots(&self) -> Box<dyn Snapshots> {
+        Box::new(SimSnapshots { connection: self.connection.clone(), id: self.id })
+    }
+
+    fn truncate(&mut self) -> Result<Position, Error> {
+        Ok(self.connection.with(self.id, "truncate the journal")?.truncate())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct SimSnapshots {
+    connection: Connection,
+    id: JournalId,
+}
+
+impl Snapshots for SimSnapshots {
+    fn list(&self) -> Result<Vec<Position>, Error> {
+        let model = self.connection.with(self.id, "list snapshots")?;
+        Ok(model.snapshots.keys().rev().copied().collect())
+    }
+
+    fn create(&self, at: Link) -> Result<Box<dyn SnapshotWriter>, Error> {
+        Ok(Box::new(Writing { snapshots: self.clone(), link: at, chunks: Vec::new() }))
+    }
+
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
+        let model = self.connection.with(self.id, "open a snapshot")?;
+        let found = model.snapshots.get(&at).cloned();
+        let snapshot = found.ok_or_else(|| exchanged("open a snapshot"))?;
+        Ok(Box::new(Reading { snapshot, next: 0 }))
+    }
+
+    fn prune(&self) -> Result<(), Error> {
+        let mut model = self.connection.with(self.id, "prune snapshots")?;
+        while model.snapshots.len() > 2 {
+            model.snapshots.pop_first();
+        }
+        Ok(())
+    }
+}
+
+struct Writing {
+    snapshots: SimSnapshots,
+    link: Link,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl SnapshotWriter for Writing {
+    fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > SNAPSHOT_CHUNK_MAX {
+            return Err(exchanged("write a chunk that is too long"));
+        }
+        self.chunks.push(bytes.to_vec());
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), Error> {
+        let Self { snapshots, link, chunks } = *self;
+        let mut model = snapshots.connection.with(snapshots.id, "finish a snapshot")?;
+        model.snapshots.insert(link.position, Snapshot { link, chunks: Arc::new(chunks) });
+        Ok(())
+    }
+}
+
+struct Reading {
+    snapshot: Snapshot,
+    next: usize,
+}
+
+impl SnapshotReader for Reading {
+    fn link(&self) -> Link {
+        self.snapshot.link
+    }
+
+    fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        self.next += 1;
+        Ok(self.snapshot.chunks.get(self.next - 1).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::suite;
+
+    use super::*;
+    use crate::cluster::engine::Flavour;
+    use crate::rng::Rng;
+
+    /// A new engine; every call connects another node.
+    fn place(flavour: Flavour) -> impl Fn() -> Arc<dyn Shared> {
+        let model = Model::new(flavour, 0, false, Rng::new(1));
+        let (model, logs) = (Arc::new(Mutex::new(model)), Arc::<MemoryLogs>::default());
+        let nodes = std::cell::Cell::new(0);
+        move || {
+            nodes.set(nodes.get() + 1);
+            let who = Who { node: nodes.get(), life: 1 };
+            let connection = Connection::new(Arc::clone(&model), who, Duration::from_millis(20));
+            Arc::new(Connection { logs: Arc::clone(&logs), ..connection })
+        }
+    }
+
+    #[test]
+    fn the_model_of_every_engine_keeps_the_contracts() {
+        for flavour in [Flavour::Redis, Flavour::Sql, Flavour::S3] {
+            let mut journal = || place(flavour)().journal().unwrap();
+            suite::journal(&mut journal);
+            suite::snapshots(&mut journal);
+            suite::shared(&mut || Box::new(place(flavour)));
+            suite::register(&mut || {
+                let connect = place(flavour);
+                (0..10).map(|_| connect().register()).collect()
+            });
+        }
+    }
+
+    #[test]
+    fn the_models_answer_the_script_as_their_servers_do() {
+        assert_eq!(suite::transcript(&place(Flavour::Redis)), suite::REDIS_ANSWERS);
+        assert_eq!(suite::transcript(&place(Flavour::Sql)), suite::SQL_ANSWERS);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a seed draws for a cluster: how many nodes, on which engine, and what goes wrong.
+
+use std::time::Duration;
+
+use orchestrix_node::Options;
+
+use crate::cluster::engine::Flavour;
+use crate::plan::Plan;
+use crate::rng::Rng;
+
+/// A cluster before it begins. Rates are per million: of requests, or per second and node, as said.
+#[derive(Clone, Debug)]
+pub struct ClusterPlan {
+    pub seed: u64,
+    pub(crate) flavour: Flavour,
+    /// The engine may forget what it acknowledged. Then only this is promised: it is noticed, nothing forks, and no
+    /// token comes twice.
+    pub(crate) forgets: bool,
+    /// What clients and workers do, and the options of the nodes.
+    pub(crate) actors: Plan,
+    pub(crate) nodes: Vec<NodePlan>,
+    pub(crate) look_every: Duration,
+    /// Seconds with faults, before they stop and everything must come to rest.
+    pub(crate) seconds: u64,
+
+    /// Of requests to the engine.
+    pub(crate) unsent: u32,
+    pub(crate) request_lost: u32,
+    pub(crate) reply_lost: u32,
+    pub(crate) delayed: u32,
+    pub(crate) slow: u32,
+    /// Its sender freezes, or dies, right after it was sent.
+    pub(crate) freezes_within: u32,
+    pub(crate) crashes_within: u32,
+    /// Of messages between clients and nodes.
+    pub(crate) message_lost: u32,
+    /// Of questions: to a node that may not lead any more.
+    pub(crate) stale_target: u32,
+    /// Per second and node.
+    pub(crate) crashes: u32,
+    pub(crate) stops: u32,
+    pub(crate) freezes: u32,
+    pub(crate) cuts: u32,
+    pub(crate) jumps: u32,
+    /// Per second.
+    pub(crate) engine_stalls: u32,
+    pub(crate) losses: u32,
+}
+
+/// One node before it begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodePlan {
+    pub(crate) ttl: Duration,
+    pub(crate) drift_ppm: i64,
+}
+
+impl ClusterPlan {
+    /// Draws a plan. One world in four has an engine that forgets.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0xc1a5_7e12);
+        let forgets = rng.chance(250_000);
+        let flavour = match rng.index(3) {
+            _ if forgets => Flavour::Redis,
+            0 => Flavour::Redis,
+            1 => Flavour::Sql,
+            _ => Flavour::S3,
+        };
+        let calm = rng.chance(60_000) && !forgets;
+        let mut rate = |low: u64, high: u64| -> u32 {
+            let drawn = rng.skewed(low, high);
+            let on = rng.chance(600_000) && !calm;
+            if on { u32::try_from(drawn).unwrap_or(u32::MAX) } else { 0 }
+        };
+        let (unsent, request_lost, reply_lost) =
+            (rate(1_000, 100_000), rate(1_000, 100_000), rate(1_000, 200_000));
+        let (delayed, slow) = (rate(1_000, 150_000), rate(1_000, 300_000));
+        let (freezes_within, crashes_within) = (rate(500, 20_000), rate(500, 10_000));
+        let (message_lost, stale_target) = (rate(1_000, 100_000), rate(10_000, 500_000));
+        let (crashes, stops, freezes) = (rate(2_000, 80_000), rate(2_000, 80_000), rate(2_000, 120_000));
+        let (cuts, jumps, engine_stalls) = (rate(2_000, 80_000), rate(2_000, 100_000), rate(2_000, 60_000));
+        let losses = if forgets { 30_000 + rate(2_000, 200_000) } else { 0 };
+        // Nodes of one cluster most often agree how long an office lasts, but they need not.
+        let ttl_ms = rng.skewed(300, 8_000);
+        let same = rng.chance(700_000);
+        let nodes = (0..rng.range(2, 5))
+            .map(|_| NodePlan {
+                ttl: Duration::from_millis(if same { ttl_ms } else { rng.skewed(300, 8_000) }),
+                drift_ppm: i64::try_from(rng.range(0, 20_000)).unwrap_or(0) - 10_000,
+            })
+            .collect();
+        let look_every = Duration::from_millis(rng.skewed(20, 200));
+        let seconds = rng.skewed(20, 150);
+        let mut actors = Plan::draw(seed);
+        actors.calm = false;
+        (actors.seconds, actors.tasks) = (seconds, rng.skewed(5, 120));
+        (actors.workers, actors.submitters) = (1 + rng.index(3), 1 + rng.index(3));
+        (actors.queue_max, actors.polls_max) = (512, 64);
+        actors.snapshot_bytes = rng.skewed(200, 32 << 10);
+        // Whoever leads is never stepped faster than this engine answers.
+        actors.lease_ms = actors.lease_ms.max(1_000);
+        Self {
+            seed,
+            flavour,
+            forgets,
+            actors,
+            nodes,
+            look_every,
+            seconds,
+            unsent,
+            request_lost,
+            reply_lost,
+            delayed,
+            slow,
+            freezes_within,
+            crashes_within,
+            message_lost,
+            stale_target,
+            crashes,
+            stops,
+            freezes,
+            cuts,
+            jumps,
+            engine_stalls,
+            losses,
+        }
+    }
+
+    pub(crate) fn longest_ttl(&self) -> Duration {
+        self.nodes.iter().map(|node| node.ttl).max().unwrap_or_default()
+    }
+
+    pub(crate) fn options(&self, node: usize) -> Options {
+        Options { node: format!("n{node}"), ..self.actors.node() }
+    }
+}

@@ -1,0 +1,414 @@
+//! One world with several nodes: an ordered heap of things that happen, an engine, nodes, and those who use them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use orchestrix_node::Error;
+
+use crate::actors::{Actor, actors};
+use crate::check::{self, Violation};
+use crate::cluster::check as elections;
+use crate::cluster::engine::{Model, Who};
+use crate::cluster::handles::lock;
+use crate::cluster::node::Machine;
+use crate::cluster::plan::ClusterPlan;
+use crate::cluster::record::{Fact, Record};
+use crate::cluster::requests::Request;
+use crate::cluster::sights::Sights;
+use crate::history::{Answer, History};
+use crate::rng::Rng;
+use crate::seen::Seen;
+use crate::server::Mirror;
+use crate::world::{Op, SECOND};
+
+/// Things that happen in one world at most.
+const STEPS_MAX: u64 = 3_000_000;
+/// Seconds of a world without faults after which everything must be at rest.
+const REST_SECONDS: u64 = 4_000;
+/// How much longer than the longest office it may take until there is a leader, in microseconds: delayed requests,
+/// looks at the register, a term that begins.
+const SLACK: u64 = 3 * SECOND;
+
+/// A run of one seed.
+pub struct ClusterWorld {
+    pub(crate) plan: ClusterPlan,
+    pub(crate) rng: Rng,
+    pub(crate) now: u64,
+    /// The same, for the clocks.
+    pub(crate) time: Arc<AtomicU64>,
+    pub(crate) faulty: bool,
+    happenings: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    order: u64,
+    steps: u64,
+    pub(crate) model: Arc<Mutex<Model>>,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    pub(crate) next_request: u64,
+    /// When each attempt at the office was first made, on the clock of who made it, and what that one led then.
+    pub(crate) first_asked: BTreeMap<Vec<u8>, (Duration, Option<u64>)>,
+    pub(crate) mirror: Mirror,
+    /// Batches of the journal that the mirror has.
+    pub(crate) mirrored: usize,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_pending: u64,
+    pub(crate) actors: Vec<Actor>,
+    pub(crate) wakes: Vec<Option<u64>>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) history: History,
+    pub(crate) record: Record,
+    pub(crate) seen: Seen,
+    pub(crate) sights: Sights,
+    /// When there was a leader after the faults had ended.
+    pub(crate) settled: Option<u64>,
+    pub(crate) last_elected: Option<(u64, Who, u64)>,
+    trace: blake3::Hasher,
+    pub(crate) told: Option<Vec<String>>,
+}
+
+/// How a world ended.
+#[derive(Debug)]
+pub struct ClusterEnded {
+    pub seed: u64,
+    pub violations: Vec<Violation>,
+    pub sights: Sights,
+    /// Depends on everything that happened.
+    pub trace: [u8; 32],
+    /// Simulated time.
+    pub seconds: u64,
+    pub calls: u64,
+    /// The last things that happened, if asked for.
+    pub told: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Happening {
+    /// Something happens at a life of a node.
+    At(Who, Doing),
+    /// A request arrives at the engine.
+    Arrive(u64),
+    /// The answer of an op arrives at its actor.
+    Answered(usize, usize),
+    /// A node says that it does not lead.
+    Refused(usize),
+    GiveUp(usize),
+    Wake(usize),
+    /// Once a second: what goes wrong now?
+    Nemesis,
+    /// A node that is down starts.
+    Start(usize),
+    /// A process is gone without a word.
+    Crash(Who),
+    /// A node is cut off from the engine.
+    Cut(usize),
+    /// A node that was cut off reaches the engine again.
+    Mended(usize),
+    EngineUp,
+    FaultsEnd,
+    /// Whoever runs the nodes accepts that data is lost.
+    Accepted,
+    /// By now there must be a leader.
+    LeaderDue,
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Doing {
+    /// Asks the elector what to do.
+    Elect,
+    /// Hears what came of a request.
+    Hear(u64),
+    /// Reads the journal.
+    Look,
+    /// Begins a term.
+    Begin(u64),
+    /// Leaves a term.
+    StepDown(u64),
+    Decide,
+    /// Sends a batch, or sends it again.
+    Send,
+    WriteSnapshot,
+    /// A question of an op arrives.
+    Question(usize),
+}
+
+/// A question that is with a node.
+pub(crate) struct Pending {
+    pub(crate) op: usize,
+    pub(crate) who: Who,
+    pub(crate) future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>>,
+}
+
+impl std::fmt::Debug for ClusterWorld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterWorld")
+            .field("plan", &self.plan)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClusterWorld {
+    #[must_use]
+    pub fn new(plan: ClusterPlan) -> Self {
+        let mut rng = Rng::new(plan.seed);
+        let time = Arc::new(AtomicU64::new(0));
+        let mut model = Model::new(plan.flavour, plan.nodes.len(), plan.forgets, rng.fork());
+        model.flaky = plan.unsent;
+        let actors = actors(&plan.actors, &mut rng);
+        let ttl_us = u64::try_from(plan.longest_ttl().as_micros()).unwrap_or(u64::MAX);
+        Self {
+            rng,
+            now: 0,
+            faulty: true,
+            happenings: BinaryHeap::new(),
+            order: 0,
+            steps: 0,
+            model: Arc::new(Mutex::new(model)),
+            machines: plan.nodes.iter().map(|node| Machine::new(*node, &time)).collect(),
+            time,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            first_asked: BTreeMap::new(),
+            mirror: Mirror::new(),
+            mirrored: 0,
+            pending: BTreeMap::new(),
+            next_pending: 0,
+            wakes: vec![None; actors.len()],
+            actors,
+            ops: Vec::new(),
+            history: History { retention: Some(plan.actors.retention), ..History::default() },
+            record: Record { forgets: plan.forgets, ttl_us, ..Record::default() },
+            seen: Seen::default(),
+            sights: Sights::default(),
+            settled: None,
+            last_elected: None,
+            trace: blake3::Hasher::new(),
+            told: None,
+            plan,
+        }
+    }
+
+    /// Keeps what happens, to be read by people.
+    #[must_use]
+    pub fn telling(mut self) -> Self {
+        self.told = Some(Vec::new());
+        self
+    }
+
+    /// Runs to the end: a phase with faults, then one without, in which everything must come to rest.
+    #[must_use]
+    pub fn run(mut self) -> ClusterEnded {
+        for node in 0..self.machines.len() {
+            let after = self.rng.range(0, 50_000);
+            self.push(after, Happening::Start(node));
+        }
+        self.push(SECOND, Happening::Nemesis);
+        self.push(self.plan.seconds * SECOND, Happening::FaultsEnd);
+        for actor in 0..self.actors.len() {
+            let at = self.rng.range(1, 100_000);
+            self.wakes[actor] = Some(at);
+            self.push(at, Happening::Wake(actor));
+        }
+        let mut violations: Vec<Violation> = self.go_on().err().into_iter().collect();
+        violations.extend(elections::check(&self.record));
+        if !self.plan.forgets {
+            let open: Vec<usize> = self.pending.values().map(|pending| pending.op).collect();
+            self.unanswered(open);
+            self.history.log = std::mem::take(&mut self.mirror.log);
+            if self.plan.jumps > 0 {
+                // A lease is prolonged by one new term, and not by a second one before its worker is heard of. If the
+                // wall clock of that second leader is ahead, the lease is over early: the rules promise no more.
+                self.history.executions.clear();
+            }
+            violations.extend(check::check(&self.history, &mut self.seen));
+        }
+        ClusterEnded {
+            seed: self.plan.seed,
+            violations,
+            trace: *self.trace.finalize().as_bytes(),
+            seconds: self.now / SECOND,
+            calls: self.history.calls.len() as u64,
+            sights: self.sights,
+            told: self.told.unwrap_or_default(),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<(), Violation> {
+        while let Some(Reverse((at, _, happening))) = self.happenings.pop() {
+            self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return Err(Violation::new("TL2", format!("the world goes on after {STEPS_MAX} steps")));
+            }
+            self.now = self.now.max(at);
+            self.time.store(self.now, Relaxed);
+            lock(&self.model).clock_us = self.now;
+            self.trace.update(format!("{at} {happening:?}\n").as_bytes());
+            self.tell(|| format!("{happening:?}"));
+            self.happen(happening)?;
+            if self.is_over()? {
+                return self.compare_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
+        match happening {
+            Happening::At(who, doing) => self.at(who, doing)?,
+            Happening::Arrive(request) => self.arrive(request)?,
+            Happening::Answered(op, call) => self.answer_arrives(op, call),
+            Happening::Refused(op) => self.refusal_arrives(op),
+            Happening::GiveUp(op) => self.give_up(op),
+            Happening::Wake(actor) => self.wake(actor),
+            Happening::Nemesis => {
+                if self.faulty {
+                    self.nemesis()?;
+                    self.push(self.now + SECOND, Happening::Nemesis);
+                }
+            }
+            Happening::Start(node) => self.start(node)?,
+            Happening::Crash(who) => self.crash(who),
+            Happening::Cut(node) => self.cut(node),
+            Happening::Mended(node) => lock(&self.model).cut_off[node] = false,
+            Happening::EngineUp => lock(&self.model).down = false,
+            Happening::FaultsEnd => self.faults_end(),
+            Happening::Accepted => self.accept_loss()?,
+            Happening::LeaderDue => self.leader_is_due()?,
+        }
+        Ok(())
+    }
+
+    /// A process does something, unless it is gone; one that is frozen does it when it wakes.
+    fn at(&mut self, who: Who, doing: Doing) -> Result<(), Violation> {
+        let machine = &self.machines[who.node];
+        if machine.life != who.life || machine.process.is_none() {
+            return Ok(());
+        }
+        if self.now < machine.frozen_until {
+            let until = machine.frozen_until;
+            self.push(until, Happening::At(who, doing));
+            return Ok(());
+        }
+        match doing {
+            Doing::Elect => self.elect(who),
+            Doing::Hear(request) => self.hear(who, request)?,
+            Doing::Look => self.look(who)?,
+            Doing::Begin(epoch) => self.begin(who, epoch)?,
+            Doing::StepDown(epoch) => self.step_down(who, epoch)?,
+            Doing::Decide => self.decide(who)?,
+            Doing::Send => self.send_batch(who)?,
+            Doing::WriteSnapshot => self.write_snapshot(who),
+            Doing::Question(op) => self.question(who, op),
+        }
+        Ok(())
+    }
+
+    /// Nothing goes wrong any more: everybody runs, and everything is reached.
+    fn faults_end(&mut self) {
+        self.faulty = false;
+        self.record.note(self.now, Fact::Healed);
+        {
+            let mut model = lock(&self.model);
+            (model.down, model.flaky) = (false, 0);
+            model.cut_off.fill(false);
+        }
+        for node in 0..self.machines.len() {
+            self.machines[node].frozen_until = 0;
+            if self.machines[node].process.is_none() {
+                self.push(self.now + 1, Happening::Start(node));
+            } else if let Some(who) = self.who(node) {
+                self.soon(who, Doing::Elect);
+                self.soon(who, Doing::Look);
+            }
+        }
+        for actor in 0..self.actors.len() {
+            self.wakes[actor] = Some(self.now + 1);
+            self.push(self.now + 1, Happening::Wake(actor));
+        }
+        let mut due = self.now + 4 * self.record.ttl_us + SLACK;
+        if self.plan.forgets {
+            // Time to notice, then somebody accepts it.
+            let accepted = self.now + 2 * self.record.ttl_us + SLACK;
+            self.push(accepted, Happening::Accepted);
+            due += accepted - self.now;
+        }
+        self.push(due, Happening::LeaderDue);
+    }
+
+    /// EL1: there is one leader by now. EL3: it stays.
+    fn leader_is_due(&mut self) -> Result<(), Violation> {
+        let leaders = self.machines.iter().filter(|machine| machine.acts().is_some()).count();
+        if leaders != 1 {
+            let what = format!("{leaders} nodes lead when nothing has gone wrong for long");
+            return Err(Violation::new("EL1", what));
+        }
+        self.settled = Some(self.now);
+        self.push(self.now + 10 * self.record.ttl_us, Happening::EngineUp);
+        Ok(())
+    }
+
+    fn is_over(&self) -> Result<bool, Violation> {
+        if self.now > (self.plan.seconds + REST_SECONDS) * SECOND {
+            return Err(Violation::new("TL2", self.why_no_rest()));
+        }
+        let Some(settled) = self.settled else { return Ok(false) };
+        let changed = self.last_elected.filter(|(at, ..)| *at > settled);
+        if let Some((_, who, epoch)) = changed {
+            let what = format!("{who:?} was elected in {epoch} where nothing goes wrong");
+            return Err(Violation::new("EL3", what));
+        }
+        Ok(self.now >= settled + 10 * self.record.ttl_us && (self.plan.forgets || self.is_at_rest()))
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let state = &self.mirror.state;
+        self.actors.iter().all(Actor::is_done)
+            && state.lease_count() == 0
+            && state.queues().all(|queue| queue.all.waiting == 0 && queue.all.leased == 0)
+    }
+
+    fn why_no_rest(&self) -> String {
+        let waiting: u64 = self.mirror.state.queues().map(|queue| queue.all.waiting).sum();
+        let leased = self.mirror.state.lease_count();
+        let busy = self.actors.iter().filter(|actor| !actor.is_done()).count();
+        format!(
+            "after {REST_SECONDS} s without faults {waiting} tasks wait, {leased} are leased, {busy} actors are busy"
+        )
+    }
+
+    pub(crate) fn push(&mut self, at: u64, happening: Happening) {
+        self.order += 1;
+        self.happenings.push(Reverse((at, self.order, happening)));
+    }
+
+    pub(crate) fn after(&mut self, us: u64, who: Who, doing: Doing) {
+        self.push(self.now + us, Happening::At(who, doing));
+    }
+
+    /// As soon as a thread takes to wake another.
+    pub(crate) fn soon(&mut self, who: Who, doing: Doing) {
+        let takes = self.rng.range(1, 500);
+        self.after(takes, who, doing);
+    }
+
+    pub(crate) fn note(&mut self, fact: Fact) {
+        self.tell(|| format!("  {fact:?}"));
+        self.trace.update(format!("{fact:?}\n").as_bytes());
+        self.record.note(self.now, fact);
+    }
+
+    pub(crate) fn trace(&mut self, what: &str) {
+        self.trace.update(what.as_bytes());
+    }
+
+    pub(crate) fn tell(&mut self, what: impl FnOnce() -> String) {
+        if let Some(told) = &mut self.told {
+            told.push(format!("{:>12} {}", self.now, what()));
+        }
+    }
+}

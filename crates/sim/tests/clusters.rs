@@ -1,0 +1,28 @@
+//! Two hundred worlds with several nodes in every run of the tests; `make prove` runs as many as there is time for.
+
+use std::time::Duration;
+
+use orchestrix_sim::{Campaign, prove_clusters, run_cluster};
+
+#[test]
+fn no_cluster_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign { first_seed: 1, seeds: 200, time: Duration::from_secs(600), threads };
+    let outcome = prove_clusters(campaign, |_| {});
+    assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
+    assert_eq!(outcome.worlds, 200);
+    assert_eq!(outcome.sights.missing(), [], "a campaign that never saw these has proved nothing about them");
+}
+
+#[test]
+fn the_same_seed_is_the_same_cluster() {
+    for seed in [3, 17, 99, 12_345] {
+        let (first, second) = (run_cluster(seed), run_cluster(seed));
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        assert_eq!(
+            (first.calls, first.seconds, &first.sights),
+            (second.calls, second.seconds, &second.sights)
+        );
+    }
+    assert_ne!(run_cluster(3).trace, run_cluster(4).trace);
+}
