@@ -70,12 +70,13 @@ impl Driver {
     pub(crate) fn run(mut self, asked: &Receiver<Command>) {
         loop {
             let now = self.shared.clock.boot();
-            self.heartbeat(now);
-            self.list(now);
             self.stand(now);
             self.elector.prove(Duration::from_micros(self.shared.proved_us.load(Relaxed)));
+            // The office comes first: what the others see of this one can wait for a slow register.
             let until = self.step();
             self.publish();
+            self.heartbeat(now);
+            self.list(now);
             if self.stopping.is_some() && self.elector.is_settled() {
                 self.leave();
                 return;
@@ -97,7 +98,10 @@ impl Driver {
     /// Does one thing that the elector wants; answers until when there is nothing to do.
     fn step(&mut self) -> Duration {
         let clock = Arc::clone(&self.shared.clock);
-        match self.elector.next(clock.boot()) {
+        let step = self.elector.next(clock.boot());
+        // What is given away now is not trusted any more before anybody can hear that it is free.
+        self.publish();
+        match step {
             Step::Wait(until) => return until,
             Step::Read => match self.register.read(&self.key) {
                 Ok(cell) => {
@@ -298,6 +302,13 @@ impl Driver {
                 let _ = reply.send(self.ensure(force, desired.as_deref()));
             }
             Command::RaiseEpoch(seen) => self.elector.raise_epoch(seen),
+            Command::LetGo(epoch) => {
+                let now = self.shared.clock.boot();
+                if self.elector.leads(now) == Some(epoch) {
+                    self.elector.resign(now);
+                    self.elector.rest(now + self.shared.options.leader_ttl / 4);
+                }
+            }
         }
     }
 

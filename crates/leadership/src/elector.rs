@@ -153,6 +153,11 @@ impl Elector {
         self.give_up(now, Reason::Resigned, None);
     }
 
+    /// Does not stand before then: somebody else is more likely to be well.
+    pub fn rest(&mut self, until: Duration) {
+        self.rests_until = self.rests_until.max(until);
+    }
+
     /// Passes the office to somebody who is there.
     pub fn pass(&mut self, now: Duration, to: Candidate) {
         self.give_up(now, Reason::Passed, Some(to));

@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Stop(oneshot::Sender<()>),
     Ensure { force: bool, desired: Option<String>, reply: oneshot::Sender<Result<(), EnsureError>> },
     RaiseEpoch(u64),
+    LetGo(u64),
 }
 
 /// Why the office was not passed on.
@@ -223,6 +224,12 @@ impl Leadership {
         let _ = self.commands.send(Command::RaiseEpoch(seen));
     }
 
+    /// Gives back the office of an epoch, if this one still has it, and lets others try first.
+    pub fn let_go(&self, epoch: u64) {
+        // A thread that is gone has no office.
+        let _ = self.commands.send(Command::LetGo(epoch));
+    }
+
     /// Passes the office to `desired`, or gives it back so that there is an election.
     ///
     /// # Errors
@@ -235,12 +242,13 @@ impl Leadership {
         heard.await.unwrap_or(Err(EnsureError::Stopped))
     }
 
-    /// Ends every duty, then gives the office back.
+    /// Ends every duty, then gives the office back. A register that does not answer is not waited for longer than the
+    /// office would last.
     pub async fn stop(&self) {
         let (reply, heard) = oneshot::channel();
         if self.commands.send(Command::Stop(reply)).is_ok() {
             // The thread may have been stopped by somebody else meanwhile.
-            let _ = heard.await;
+            let _ = tokio::time::timeout(self.shared.options.leader_ttl, heard).await;
         }
     }
 
@@ -261,6 +269,9 @@ impl Leadership {
                 format!("none of those present has taken the office yet: {}", status.present.join(", "))
             };
             found.push(format!("no leader: {reason}"));
+        }
+        if let (Some(_), Some(trouble)) = (&status.leader, &status.trouble) {
+            found.push(format!("who leads may have changed: the register does not answer: {trouble}"));
         }
         if status.changes.len() > RESTLESS_CHANGES {
             found.push(format!(

@@ -273,3 +273,58 @@ fn an_id_has_the_form_that_was_agreed() {
     assert!(parts[1].parse::<u64>().unwrap() > 1_700_000_000_000);
     assert!(parts[2].bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()));
 }
+
+/// A register that looks whether whoever gives an office back still takes itself for the leader.
+struct Watching {
+    inner: MemoryRegister,
+    candidate: std::sync::OnceLock<Leadership>,
+    given_back: AtomicU64,
+    trusted: AtomicBool,
+}
+
+impl Register for Watching {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        self.inner.read(key)
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        let others = key == "leader" && (!claim.held || claim.owner != "a");
+        if let Some(candidate) = self.candidate.get().filter(|_| others) {
+            self.given_back.fetch_add(1, SeqCst);
+            self.trusted.fetch_or(candidate.is_leader(), SeqCst);
+        }
+        self.inner.compare_and_set(key, seen, claim)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        self.inner.list(prefix)
+    }
+
+    fn look_every(&self) -> Duration {
+        self.inner.look_every()
+    }
+}
+
+#[tokio::test]
+async fn nobody_trusts_itself_any_more_when_it_gives_an_office_back() {
+    let register = Arc::new(Watching {
+        inner: MemoryRegister::default(),
+        candidate: std::sync::OnceLock::new(),
+        given_back: AtomicU64::new(0),
+        trusted: AtomicBool::new(false),
+    });
+    let shared: Arc<dyn Register> = register.clone();
+    let one =
+        Leadership::start(shared, "leader", candidate("a"), Options::first_come(TTL), Vec::new()).unwrap();
+    register.candidate.set(one.clone()).unwrap();
+    for times in 1..=3 {
+        eventually("it leads", || one.is_leader()).await;
+        one.ensure_coordinator(true, None).await.unwrap();
+        eventually("it gives the office back", || register.given_back.load(SeqCst) == times).await;
+    }
+    eventually("it leads", || one.is_leader()).await;
+    one.let_go(one.token().unwrap());
+    eventually("it lets go", || register.given_back.load(SeqCst) == 4).await;
+    one.stop().await;
+    assert!(!register.trusted.load(SeqCst), "it was still the leader when others could have been");
+}

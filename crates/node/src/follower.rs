@@ -105,7 +105,7 @@ impl Follower {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
                 let (state, link, recovered) = load_state(&mut *self.journal)?;
                 if link.position < self.link.position {
-                    let at = self.link.position;
+                    let at = link.position;
                     return Err(Failure::new(format!(
                         "no snapshot is as new as the floor {floor}, only {at}"
                     )));
@@ -146,7 +146,7 @@ impl Follower {
     /// When the engine does not answer, or somebody else has written.
     pub(crate) fn skip_lost(&mut self) -> Result<(), Failure> {
         let Some(lost) = self.high_water.lost() else { return Ok(()) };
-        let target = lost.link.position.0 + LOST_MARGIN;
+        let target = lost.0 + LOST_MARGIN;
         let Some(missing) = target.checked_sub(self.link.position.0).filter(|missing| *missing > 0) else {
             return Ok(());
         };

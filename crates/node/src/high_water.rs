@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -31,22 +32,24 @@ pub struct HighWater {
 struct Inner {
     path: Option<PathBuf>,
     known: Mutex<Known>,
+    /// Held while the file is written: two at once would leave half of each.
+    writing: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Known {
     mark: Option<Mark>,
     /// What was seen, and may be lost.
-    lost: Option<Mark>,
+    lost: Option<Position>,
     /// What the file says.
-    written: Option<Mark>,
+    written: Option<String>,
     /// The highest epoch that was seen, whatever became of the journal that had it.
     epoch: u64,
 }
 
 impl Known {
-    fn of(mark: Option<Mark>) -> Self {
-        Self { mark, lost: None, written: mark, epoch: mark.map_or(0, |mark| mark.epoch) }
+    fn of(mark: Option<Mark>, lost: Option<Position>) -> Self {
+        Self { mark, lost, written: None, epoch: mark.map_or(0, |mark| mark.epoch) }
     }
 }
 
@@ -68,32 +71,37 @@ impl HighWater {
                 "cannot use {folder} as the data folder: {error}; choose another with --data"
             ))
         };
-        fs::create_dir_all(&folder).map_err(unusable)?;
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.map_err(unusable)?;
         let path = folder.join(NAME);
-        let mark = match fs::read_to_string(&path) {
-            Ok(text) => Some(parse(&text).ok_or_else(|| {
+        let known = match fs::read_to_string(&path) {
+            Ok(text) => parse(&text).ok_or_else(|| {
                 let path = path.display();
                 Failure::new(format!(
-                    "{path} is damaged: it says how far this node has seen the journal; if you know \
-                                      that the engine has lost nothing, remove it"
+                    "{path} is damaged: it says how far this node has seen the journal; if you know that the engine has \
+                     lost nothing, remove it"
                 ))
-            })?),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::default(),
             Err(error) => return Err(unusable(error)),
         };
-        Ok(Self { inner: Arc::new(Inner { path: Some(path), known: Mutex::new(Known::of(mark)) }) })
+        Ok(Self::keeping(Some(path), known))
     }
 
     /// Keeps the mark in memory only.
     #[must_use]
     pub fn in_memory() -> Self {
-        Self { inner: Arc::new(Inner { path: None, known: Mutex::default() }) }
+        Self::keeping(None, Known::default())
     }
 
     /// Keeps the mark in memory only, beginning with what an earlier life has seen.
     #[must_use]
     pub fn remembering(mark: Option<Mark>) -> Self {
-        Self { inner: Arc::new(Inner { path: None, known: Mutex::new(Known::of(mark)) }) }
+        Self::keeping(None, Known::of(mark, None))
+    }
+
+    fn keeping(path: Option<PathBuf>, known: Known) -> Self {
+        Self { inner: Arc::new(Inner { path, known: Mutex::new(known), writing: Mutex::default() }) }
     }
 
     #[must_use]
@@ -114,11 +122,11 @@ impl HighWater {
         if is_planted("epoch-lost-with-data") {
             known.epoch = 0;
         }
-        known.lost = known.mark.take();
+        known.lost = known.mark.take().map(|mark| mark.link.position).max(known.lost);
     }
 
     /// What was seen before a loss that was accepted.
-    pub(crate) fn lost(&self) -> Option<Mark> {
+    pub(crate) fn lost(&self) -> Option<Position> {
         self.lock().lost
     }
 
@@ -131,18 +139,26 @@ impl HighWater {
         }
         let mark = Mark { journal, link, epoch: known.epoch };
         known.mark = Some(mark);
+        // Above all that was seen before the loss, nothing comes twice.
+        known.lost = known.lost.filter(|lost| link.position <= *lost);
     }
 
     /// Writes the mark down, if the file does not have it. Not at every batch: what happens to the engine while nodes
     /// run is noticed without the file.
     pub(crate) fn flush(&self) {
-        let mark = self.lock().mark;
-        let (Some(path), Some(mark)) = (&self.inner.path, mark) else { return };
-        if self.lock().written == Some(mark) {
-            return;
-        }
-        match replace(path, &text(&mark)) {
-            Ok(()) => self.lock().written = Some(mark),
+        let Some(path) = &self.inner.path else { return };
+        let _alone = self.inner.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = {
+            let known = self.lock();
+            let Some(mark) = known.mark else { return };
+            let text = text(&mark, known.lost);
+            if known.written.as_ref() == Some(&text) {
+                return;
+            }
+            text
+        };
+        match replace(path, &text) {
+            Ok(()) => self.lock().written = Some(text),
             // The next one tries again: until then an older mark stands there, which notices less.
             Err(error) => {
                 tracing::warn!(%error, path = %path.display(), "cannot write down how far this node is")
@@ -195,26 +211,31 @@ fn lost(place: &str, what: &str) -> Failure {
 
 fn replace(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-fn text(mark: &Mark) -> String {
+fn text(mark: &Mark, lost: Option<Position>) -> String {
     let Mark { journal, link, epoch } = mark;
-    format!("journal {journal}\nposition {}\nhash {}\nepoch {epoch}\n", link.position.0, link.hash)
+    let lost = lost.map(|lost| format!("lost {}\n", lost.0)).unwrap_or_default();
+    format!("journal {journal}\nposition {}\nhash {}\nepoch {epoch}\n{lost}", link.position.0, link.hash)
 }
 
-fn parse(text: &str) -> Option<Mark> {
+fn parse(text: &str) -> Option<Known> {
     let mut lines = text.lines();
     let mut field = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
     let journal = JournalId(bytes(field("journal")?)?);
     let position = Position(field("position")?.parse().ok()?);
     let hash = ChainHash(bytes(field("hash")?)?);
     let epoch = field("epoch")?.parse().ok()?;
-    Some(Mark { journal, link: Link { position, hash }, epoch })
+    let lost = match field("lost") {
+        Some(lost) => Some(Position(lost.parse().ok()?)),
+        None => None,
+    };
+    Some(Known::of(Some(Mark { journal, link: Link { position, hash }, epoch }), lost))
 }
 
 fn bytes(hexadecimal: &str) -> Option<[u8; 16]> {
@@ -253,6 +274,25 @@ mod tests {
         marks.flush();
         let mark = open(folder.path()).mark().unwrap();
         assert_eq!(mark, Mark { journal: JOURNAL, link: link(9, 9), epoch: 3 });
+    }
+
+    #[test]
+    fn a_loss_that_was_accepted_is_remembered_until_all_that_was_seen_is_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let marks = open(folder.path());
+        marks.saw(JOURNAL, link(50, 5), 3);
+        marks.accept_loss();
+        // The journal that there is now is behind.
+        marks.saw(JournalId([8; 16]), link(2, 2), 1);
+        marks.flush();
+        let marks = open(folder.path());
+        assert_eq!((marks.lost(), marks.epoch()), (Some(Position(50)), 3), "another life knows of it");
+        marks.saw(JournalId([8; 16]), link(50, 6), 4);
+        assert_eq!(marks.lost(), Some(Position(50)));
+        marks.saw(JournalId([8; 16]), link(51, 7), 4);
+        assert_eq!(marks.lost(), None);
+        marks.flush();
+        assert_eq!(open(folder.path()).lost(), None);
     }
 
     #[test]

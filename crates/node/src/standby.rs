@@ -76,8 +76,7 @@ impl Standby {
         if epoch <= seen && !is_planted("epoch-not-raised") {
             return Ok(Beginning::Outdated { seen });
         }
-        let mut follower = self.follower.take().expect("it was read to its end just now");
-        follower.skip_lost()?;
+        let follower = self.follower.take().expect("it was read to its end just now");
         Ok(Beginning::Term(Box::new(follower)))
     }
 

@@ -10,7 +10,7 @@ use clap::{Args, FromArgMatches, ValueEnum};
 use orchestrix_core::{Name, Retention};
 use serde::Deserialize;
 
-use crate::engine::Engine;
+use crate::engine::{Address, Engine};
 use crate::http::Limits;
 use crate::units::{Size, Span};
 
@@ -48,8 +48,8 @@ settings! {
     listen: SocketAddr,
     /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST,
     /// mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
-    #[arg(long, value_name = "ENGINE", value_parser = Engine::parse)]
-    engine: Engine,
+    #[arg(long, value_name = "ENGINE")]
+    engine: Address,
     /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     node: Name,
@@ -244,9 +244,9 @@ impl Settings {
         Ok(Self {
             data: set.data.unwrap_or_else(|| PathBuf::from("./data")),
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
-            engine: set.engine.unwrap_or(Engine::File),
+            engine: set.engine.map_or(Ok(Engine::File), |address| address.engine())?,
             node: set.node.map(|name| name.as_str().to_owned()),
-            advertise: set.advertise.map(advertised).transpose()?,
+            advertise: set.advertise.as_deref().map(advertised).transpose()?,
             leadership,
             accept_data_loss: set.accept_data_loss.unwrap_or(false),
             tokens: set.tokens,
@@ -271,7 +271,7 @@ impl Settings {
 }
 
 /// An address that the courier between nodes can use.
-fn advertised(text: String) -> Result<String, String> {
+pub(crate) fn advertised(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     match host {
         Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
@@ -443,6 +443,21 @@ mod tests {
             assert!(told(&["--advertise", wrong]).contains("http://10.0.0.5:3000"), "{wrong}");
         }
         assert_eq!(resolve(&["--advertise", "http://h:1/"], &[]).unwrap().advertise.unwrap(), "http://h:1");
+    }
+
+    #[test]
+    fn a_mistake_in_the_address_of_an_engine_does_not_show_its_password() {
+        let wrong = "rediss://user:canary@host";
+        let file = file(&format!("engine = \"{wrong}\""));
+        let path = file.path().to_str().unwrap();
+        for told in [
+            resolve(&["--engine", wrong], &[]).unwrap_err(),
+            resolve(&[], &[("ORCHESTRIX_ENGINE", wrong)]).unwrap_err(),
+            resolve(&["--config", path], &[]).unwrap_err(),
+        ] {
+            assert!(told.contains("redis://") && !told.contains("canary"), "{told}");
+        }
+        assert!(!format!("{:?}", flags(&["--engine", wrong])).contains("canary"));
     }
 
     #[test]

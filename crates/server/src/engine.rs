@@ -10,9 +10,33 @@ use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Error, Shared};
 use serde::Deserialize;
 
+/// What was given as the engine, before anybody has looked at it: it may hold a password, so it is never shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Address(String);
+
+impl From<&str> for Address {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Address").finish_non_exhaustive()
+    }
+}
+
+impl Address {
+    /// # Errors
+    /// A sentence that says what can be given.
+    pub fn engine(&self) -> Result<Engine, String> {
+        Engine::parse(&self.0)
+    }
+}
+
 /// What the journal stands on.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Files in the data folder
     File,
@@ -61,14 +85,6 @@ impl Engine {
             "an engine is file, memory, or an address that begins with redis://, mysql://, postgres:// or s3://"
                 .to_owned()
         })
-    }
-}
-
-impl TryFrom<String> for Engine {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        Self::parse(&text)
     }
 }
 

@@ -115,7 +115,11 @@ impl App {
             return Some("no new connections can be accepted");
         }
         let member = self.coordinator.member()?;
-        (member.leadership().leader().is_none()).then_some("there is no leader")
+        let status = member.leadership().status();
+        if status.trouble.is_some() {
+            return Some("the engine does not answer");
+        }
+        status.leader.is_none().then_some("there is no leader")
     }
 }
 

@@ -10,7 +10,7 @@
 pub mod bench;
 pub mod config;
 mod coordinator;
-mod engine;
+pub mod engine;
 pub mod http;
 pub mod metrics;
 pub mod serve;

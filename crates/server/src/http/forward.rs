@@ -19,6 +19,7 @@ use orchestrix_leadership::Candidate;
 use orchestrix_node::{Error, Member};
 use tokio::time::Instant;
 
+use crate::config::advertised;
 use crate::http::answer::{Body, POSITION, REQUEST_ID};
 use crate::http::error::Fault;
 use crate::http::handle::{Answered, Call, dispatch};
@@ -27,6 +28,8 @@ use crate::http::sse::LAST_EVENT_ID;
 
 /// How long a request waits for a leader, and for a position that it has seen elsewhere.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// How long a request that changes nothing is passed on again and again.
+const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often it looks for one.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// A node that does not take a connection for so long is not asked.
@@ -59,27 +62,33 @@ enum Passed {
 /// Has a request decided: here, if this node leads, else by the node that does.
 pub(crate) async fn decide(endpoint: Endpoint, call: Call<'_>) -> Result<Answered, Fault> {
     let app = call.app;
-    let give_up = Instant::now() + LEADER_WAIT;
+    let began = Instant::now();
+    let mut give_up = began + LEADER_WAIT;
     loop {
         if let Some(node) = app.coordinator.decides() {
             reach_position(&call).await?;
             match dispatch(endpoint, call.clone(), &node).await {
                 // The office went elsewhere between the look and the question; nothing was changed.
                 Err(Fault::Node(Error::Stopping)) if may_go_elsewhere(&call) => {}
+                Err(Fault::Node(Error::OutcomeUnknown))
+                    if changes_nothing(&call) && may_go_elsewhere(&call) => {}
                 answered => return answered.map(Answered::Ours),
             }
         }
         let Some(member) = app.coordinator.member() else { return Err(Fault::Node(Error::Stopping)) };
-        if call.head.headers.contains_key(FORWARDED) && app.coordinator.decides().is_none() {
+        if call.head.headers.contains_key(FORWARDED) {
             return Err(Fault::NoLeader(format!("{} does not lead", member.name())));
         }
         if let Some((leader, epoch)) = member.leadership().leader()
-            && leader.name != member.name()
+            && !member.is_me(&leader)
         {
             match app.courier.pass(&call, member, &leader, epoch).await {
                 Passed::Answer(response) => return Ok(Answered::Passed(response)),
                 Passed::NotAccepted => {}
-                Passed::Unknown if changes_nothing(&call) => {}
+                // A leader that was frozen may have kept it for long; the next one gets a chance, too.
+                Passed::Unknown if changes_nothing(&call) => {
+                    give_up = (Instant::now() + LEADER_WAIT).min(began + READ_WAIT_MAX);
+                }
                 Passed::Unknown => return Err(Fault::Node(Error::OutcomeUnknown)),
             }
         }
@@ -140,9 +149,13 @@ impl Courier {
             sent = self.client.request(request) => sent,
             // Whoever leads now does not wait for the one before, and neither does this.
             () = replaced(member, epoch) => return Passed::Unknown,
+            // Nor does a stop wait for another node; what was passed on is withdrawn there.
+            () = call.app.stop.cancelled() => return Passed::Unknown,
         };
         match sent {
-            Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => refused(response).await,
+            Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                refused(response, changes_nothing(call)).await
+            }
             Ok(response) => Passed::Answer(response.map(Body::passed)).tidied(),
             Err(error) if error.is_connect() => {
                 tracing::debug!(leader = leader.name, address = leader.address, %error, "the leader is not reached");
@@ -167,7 +180,11 @@ impl Passed {
 
 fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Request<Full<Bytes>>> {
     let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    let address = leader.address.trim_end_matches('/');
+    // Callers' tokens go there: what is in the register has to be what a node may be started with.
+    let Ok(address) = advertised(&leader.address) else {
+        tracing::warn!(leader = leader.name, address = leader.address, "the leader's address cannot be used");
+        return None;
+    };
     let mut request = Request::builder().method(call.head.method.clone()).uri(format!("{address}{path}"));
     for name in &TAKEN_ALONG {
         for value in call.head.headers.get_all(name) {
@@ -180,13 +197,15 @@ fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Reque
 }
 
 /// A refusal that says that nothing was changed is not the last word: another may lead by now.
-async fn refused(response: Response<Incoming>) -> Passed {
+async fn refused(response: Response<Incoming>, changes_nothing: bool) -> Passed {
     let (head, body) = response.into_parts();
     let Ok(body) = Limited::new(body, REFUSAL_BYTES_MAX).collect().await else { return Passed::Unknown };
     let body = body.to_bytes();
     let code = serde_json::from_slice::<Problem>(&body).map(|problem| problem.code);
-    if code.is_ok_and(|code| code == "no_leader" || code == "stopping") {
-        return Passed::NotAccepted;
+    match code.as_deref() {
+        Ok("no_leader" | "stopping") => return Passed::NotAccepted,
+        Ok("outcome_unknown") if changes_nothing => return Passed::NotAccepted,
+        Ok(_) | Err(_) => {}
     }
     Passed::Answer(Response::from_parts(head, Body::Whole(body))).tidied()
 }

@@ -78,7 +78,9 @@ pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
     let asked: Lead = parse(&call.body)?;
     let member = member(call)?;
-    member.ensure_leader(asked.force, asked.desired.as_deref()).await.map_err(|error| match error {
+    // Without a name nothing but an election can be meant.
+    let force = asked.force || asked.desired.is_none();
+    member.ensure_leader(force, asked.desired.as_deref()).await.map_err(|error| match error {
         EnsureError::NotLeader(_) | EnsureError::Stopped => Fault::NoLeader(error.to_string()),
         EnsureError::Absent(_) | EnsureError::Mandate | EnsureError::Behind { .. } => {
             Fault::NotPassed(error.to_string())

@@ -1,0 +1,279 @@
+//! The thread of a member, which owns the state: it reads, it begins a term when elected, and it steps down.
+//!
+//! Commands reach it in order: what there is to read, an election, the end of one. Another thread only waits for the
+//! journal to grow, so that no wait holds up an election.
+//!
+//! **Invariant:** whoever leads has read the journal to its end and made its `TermStarted` durable before it
+//! decides anything; and whoever is deposed drops its state and reads again.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use orchestrix_core::Position;
+use orchestrix_engine::{Journal, JournalId, Link};
+use orchestrix_leadership::{Duty, Reason, Term, Work};
+use tokio::runtime::Handle;
+
+use super::{Command, DUTY, Inner, Seat};
+use crate::mandate::{Mandate, Office};
+use crate::node::Node;
+use crate::open::{Failure, guarded, start_node};
+use crate::standby::{Beginning, Standby};
+
+/// The longest wait for the journal to grow; bounds how old the note about this node is.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long an engine that does not answer is left alone.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Passes elections on to the thread that owns the state.
+pub(super) struct Leading(pub(super) Sender<Command>);
+
+impl Leading {
+    fn tell(&self, command: Command) -> Work<'_> {
+        // A member that has stopped needs no office.
+        let _ = self.0.send(command);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+impl Duty for Leading {
+    fn name(&self) -> &str {
+        DUTY
+    }
+
+    fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
+        self.tell(Command::Elected(term.clone()))
+    }
+
+    fn tick<'a>(&'a self, _: &'a Term) -> Work<'a> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn on_deposed(&self, reason: Reason) -> Work<'_> {
+        self.tell(Command::Deposed(reason))
+    }
+}
+
+/// The office of a leader that writes.
+struct Trust {
+    inner: Arc<Inner>,
+    epoch: u64,
+    journal: JournalId,
+}
+
+impl Office for Trust {
+    fn holds(&self) -> bool {
+        self.inner.leadership().token() == Some(self.epoch)
+    }
+
+    fn prove(&self, end: Link) {
+        self.inner.leadership().prove();
+        self.inner.following.saw(self.journal, end, self.epoch);
+    }
+}
+
+/// What the thread of a member owns.
+pub(super) struct Desk {
+    pub(super) inner: Arc<Inner>,
+    pub(super) runtime: Handle,
+    pub(super) standby: Standby,
+    pub(super) leads: Option<(u64, Node)>,
+    /// Wants to know where to wait, when this node follows again.
+    pub(super) waiting: Option<Sender<Position>>,
+}
+
+impl Desk {
+    pub(super) fn run(&mut self, commands: &Receiver<Command>) {
+        let ended = guarded("the member's thread", || self.obey(commands));
+        self.inner.seat.send_replace(Seat::Follows);
+        self.inner.following.high_water.flush();
+        if let Err(failure) = ended {
+            self.inner.running.end(Err(failure));
+            let inner = Arc::clone(&self.inner);
+            self.runtime.spawn(async move { inner.leadership().stop().await });
+        }
+    }
+
+    fn obey(&mut self, commands: &Receiver<Command>) -> Result<(), Failure> {
+        loop {
+            match commands.recv_timeout(PAUSE) {
+                Ok(Command::Look(reply)) => {
+                    self.waiting = Some(reply);
+                    self.follow()?;
+                }
+                Ok(Command::Elected(term)) => self.lead(&term)?,
+                Ok(Command::Deposed(reason)) => {
+                    tracing::info!(reason = reason.word(), "follows");
+                    self.step_down();
+                    self.follow()?;
+                }
+                Ok(Command::Ended(epoch, failure)) => self.ended(epoch, &failure)?,
+                Ok(Command::Stop(reply)) => {
+                    let stopped = self.stop();
+                    // Whoever asked may be gone.
+                    let _ = reply.send(stopped);
+                    return Ok(());
+                }
+                // An engine that did not answer is asked again; whoever waits for it has not been answered either.
+                Err(RecvTimeoutError::Timeout)
+                    if self.standby.follower().is_none() || self.waiting.is_some() =>
+                {
+                    self.follow()?
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads to the end, unless this node leads. An engine that does not answer is asked again later.
+    fn follow(&mut self) -> Result<(), Failure> {
+        if self.leads.is_some() {
+            return Ok(());
+        }
+        match self.read_to_end() {
+            Ok(position) => {
+                if let Some(waiting) = self.waiting.take() {
+                    // The one who waits goes only with this thread.
+                    let _ = waiting.send(position);
+                }
+                Ok(())
+            }
+            Err(failure) if failure.is_retryable() => {
+                tracing::warn!(%failure, "cannot follow the journal: trying again");
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn read_to_end(&mut self) -> Result<Position, Failure> {
+        let epoch = self.standby.epoch();
+        let position = self.standby.read_to_end()?;
+        if self.standby.epoch() > epoch {
+            self.inner.leadership().raise_epoch(self.standby.epoch());
+        }
+        Ok(position)
+    }
+
+    /// Begins a term, again and again while somebody else gets between the end and our first event.
+    fn lead(&mut self, term: &Term) -> Result<(), Failure> {
+        let goes_on = |inner: &Inner| !term.over.is_cancelled() && !inner.running.is_stopping();
+        while goes_on(&self.inner) && self.leads.is_none() {
+            match self.try_lead(term) {
+                Ok(()) => return Ok(()),
+                Err(failure) if failure.is_retryable() => {
+                    tracing::warn!(%failure, epoch = term.epoch, "cannot begin a term: trying again");
+                    self.standby.forget_state();
+                    std::thread::sleep(PAUSE / 10);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn try_lead(&mut self, term: &Term) -> Result<(), Failure> {
+        let mut follower = match self.standby.begin(term.epoch)? {
+            Beginning::Term(follower) => *follower,
+            Beginning::Outdated { seen } => {
+                tracing::warn!(epoch = term.epoch, seen, "a later epoch was seen; stands again above it");
+                self.inner.leadership().raise_epoch(seen);
+                self.inner.leadership().let_go(term.epoch);
+                return Ok(());
+            }
+        };
+        follower.skip_lost()?;
+        let journal = follower.journal_id();
+        let office = Trust { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
+        let mandate =
+            Mandate { epoch: term.epoch, office: Some(Arc::new(office)), tick_ms: Some(self.inner.tick_ms) };
+        let (stored, options, surroundings) = follower.into_parts();
+        let node = start_node(stored, options, mandate, surroundings)?;
+        // An answer comes only when all before it is durable, and so is the beginning of the term.
+        if self.runtime.block_on(node.cluster()).is_err() {
+            let ended = self.runtime.block_on(node.stopped());
+            return Err(ended
+                .err()
+                .unwrap_or_else(|| Failure::new("the term ended at once".to_owned()))
+                .retry());
+        }
+        tracing::info!(epoch = term.epoch, position = self.inner.following.stats().durable.get(), "decides");
+        self.leads = Some((term.epoch, node.clone()));
+        self.inner.seat.send_replace(Seat::Leads(node.clone()));
+        let (commands, epoch) = (self.inner.commands.clone(), term.epoch);
+        self.runtime.spawn(async move {
+            if let Err(failure) = node.stopped().await {
+                // A member that has stopped knows already.
+                let _ = commands.send(Command::Ended(epoch, failure));
+            }
+        });
+        Ok(())
+    }
+
+    /// The node that led has stopped by itself: it lost its office, or its engine.
+    fn ended(&mut self, epoch: u64, failure: &Failure) -> Result<(), Failure> {
+        if self.leads.as_ref().is_none_or(|(leads, _)| *leads != epoch) {
+            return Ok(());
+        }
+        tracing::warn!(%failure, epoch, "leads no more");
+        self.step_down();
+        self.inner.leadership().let_go(epoch);
+        self.follow()
+    }
+
+    /// Decides no more. What was decided and is not durable is forgotten.
+    fn step_down(&mut self) {
+        self.inner.seat.send_replace(Seat::Follows);
+        if let Some((_, node)) = self.leads.take() {
+            node.abort();
+            // Why it ended does not matter: it was told to.
+            let _ = self.runtime.block_on(node.stopped());
+        }
+        // Nothing is leased out here, and nobody waits.
+        let stats = self.inner.following.stats();
+        stats.tasks_leased.set(0);
+        stats.polls.set(0);
+    }
+
+    fn stop(&mut self) -> Result<(), Failure> {
+        let stopped = match self.leads.take() {
+            Some((_, node)) => self.runtime.block_on(node.stop()),
+            None => Ok(()),
+        };
+        self.inner.seat.send_replace(Seat::Follows);
+        self.inner.following.high_water.flush();
+        stopped
+    }
+}
+
+/// Waits for the journal to grow, and tells the member. Beside that it tells the others how far this node is.
+pub(super) fn wait_for_growth(inner: &Inner) {
+    let mut journal: Option<Box<dyn Journal>> = None;
+    while !inner.running.is_stopping() {
+        let (reply, next) = channel();
+        if inner.commands.send(Command::Look(reply)).is_err() {
+            return;
+        }
+        let after = loop {
+            let note = serde_json::to_string(&inner.note()).expect("a note is plain JSON");
+            inner.leadership().set_note(note);
+            inner.following.high_water.flush();
+            match next.recv_timeout(WAIT_MAX) {
+                Ok(after) => break after,
+                Err(RecvTimeoutError::Timeout) if !inner.running.is_stopping() => {}
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        };
+        let waited = match &journal {
+            Some(journal) => journal.wait(after, WAIT_MAX),
+            None => inner.engine.journal().map(|opened| journal = Some(opened)),
+        };
+        if let Err(error) = waited {
+            tracing::debug!(%error, "cannot wait for the journal");
+            journal = None;
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
