@@ -82,7 +82,11 @@ impl Driver {
                 return;
             }
             let now = self.shared.clock.boot();
-            let until = until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due());
+            // Whoever stops shows itself to nobody any more, so nothing of that is due.
+            let until = match self.stopping {
+                Some(_) => until,
+                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due()),
+            };
             match asked.recv_timeout(until.saturating_sub(now).min(Duration::from_secs(1))) {
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}

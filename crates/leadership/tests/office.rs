@@ -328,3 +328,59 @@ async fn nobody_trusts_itself_any_more_when_it_gives_an_office_back() {
     one.stop().await;
     assert!(!register.trusted.load(SeqCst), "it was still the leader when others could have been");
 }
+
+/// A register that answers nothing any more, and counts how often it is asked.
+struct Silent {
+    inner: MemoryRegister,
+    silent: AtomicBool,
+    asked: AtomicU64,
+}
+
+impl Silent {
+    fn answer<T>(&self, answer: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        if !self.silent.load(SeqCst) {
+            return answer();
+        }
+        self.asked.fetch_add(1, SeqCst);
+        let source = orchestrix_engine::Cause::Remote { place: "nowhere".into(), what: "no answer".into() };
+        Err(Error { operation: "ask".into(), retryable: true, source })
+    }
+}
+
+impl Register for Silent {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        self.answer(|| self.inner.read(key))
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        let set = self.answer(|| self.inner.compare_and_set(key, seen, claim));
+        // Whoever wrote before it fell silent does not know what became of it.
+        set.or(Ok(Set::Unknown))
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        self.answer(|| self.inner.list(prefix))
+    }
+
+    fn look_every(&self) -> Duration {
+        self.inner.look_every()
+    }
+}
+
+#[tokio::test]
+async fn a_stop_waits_neither_for_ever_nor_in_a_hurry_for_a_register_that_does_not_answer() {
+    let register = Arc::new(Silent {
+        inner: MemoryRegister::default(),
+        silent: AtomicBool::new(false),
+        asked: AtomicU64::new(0),
+    });
+    let shared: Arc<dyn Register> = register.clone();
+    let one =
+        Leadership::start(shared, "leader", candidate("a"), Options::first_come(TTL), Vec::new()).unwrap();
+    eventually("it leads", || one.is_leader()).await;
+    register.silent.store(true, SeqCst);
+    let stopped = tokio::time::timeout(Duration::from_secs(20), one.stop()).await;
+    assert!(stopped.is_ok(), "it should have stopped waiting");
+    assert!(!one.is_leader());
+    assert!(register.asked.load(SeqCst) < 100, "asked {} times", register.asked.load(SeqCst));
+}
