@@ -218,7 +218,11 @@ impl Coordinator {
 
     /// The whole answer to a plain request.
     pub(crate) fn get(&self, path: &str) -> Checked<String> {
-        let mut socket = TcpStream::connect((self.host, self.port)).map_err(failed("connect"))?;
+        let mut socket = TcpStream::connect((self.host, self.port)).map_err(|error| {
+            let said = self.said();
+            let last: Vec<&str> = said.lines().rev().take(3).collect();
+            format!("cannot connect to the coordinator: {error}; it said last: {last:?}")
+        })?;
         socket.set_read_timeout(Some(PATIENCE)).map_err(failed("set a timeout"))?;
         let host = format!("{}:{}", self.host, self.port);
         let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
