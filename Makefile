@@ -22,7 +22,7 @@ check: ## Formatting, lints and documentation, without running tests
 deny: ## Licences, sources and banned crates of all dependencies
 	@./scripts/deny
 
-bench: ## Measure beside Redis Streams and beanstalkd; writes docs/benchmarks.md
+bench: ## Measure beside Redis Streams, beanstalkd, raw engines and etcd; writes docs/benchmarks.md
 	@./scripts/bench
 
 crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED

@@ -135,6 +135,25 @@ fn the_largest_batch_is_kept() {
 }
 
 #[test]
+fn an_append_finds_the_batch_before_it_by_its_place_however_the_journal_grew() {
+    let database = sql::database(KIND, &COMMON);
+    database.connect().journal().unwrap();
+    // The plan that a session keeps is made when the journal is young.
+    let plan = database.ask(
+        "SET plan_cache_mode = force_generic_plan;
+        PREPARE look (TEXT, BIGINT, BYTEA) AS SELECT 1 FROM orchestrix_journals j WHERE j.domain = $1 AND EXISTS
+            (SELECT 1 FROM orchestrix_batches p
+            WHERE p.domain = j.domain AND p.last_position = $2 AND p.hash = $3) FOR SHARE OF j;
+        EXPLAIN EXECUTE look ('default', 1, '');
+        PREPARE more (TEXT, BIGINT) AS
+            SELECT last_position FROM orchestrix_batches WHERE domain = $1 AND last_position > $2 LIMIT 1;
+        EXPLAIN EXECUTE more ('default', 1)",
+    );
+    let filtered = plan.lines().any(|line| line.contains("Filter:") && line.contains("last_position"));
+    assert!(!filtered, "{plan}");
+}
+
+#[test]
 fn a_server_proves_who_it_is_if_that_is_asked() {
     let database = sql::database(KIND, &COMMON);
     let folder = database.server.folder().to_owned();

@@ -13,6 +13,8 @@ use super::server::{Column, Field, Row, Statements, Value};
 /// Where appends are told of; the word is the domain.
 const CHANNEL: &str = "orchestrix_journal";
 
+/// No second index of batches begins with the domain: while the table is small it would look as good as the first for
+/// finding a batch by its end, and the plan that is then kept would read all batches at every append.
 pub(super) const STATEMENTS: Statements = Statements {
     has_schema: "SELECT COUNT(*) FROM pg_class WHERE oid = to_regclass('orchestrix_schema')",
     tables: &[
@@ -33,7 +35,7 @@ pub(super) const STATEMENTS: Statements = Statements {
             hash BYTEA NOT NULL,
             parcel BYTEA NOT NULL,
             PRIMARY KEY (domain, last_position),
-            UNIQUE (domain, first_position)
+            UNIQUE (first_position, domain)
         )",
         "CREATE TABLE IF NOT EXISTS orchestrix_snapshots (
             domain VARCHAR(64) COLLATE \"C\" NOT NULL,

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+use super::engines::EngineFigure;
+use super::failover::FailoverFigure;
+
 /// Waiting tasks that the goals about a long queue speak of.
 pub(super) const MILLION: usize = 1_000_000;
 
@@ -74,6 +77,8 @@ pub(super) struct Figures {
     /// Waiting tasks in the part about a long queue.
     pub(super) backlog: usize,
     pub(super) all: Vec<Figure>,
+    pub(super) engines: Vec<EngineFigure>,
+    pub(super) failovers: Vec<FailoverFigure>,
 }
 
 impl Who {
@@ -191,7 +196,9 @@ impl Figures {
             at_most(Measure::SnapshotPause, "longest pause of the loop for a snapshot", 5.0),
             at_most(Measure::CostOfBacklog, "CPU per life cycle, relative to 1,000 waiting,", 1.3),
         ];
-        goals.into_iter().flatten().collect()
+        let engines = self.engines.iter().map(EngineFigure::goal);
+        let failovers = self.failovers.iter().filter_map(FailoverFigure::goal);
+        goals.into_iter().flatten().chain(engines).chain(failovers).collect()
     }
 
     fn batch_goal(&self) -> Option<Goal> {
@@ -253,7 +260,7 @@ mod tests {
 
     fn figures(all: &[(Measure, Who, f64)]) -> Figures {
         let all = all.iter().map(|(measure, who, value)| Figure::new(*measure, *who, *value, "")).collect();
-        Figures { backlog: MILLION, all }
+        Figures { backlog: MILLION, all, ..Figures::default() }
     }
 
     #[test]

@@ -132,25 +132,56 @@ impl Dialect for Http {
     }
 }
 
+/// One connection that asks one thing at a time.
+#[derive(Debug)]
+pub(super) struct Alone {
+    stream: TcpStream,
+    out: Vec<u8>,
+    input: Vec<u8>,
+}
+
+impl Alone {
+    /// # Errors
+    /// When nobody listens.
+    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(GET_TIMEOUT))?;
+        Ok(Self { stream, out: Vec::new(), input: Vec::new() })
+    }
+
+    /// The status and the text of an answer, whatever they are.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, String)> {
+        self.out.clear();
+        self.input.clear();
+        let length = body.len();
+        write!(self.out, "{method} {path} HTTP/1.1\r\nhost: localhost\r\n")?;
+        write!(self.out, "content-type: application/json\r\ncontent-length: {length}\r\n\r\n")?;
+        self.out.extend_from_slice(body);
+        self.stream.write_all(&self.out)?;
+        let mut piece = [0; 4096];
+        loop {
+            let length = self.stream.read(&mut piece)?;
+            ensure!(length > 0, "{path}: the connection was closed before the answer was whole");
+            self.input.extend_from_slice(&piece[..length]);
+            if let Some(Answer { status, body, .. }) = read_answer(&self.input)? {
+                return Ok((status, String::from_utf8_lossy(body).into_owned()));
+            }
+        }
+    }
+}
+
 /// Asks for a page over a connection of its own.
 ///
 /// # Errors
 /// When there is no answer, or not 200.
 pub(super) fn get(address: SocketAddr, path: &str) -> Result<String> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(GET_TIMEOUT))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())?;
-    let (mut input, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-    loop {
-        let length = stream.read(&mut piece)?;
-        ensure!(length > 0, "{path}: the connection was closed before the answer was whole");
-        input.extend_from_slice(&piece[..length]);
-        if let Some(answer) = read_answer(&input)? {
-            let text = String::from_utf8_lossy(answer.body).into_owned();
-            ensure!(answer.status == 200, "{path}: {} {text}", answer.status);
-            return Ok(text);
-        }
-    }
+    let (status, text) = Alone::connect(address)?.ask("GET", path, b"")?;
+    ensure!(status == 200, "{path}: {status} {text}");
+    Ok(text)
 }
 
 /// The value of a metric without labels.

@@ -25,7 +25,7 @@ const EVENTS_MAX: usize = 64;
 /// A server that says nothing for so long has stopped.
 const SILENCE_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 /// The share of a window that is not counted, at its beginning.
-const WARM_UP: f64 = 0.15;
+pub(super) const WARM_UP: f64 = 0.15;
 
 /// What a lane asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,14 +27,14 @@ pub(super) struct Machine {
     /// How much of the processor nobody used just before the run, from 0 to 1.
     pub(super) idle: f64,
     pub(super) orchestrix: String,
-    pub(super) redis: Option<String>,
-    pub(super) beanstalkd: Option<String>,
+    /// The servers that took part.
+    pub(super) versions: Vec<(&'static str, String)>,
 }
 
 impl Machine {
     /// # Errors
     /// When the folder cannot be looked at.
-    pub(super) fn look(data: &Path, redis: Option<String>, beanstalkd: Option<String>) -> Result<Self> {
+    pub(super) fn look(data: &Path, versions: Vec<(&'static str, String)>) -> Result<Self> {
         let uname = rustix::system::uname();
         let kernel = format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy());
         let version = env!("CARGO_PKG_VERSION");
@@ -47,8 +47,7 @@ impl Machine {
             filesystem: filesystem(data)?,
             idle: idle()?,
             orchestrix: format!("{version} ({build})"),
-            redis,
-            beanstalkd,
+            versions,
         })
     }
 

@@ -1,25 +1,35 @@
 //! `orchestrix bench`: measures a coordinator beside its peers, in one run, on one machine.
 //!
 //! The parts, each in its file: `alone` (one client, beside what disk and network cost), `inprocess` (the
-//! library), `throughput` (many clients), `million` (a long queue). `load` drives all servers alike; `http`,
-//! `redis` and `beanstalkd` are what they understand; `figures` knows the goals, `report` writes them down.
+//! library), `throughput` (many clients), `million` (a long queue), `engines` (nodes on a shared engine, beside what
+//! its server does by itself), `failover` (changes of leader, beside etcd). `load` drives all servers alike; `http`,
+//! `redis` and `beanstalkd` are what they understand, `raw`, `mysql` and `postgres` what servers of engines do;
+//! `stores` starts those. `figures` knows the goals, `report` writes them down, `page` is the rest of what is said.
 //!
 //! **Invariant:** nothing is measured in memory and called a disk, and every figure is from this run.
 
 mod alone;
 mod beanstalkd;
 mod disk;
+mod engines;
+mod etcd;
+mod failover;
 mod figures;
 mod http;
 mod inprocess;
 mod load;
 mod machine;
 mod million;
+mod mysql;
+mod page;
 mod payload;
+mod postgres;
 mod process;
+mod raw;
 mod redis;
 mod report;
 mod setup;
+mod stores;
 mod throughput;
 
 use std::fs;
@@ -34,11 +44,14 @@ use self::figures::{Figures, MILLION};
 use self::machine::Machine;
 use self::report::Report;
 use self::setup::{Setup, Size};
+use self::stores::Kind;
 
-/// The whole run, in a few minutes.
-const FULL: Size = Size { window: Duration::from_secs(2), rounds: 5, samples: 3_000, backlog: MILLION };
-/// A look, in less than a minute. Goals about a million tasks are held against fewer.
-const QUICK: Size = Size { window: Duration::from_millis(400), rounds: 2, samples: 500, backlog: 100_000 };
+/// The whole run, in a quarter of an hour.
+const FULL: Size =
+    Size { window: Duration::from_secs(2), rounds: 5, samples: 3_000, backlog: MILLION, handovers: 20 };
+/// A look, in a minute or two. Goals about a million tasks are held against fewer.
+const QUICK: Size =
+    Size { window: Duration::from_millis(400), rounds: 2, samples: 500, backlog: 100_000, handovers: 2 };
 
 /// What `bench` understands.
 #[derive(Clone, Debug, Default, Args)]
@@ -55,7 +68,7 @@ pub struct BenchArgs {
     /// Fewer tasks and shorter windows: a look, not a measurement
     #[arg(long)]
     quick: bool,
-    /// Without Redis and beanstalkd
+    /// Without any other server, and so without the parts that need one
     #[arg(long)]
     no_peers: bool,
     /// Write the page for the documents
@@ -87,6 +100,17 @@ enum Part {
     OneByOne,
     /// A long queue
     Million,
+    /// Batches on Redis, MariaDB, PostgreSQL and S3, beside what these do by themselves
+    Engines,
+    /// Changes of leader among three nodes, beside etcd
+    Failover,
+}
+
+impl Part {
+    /// Whether there is nothing to measure without another server.
+    fn needs_peers(self) -> bool {
+        matches!(self, Self::Engines | Self::Failover)
+    }
 }
 
 /// How the result is told.
@@ -107,20 +131,19 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let parent = data_folder(args.data.as_deref())?;
     let folder = tempfile::Builder::new().prefix("orchestrix-bench-").tempdir_in(&parent)?;
     machine::check_disk(folder.path())?;
-    let (redis, beanstalkd) = peers(args)?;
-    let facts = Machine::look(folder.path(), redis, beanstalkd)?;
+    let facts = Machine::look(folder.path(), versions(args)?)?;
     let program = args.program.clone().map_or_else(std::env::current_exe, Ok)?;
     let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, size(args))?;
-    let figures = measure(&setup, &args.only)?;
+    let figures = measure(&setup, args)?;
     setup.finish();
     let report = Report::new(facts, figures, start.elapsed().as_secs_f64());
     tell(&report, output, args.write.as_deref())
 }
 
 /// Every part that was asked for, one after the other.
-fn measure(setup: &Setup, only: &[Part]) -> Result<Figures> {
-    let wanted = |part: Part| only.is_empty() || only.contains(&part);
-    let mut figures = Figures { backlog: setup.backlog, all: Vec::new() };
+fn measure(setup: &Setup, args: &BenchArgs) -> Result<Figures> {
+    let wanted = |part: Part| args.wants(part);
+    let mut figures = Figures { backlog: setup.backlog, ..Figures::default() };
     if wanted(Part::Alone) {
         figures.add(alone::measure_alone(setup).context("one client alone")?);
     } else if wanted(Part::Machine) {
@@ -138,7 +161,22 @@ fn measure(setup: &Setup, only: &[Part]) -> Result<Figures> {
     if wanted(Part::Million) {
         figures.add(million::measure(setup).context("a long queue")?);
     }
+    if wanted(Part::Engines) {
+        figures.engines = engines::measure(setup).context("engines")?;
+    }
+    if wanted(Part::Failover) {
+        figures.failovers = failover::measure(setup).context("changes of leader")?;
+    }
     Ok(figures)
+}
+
+impl BenchArgs {
+    fn wants(&self, part: Part) -> bool {
+        match &self.only[..] {
+            [] => !(self.no_peers && part.needs_peers()),
+            only => only.contains(&part),
+        }
+    }
 }
 
 fn size(args: &BenchArgs) -> Size {
@@ -152,12 +190,34 @@ fn size(args: &BenchArgs) -> Size {
     size
 }
 
-/// The versions of the peers; looking for them first fails early.
-fn peers(args: &BenchArgs) -> Result<(Option<String>, Option<String>)> {
+/// The versions of all servers that are needed; looking for them first fails early.
+fn versions(args: &BenchArgs) -> Result<Vec<(&'static str, String)>> {
     if args.no_peers {
-        return Ok((None, None));
+        let needs = args.only.iter().find(|part| part.needs_peers());
+        ensure!(needs.is_none(), "{needs:?} is about other servers: it cannot be had with --no-peers");
+        return Ok(Vec::new());
     }
-    Ok((Some(redis::version()?), Some(beanstalkd::version()?)))
+    let mut versions = Vec::new();
+    let (engines, failover) = (args.wants(Part::Engines), args.wants(Part::Failover));
+    let streams =
+        [Part::Alone, Part::Batches, Part::OneByOne, Part::Million].into_iter().any(|part| args.wants(part));
+    if streams {
+        versions.push(("beanstalkd", beanstalkd::version()?));
+    }
+    for kind in Kind::ALL {
+        let needed = match kind {
+            Kind::Redis => streams || engines || failover,
+            Kind::MariaDb | Kind::Postgres => engines || failover,
+            Kind::SeaweedFs => engines,
+        };
+        if needed {
+            versions.push((kind.label(), kind.version()?));
+        }
+    }
+    if failover {
+        versions.push(("etcd", etcd::version()?));
+    }
+    Ok(versions)
 }
 
 /// Where data goes: what was asked for, else where builds go, else here.

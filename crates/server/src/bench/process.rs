@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal};
 
 use super::http;
 
@@ -117,6 +118,25 @@ impl Server {
         Ok(())
     }
 
+    /// # Errors
+    /// When the process is gone.
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(rustix::process::kill_process(Pid::from_child(&self.child), signal)?)
+    }
+
+    /// Waits until the process has ended by itself.
+    ///
+    /// # Errors
+    /// When it takes too long.
+    pub(super) fn wait_for_end(mut self) -> Result<()> {
+        let start = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            ensure!(start.elapsed() < START_MAX, "{} does not end: {}", self.name, self.last_words());
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
     fn is_alive(&self) -> bool {
         // A zombie has no memory left.
         self.memory().is_ok()
@@ -142,7 +162,15 @@ impl Drop for Server {
 /// # Errors
 /// When it does not start.
 pub(super) fn start_orchestrix(program: &Path, folder: &Path) -> Result<Server> {
-    let server = spawn_orchestrix(program, folder)?;
+    start_node(program, folder, &[])
+}
+
+/// Starts `orchestrix serve` on a folder with some options and waits until it is ready.
+///
+/// # Errors
+/// When it does not start.
+pub(super) fn start_node(program: &Path, folder: &Path, options: &[&str]) -> Result<Server> {
+    let server = spawn_node(program, folder, options)?;
     server.wait_for(|| Ok(http::get(server.address, "/ready").ok()))?;
     Ok(server)
 }
@@ -152,9 +180,13 @@ pub(super) fn start_orchestrix(program: &Path, folder: &Path) -> Result<Server> 
 /// # Errors
 /// When the program cannot be started.
 pub(super) fn spawn_orchestrix(program: &Path, folder: &Path) -> Result<Server> {
+    spawn_node(program, folder, &[])
+}
+
+fn spawn_node(program: &Path, folder: &Path, options: &[&str]) -> Result<Server> {
     let address = free_address()?;
     let mut command = Command::new(program);
-    command.arg("serve").arg("--data").arg(folder).arg("--listen").arg(address.to_string());
+    command.arg("serve").arg("--data").arg(folder).arg("--listen").arg(address.to_string()).args(options);
     Server::spawn("Orchestrix", command, address, folder)
 }
 

@@ -1,7 +1,10 @@
 //! Redis Streams as a queue: XADD, XREADGROUP, then XACK and XDEL, with every command synced before its answer.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -13,6 +16,8 @@ use super::process::{Server, ask, first_line, free_address};
 const PROGRAM: &str = "redis-server";
 const STREAM: &[u8] = b"bench";
 const GROUP: &[u8] = b"workers";
+/// A server that says nothing for so long has stopped.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Speaks RESP: one command per task to submit, one to lease, two to complete.
 #[derive(Debug)]
@@ -112,6 +117,49 @@ impl Dialect for Redis {
             }),
             Stage::Lease => read_entries(input, tickets),
         }
+    }
+}
+
+/// One connection that adds entries to a stream, one at a time.
+#[derive(Debug)]
+pub(super) struct Appender {
+    stream: TcpStream,
+    out: Vec<u8>,
+}
+
+impl Appender {
+    /// # Errors
+    /// When nobody listens.
+    pub(super) fn connect(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        Ok(Self { stream, out: Vec::new() })
+    }
+
+    /// # Errors
+    /// When the server refuses it.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.ask(&[b"XADD", STREAM, b"*", b"p", bytes])
+    }
+
+    /// # Errors
+    /// When the server refuses it.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        self.ask(&[b"DEL", STREAM])
+    }
+
+    fn ask(&mut self, parts: &[&[u8]]) -> Result<()> {
+        self.out.clear();
+        command(&mut self.out, parts);
+        self.stream.write_all(&self.out)?;
+        let (mut input, mut piece) = (Vec::new(), [0; 256]);
+        while read_many(&input, 1, |_| Ok(()))?.is_none() {
+            let length = self.stream.read(&mut piece)?;
+            ensure!(length > 0, "the server closed the connection");
+            input.extend_from_slice(&piece[..length]);
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,8 @@ use serde::Serialize;
 
 use super::figures::{Figures, Goal, Measure, Who};
 use super::machine::Machine;
+use super::page::PAGE;
+use super::{engines, failover};
 
 /// A whole run.
 #[derive(Debug, Serialize)]
@@ -26,6 +28,9 @@ const COMPARED: [Measure; 6] = [
     Measure::MemoryPerTask,
 ];
 
+/// Whose versions are told.
+const SERVERS: [&str; 6] = ["Redis", "beanstalkd", "MariaDB", "PostgreSQL", "SeaweedFS", "etcd"];
+
 impl Report {
     pub(super) fn new(machine: Machine, figures: Figures, seconds: f64) -> Self {
         let goals = figures.goals();
@@ -35,14 +40,22 @@ impl Report {
     /// For a terminal.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        for (title, rows) in
-            [("GOALS", self.goal_rows()), ("BESIDE PEERS", self.peer_rows()), ("ALL", self.all_rows())]
-        {
+        for (title, rows) in [
+            ("GOALS", self.goal_rows()),
+            ("BESIDE PEERS", self.peer_rows()),
+            ("ON ENGINES", engines::rows(&self.figures.engines)),
+            ("CHANGES OF LEADER", failover::rows(&self.figures.failovers)),
+            ("ALL", self.all_rows()),
+        ] {
             if rows.len() > 1 {
                 let _ = writeln!(text, "{title}\n{}", aligned(&rows));
             }
         }
-        let _ = writeln!(text, "{}", self.facts().map(|(name, fact)| format!("{name}: {fact}")).join("\n"));
+        let _ = writeln!(
+            text,
+            "{}",
+            self.facts().iter().map(|(name, fact)| format!("{name}: {fact}")).collect::<Vec<_>>().join("\n")
+        );
         text
     }
 
@@ -55,15 +68,16 @@ impl Report {
         PAGE.replace("{seconds}", &format!("{:.0}", self.seconds))
             .replace("{goals}", &markdown(&self.goal_rows()))
             .replace("{peers}", &markdown(&self.peer_rows()))
+            .replace("{engines}", &measured(&engines::rows(&self.figures.engines)))
+            .replace("{failovers}", &measured(&failover::rows(&self.figures.failovers)))
             .replace("{all}", &markdown(&self.all_rows()))
             .replace("{facts}", &markdown(&facts))
     }
 
-    fn facts(&self) -> [(&'static str, String); 9] {
-        let Machine { processor, cores, memory, kernel, filesystem, idle, orchestrix, redis, beanstalkd } =
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let Machine { processor, cores, memory, kernel, filesystem, idle, orchestrix, versions } =
             &self.machine;
-        let peer = |version: &Option<String>| version.clone().unwrap_or_else(|| "not measured".to_owned());
-        [
+        let mut facts = vec![
             ("processor", processor.clone()),
             ("cores", cores.to_string()),
             ("memory", memory.clone()),
@@ -71,9 +85,12 @@ impl Report {
             ("file system", filesystem.clone()),
             ("idle before the run", format!("{:.0} %{}", idle * 100.0, self.warning())),
             ("Orchestrix", orchestrix.clone()),
-            ("Redis", peer(redis)),
-            ("beanstalkd", peer(beanstalkd)),
-        ]
+        ];
+        facts.extend(SERVERS.map(|name| {
+            let version = versions.iter().find(|(server, _)| *server == name);
+            (name, version.map_or("not measured".to_owned(), |(_, version)| version.clone()))
+        }));
+        facts
     }
 
     fn warning(&self) -> &'static str {
@@ -123,6 +140,11 @@ impl Report {
     }
 }
 
+/// A table, or that there is none.
+fn measured(rows: &[Vec<String>]) -> String {
+    if rows.len() > 1 { markdown(rows) } else { "Not measured in this run.\n".to_owned() }
+}
+
 fn head(names: &[&str]) -> Vec<Vec<String>> {
     vec![names.iter().map(|name| (*name).to_owned()).collect()]
 }
@@ -154,73 +176,6 @@ fn markdown(rows: &[Vec<String>]) -> String {
     text
 }
 
-const PAGE: &str = "\
-# Benchmarks
-
-Written by `make bench` (`orchestrix bench --write docs/benchmarks.md`): every number below is from one run
-of {seconds} s on one machine. Run it on yours; what carries over is the ratios, not the numbers.
-
-A **life cycle** is submit, lease and complete of one task with a payload of 200 random letters. Everybody
-makes everything durable before answering: Orchestrix on its file engine, Redis with
-`--appendonly yes --appendfsync always --save ''`, beanstalkd with `-b FOLDER -f 0`, all on the same disk. The
-tool refuses folders that are in memory.
-
-## Goals
-
-{goals}
-## Beside peers
-
-A ratio above 1 is in favour of Orchestrix: more per second, or less time or memory.
-
-{peers}
-## The machine
-
-{facts}
-## All figures
-
-{all}
-## How it is measured
-
-- **One client for all.** The load comes from one thread with one event loop, the same for each server; only
-  the words differ: HTTP/1.1 with JSON, RESP, beanstalkd's lines. Client and servers share the processor, so
-  a dear client or a wordy protocol costs throughput, ours included.
-- **In turns.** Windows of the servers alternate and the median window counts; one client alone, its peers,
-  the synced write and the round trip take turns every ten calls. A slow minute of the machine hits all.
-- **In process** there is no protocol: callers await the methods of a `Node` in the same program.
-- **Batches**: 8 connections, each with one call of 256 tasks in flight. Redis: 256 pipelined `XADD`, one
-  `XREADGROUP COUNT 256`, one `XACK` and one `XDEL` of 256 entries.
-- **One by one**: every task is its own submit, its own lease and its own completion; 256 life cycles are in
-  flight, over 64 connections with 4 calls on the way or over 256 connections; the better one counts. All
-  three servers take the calls of one connection one after the other.
-- **Memory** is VmRSS after filling, less that right after the start, by the number of tasks.
-- **Start after kill -9** is from starting the process to holding the first task. beanstalkd is filled without
-  syncing, because it syncs each job alone and would take minutes; it reads the same file afterwards.
-- **A long queue costs** what the server's own processor time per life cycle says, beside a second server
-  with 1,000 waiting tasks under the same load, in turns.
-- **The pause for a snapshot** is the longest time that a snapshot of the long queue kept the decision loop from
-  deciding, beginning one or handing out a piece, in processor time: on a loaded machine every thread waits too.
-- **The longest turn** is how long the loop decided without a look at new questions; up to 512 events are one turn, plus one request's worth.
-
-## What limits it
-
-On a machine with two cores the load, the loop, the writer and the disk's interrupts share them, and three things
-decide, as profiles and the figures above say:
-
-- **In process, 256 in flight.** All 256 wait for the same sync, so one round is a sync, plus about as long for what
-  the loop decides, plus two wake-ups of a sleeping thread; the processors are idle half of the time. More in flight
-  gives more. No function stands out in the profile; handing over half a round earlier, so that the sync of one half
-  overlaps with deciding the other, gained nothing, because a sync of half as much takes as long.
-- **One by one over HTTP** is bound by the processor: about half of the server's time is the kernel's TCP, the rest is
-  spread over HTTP, JSON and wake-ups.
-- **One client alone** waits for two wake-ups of threads more than a server of one thread does: the runtime wakes the
-  loop, the loop wakes the runtime. The loop syncs itself when one caller waits; spinning for the next question
-  instead of sleeping made it slower here.
-
-Redis and beanstalkd promise less than a coordinator does, which is what makes them a good measure: neither
-refuses every report of a worker that lost its task: a late `XACK` is taken from anyone, a late `delete` as long
-as nobody has reserved the job again.
-";
-
 #[cfg(test)]
 mod tests {
     use super::super::figures::{Figure, MILLION};
@@ -235,15 +190,14 @@ mod tests {
             filesystem: "ext4 on /dev/x".to_owned(),
             idle: 0.5,
             orchestrix: "0.1.0".to_owned(),
-            redis: Some("7.0".to_owned()),
-            beanstalkd: None,
+            versions: vec![("Redis", "7.0".to_owned())],
         };
         let all = vec![
             Figure::new(Measure::Batches, Who::Orchestrix, 120_000.0, "8 connections"),
             Figure::new(Measure::Batches, Who::Redis, 100_000.0, "8 connections"),
             Figure::new(Measure::OneByOne, Who::Orchestrix, 19_000.0, "64 connections"),
         ];
-        Report::new(machine, Figures { backlog: MILLION, all }, 12.0)
+        Report::new(machine, Figures { backlog: MILLION, all, ..Figures::default() }, 12.0)
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Setup {
     pub(super) samples: usize,
     /// Tasks of the long queue.
     pub(super) backlog: usize,
+    /// Changes of leader of each kind.
+    pub(super) handovers: usize,
     progress: ProgressBar,
 }
 
@@ -37,16 +39,17 @@ pub(super) struct Size {
     pub(super) rounds: usize,
     pub(super) samples: usize,
     pub(super) backlog: usize,
+    pub(super) handovers: usize,
 }
 
 impl Setup {
     pub(super) fn new(data: PathBuf, program: PathBuf, peers: bool, size: Size) -> Result<Self> {
-        let Size { window, rounds, samples, backlog } = size;
+        let Size { window, rounds, samples, backlog, handovers } = size;
         // On stderr, and only on a terminal.
         let progress = ProgressBar::new_spinner();
         progress.set_style(step_style()?);
         progress.enable_steady_tick(TICK);
-        Ok(Self { data, program, peers, window, rounds, samples, backlog, progress })
+        Ok(Self { data, program, peers, window, rounds, samples, backlog, handovers, progress })
     }
 
     /// An empty folder for one server in one part.

@@ -1,0 +1,247 @@
+//! Life cycles in batches on the engines that nodes share, beside what each server does when nobody coordinates.
+//!
+//! A node's own counters say how many batches it appended and how many bytes they had. The raw client appends as
+//! many bytes to the same server, one append at a time, in a window right after; so what is compared is the time
+//! that the same appends take.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::figures::{Goal, Unit, median, percentile, thousands};
+use super::http::{Http, get, metric};
+use super::load::{Shape, run_cycles};
+use super::process::{Server, start_node};
+use super::raw::Raw;
+use super::setup::Setup;
+use super::stores::{Kind, Store};
+
+/// Tasks per call.
+pub(super) const BATCH: usize = 100;
+/// One caller, who waits for every answer; and several, who share appends.
+const CALLERS: [usize; 2] = [1, 8];
+/// Pairs of windows in a round. Disks of busy machines have fast and slow seconds: short windows get their share of both.
+const PAIRS: usize = 8;
+/// The share of what the server does by itself that we want to reach.
+const RATIO_WANTED: f64 = 0.5;
+
+/// What one number of callers came to on one engine: medians of all pairs of windows.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EngineFigure {
+    pub(super) engine: Kind,
+    pub(super) callers: usize,
+    pub(super) cycles_per_second: f64,
+    pub(super) appends_per_second: f64,
+    pub(super) bytes_per_append: f64,
+    pub(super) raw_appends_per_second: f64,
+    /// Time of the raw appends by the time of ours, in the same pair of windows.
+    pub(super) ratio: f64,
+    /// How much of the time a batch was on its way to the server, from 0 to 1.
+    pub(super) inside: f64,
+    /// Half of all ratios are between these.
+    pub(super) middle_half: (f64, f64),
+}
+
+/// A window of ours, and one of the raw client right after.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    cycles_per_second: f64,
+    appends_per_second: f64,
+    bytes_per_append: f64,
+    inside: f64,
+    raw_per_second: f64,
+}
+
+/// Counters of a node.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    batches: f64,
+    bytes: f64,
+    seconds: f64,
+}
+
+/// # Errors
+/// When a server is not there, refuses something or goes away.
+pub(super) fn measure(setup: &Setup) -> Result<Vec<EngineFigure>> {
+    let mut figures = Vec::new();
+    for kind in Kind::ALL {
+        setup.step(&format!("{}: starting", kind.label()));
+        figures.extend(measure_one(setup, kind).with_context(|| format!("on {}", kind.label()))?);
+    }
+    Ok(figures)
+}
+
+fn measure_one(setup: &Setup, kind: Kind) -> Result<Vec<EngineFigure>> {
+    let store = Store::start(kind, &setup.data.join(format!("engine-{}", kind.label())))?;
+    let mut raw = Raw::connect(&store)?;
+    let folder = setup.data.join(format!("engine-{}-node", kind.label()));
+    let node = start_node(&setup.program, &folder, &["--engine", &store.url()])?;
+    let mut pairs = vec![Vec::new(); CALLERS.len()];
+    for n in 1..=setup.rounds {
+        for (callers, pairs) in CALLERS.iter().zip(&mut pairs) {
+            setup.step(&format!("batches on {}, callers: {callers}, round {n}", kind.label()));
+            for _ in 0..PAIRS {
+                pairs.push(pair(&node, &mut raw, *callers, setup.window / PAIRS as u32)?);
+            }
+        }
+    }
+    Ok(CALLERS.iter().zip(&pairs).map(|(callers, pairs)| summary(kind, *callers, pairs)).collect())
+}
+
+fn pair(node: &Server, raw: &mut Raw, callers: usize, window: Duration) -> Result<Pair> {
+    let shape = Shape { connections: callers, lanes: 1, batch: BATCH };
+    let (before, start) = (counted(node)?, Instant::now());
+    let rate = run_cycles(node.address, shape, window, Http::new)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let spent = counted(node)?.since(before);
+    let bytes_per_append = spent.bytes / spent.batches;
+    let raw_per_second = raw.window(bytes_per_append.round() as usize, window)?;
+    Ok(Pair {
+        cycles_per_second: rate.per_second,
+        appends_per_second: rate.per_second * spent.batches / rate.total as f64,
+        bytes_per_append,
+        inside: spent.seconds / seconds,
+        raw_per_second,
+    })
+}
+
+fn counted(node: &Server) -> Result<Counted> {
+    let page = get(node.address, "/metrics")?;
+    Ok(Counted {
+        batches: metric(&page, "orchestrix_journal_batches_total")?,
+        bytes: metric(&page, "orchestrix_journal_bytes_total")?,
+        seconds: metric(&page, "orchestrix_journal_sync_seconds_sum")?,
+    })
+}
+
+impl Counted {
+    fn since(self, before: Self) -> Self {
+        Self {
+            batches: self.batches - before.batches,
+            bytes: self.bytes - before.bytes,
+            seconds: self.seconds - before.seconds,
+        }
+    }
+}
+
+fn summary(engine: Kind, callers: usize, pairs: &[Pair]) -> EngineFigure {
+    let middle = |value: fn(&Pair) -> f64| median(&mut pairs.iter().map(value).collect::<Vec<_>>());
+    let mut ratios: Vec<f64> =
+        pairs.iter().map(|pair| pair.appends_per_second / pair.raw_per_second).collect();
+    let ratio = median(&mut ratios);
+    EngineFigure {
+        engine,
+        callers,
+        cycles_per_second: middle(|pair| pair.cycles_per_second),
+        appends_per_second: middle(|pair| pair.appends_per_second),
+        bytes_per_append: middle(|pair| pair.bytes_per_append),
+        raw_appends_per_second: middle(|pair| pair.raw_per_second),
+        ratio,
+        inside: middle(|pair| pair.inside),
+        middle_half: (percentile(&mut ratios, 0.25), percentile(&mut ratios, 0.75)),
+    }
+}
+
+impl EngineFigure {
+    pub(super) fn goal(&self) -> Goal {
+        let (engine, raw) = (self.engine.label(), self.engine.raw());
+        let callers = callers(self.callers);
+        Goal {
+            what: format!(
+                "life cycles in batches of {BATCH} on {engine}, {callers}, relative to {raw} of the same bytes"
+            ),
+            measured: Unit::Times.show(self.ratio),
+            wanted: format!("≥ {}", Unit::Times.show(RATIO_WANTED)),
+            reached: self.ratio >= RATIO_WANTED,
+        }
+    }
+}
+
+/// The table of this part, its head included.
+pub(super) fn rows(figures: &[EngineFigure]) -> Vec<Vec<String>> {
+    let head = [
+        "engine",
+        "callers",
+        "Orchestrix",
+        "its appends",
+        "bytes each",
+        "raw",
+        "× raw",
+        "half of all between",
+        "inside appends",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(figures.iter().map(|figure| {
+        vec![
+            figure.engine.label().to_owned(),
+            figure.callers.to_string(),
+            Unit::PerSecond.show(figure.cycles_per_second),
+            Unit::PerSecond.show(figure.appends_per_second),
+            thousands(figure.bytes_per_append),
+            format!("{} {}", Unit::PerSecond.show(figure.raw_appends_per_second), figure.engine.raw()),
+            format!("{:.2}", figure.ratio),
+            format!("{:.2} and {:.2}", figure.middle_half.0, figure.middle_half.1),
+            format!("{:.0} %", figure.inside * 100.0),
+        ]
+    }));
+    rows
+}
+
+fn callers(count: usize) -> String {
+    if count == 1 { "one caller".to_owned() } else { format!("{count} callers") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(ours: f64, raw: f64) -> Pair {
+        Pair {
+            cycles_per_second: ours * 33.0,
+            appends_per_second: ours,
+            bytes_per_append: 10_000.0,
+            inside: 0.75,
+            raw_per_second: raw,
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_of_one_pair_and_the_median_counts() {
+        // A slow machine in the second pair is one for both.
+        let pairs = [pair(300.0, 500.0), pair(60.0, 100.0), pair(200.0, 500.0), pair(450.0, 500.0)];
+        let figure = summary(Kind::Redis, 1, &pairs);
+        assert!((figure.ratio - 0.6).abs() < 1e-9);
+        assert_eq!(figure.middle_half, (0.4, 0.6));
+        assert_eq!(figure.appends_per_second, 200.0);
+        assert!(figure.goal().reached);
+        assert!(!summary(Kind::Redis, 1, &pairs[2..3]).goal().reached);
+    }
+
+    #[test]
+    fn a_row_tells_what_was_compared() {
+        let figure = summary(Kind::Postgres, 8, &[pair(300.0, 500.0)]);
+        let row = rows(&[figure]).pop().unwrap();
+        assert_eq!(
+            row,
+            [
+                "PostgreSQL",
+                "8",
+                "9,900/s",
+                "300/s",
+                "10,000",
+                "500/s `INSERT`",
+                "0.60",
+                "0.60 and 0.60",
+                "75 %"
+            ]
+        );
+    }
+
+    #[test]
+    fn counters_are_those_of_the_window_alone() {
+        let before = Counted { batches: 10.0, bytes: 1_000.0, seconds: 1.0 };
+        let spent = Counted { batches: 40.0, bytes: 7_000.0, seconds: 1.5 }.since(before);
+        assert_eq!((spent.batches, spent.bytes, spent.seconds), (30.0, 6_000.0, 0.5));
+    }
+}
