@@ -256,13 +256,14 @@ fn failure(error: sqlx::Error) -> Failure {
     match number {
         // ER_DUP_ENTRY
         1062 => Failure::Duplicate,
-        // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR
-        1020 | 1205 | 1213 | 1040 => Failure::Busy(what),
+        // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
+        // when somebody flushes the hosts.
+        1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),
         // No right to the database or the table, no such database, table or column, a text that is no statement, a
         // value that does not fit, a packet that is too large, a full table, a server that only reads or cannot
         // log what READ COMMITTED writes.
-        1044 | 1045 | 1049 | 1054 | 1064 | 1114 | 1129 | 1130 | 1136 | 1142 | 1146 | 1153 | 1251 | 1264
-        | 1290 | 1366 | 1406 | 1665 | 1698 | 1836 => Failure::Refused(what),
+        1044 | 1045 | 1049 | 1054 | 1064 | 1114 | 1130 | 1136 | 1142 | 1146 | 1153 | 1251 | 1264 | 1290
+        | 1366 | 1406 | 1665 | 1698 | 1836 => Failure::Refused(what),
         _ => Failure::Lost(what),
     }
 }

@@ -118,6 +118,8 @@ impl Kind {
                     "--innodb-log-file-size=64M",
                     "--innodb-flush-log-at-trx-commit=1",
                     "--max-allowed-packet=80M",
+                    // Nodes that are killed and frozen break off more connections than a server takes for decent.
+                    "--max-connect-errors=1000000",
                 ]);
                 mariadbd
             }
