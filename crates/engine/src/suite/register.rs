@@ -132,7 +132,7 @@ pub fn one_of_many_wins(make: MakeRegister<'_>) {
 
 /// How many steps candidates take; the variable asks for more than there is time for in every run.
 fn steps() -> u64 {
-    std::env::var("ORCHESTRIX_EPOCH_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000)
+    std::env::var("ORCHESTRIX_EPOCH_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
 }
 
 /// Candidates acquire, renew, release and let offices end, in an order that nobody planned and often from an old view.
