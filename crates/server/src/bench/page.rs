@@ -28,7 +28,7 @@ call, and waits for every answer. **What is compared**: the node's own counters 
 journal and how many bytes of events they had; right after, a lean client appends as many bytes to the same server, one
 append at a time: `XADD` of one entry, `INSERT` of one row in autocommit, `PUT` of one object. **× raw** is the time of the
 raw appends by ours for the same number, the median of all pairs of windows; 1 would mean that HTTP, JSON, rules, answers and the
-condition of each append cost nothing. **Inside appends** is how much of the time a batch was on its way.
+condition of each append cost nothing, and more is not plausible: the disk was busy with something else. **Inside appends** is how much of the time a batch was on its way.
 
 - Redis, MariaDB and PostgreSQL sync before they answer, for both. SeaweedFS does not sync, for both.
 - An append of ours is conditional on the batch before it, and carries a checksum and a hash. On S3 it is two requests:
