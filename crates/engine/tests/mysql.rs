@@ -48,6 +48,8 @@ fn server_command(folder: &Path, program: &str) -> Command {
     command.args(["--no-defaults", &format!("--datadir={}", folder.join("data").display())]);
     // What the kernel has for this is for all servers of a machine together.
     command.arg("--innodb-use-native-aio=0");
+    // A server that starts removes the temporary tables of others from the folder that they share.
+    command.env("TMPDIR", folder);
     if as_root() {
         command.arg("--user=mysql");
     }

@@ -253,6 +253,8 @@ fn mariadb(folder: &Path, program: &str) -> Command {
     command.args(["--no-defaults", &format!("--datadir={}", folder.join("data").display())]);
     // What the kernel has for this is for all servers of a machine together.
     command.arg("--innodb-use-native-aio=0");
+    // A server that starts removes the temporary tables of others from the folder that they share.
+    command.env("TMPDIR", folder);
     if let Some(user) = Kind::MariaDb.user() {
         command.arg(format!("--user={user}"));
     }
