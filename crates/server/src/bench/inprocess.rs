@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn every_shape_is_measured_and_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let figures = measure(folder.path(), Duration::from_millis(20), |_| {}).unwrap();
+        let figures = measure(folder.path(), Duration::from_millis(200), |_| {}).unwrap();
         assert_eq!(figures.len(), SHAPES.len());
         assert!(figures.iter().all(|figure| figure.value > 0.0));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
