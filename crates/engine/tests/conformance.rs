@@ -15,9 +15,9 @@ fn memory() {
     suite::journal(&mut || Box::new(MemoryJournal::new(JournalId([1; 16]))));
     suite::snapshots(&mut || Box::new(MemoryJournal::new(JournalId([1; 16]))));
     suite::logs(&mut || Box::new(MemoryLogs::default()));
-    suite::register(&mut || {
+    suite::register(&mut |handles| {
         let register: Arc<dyn Register> = Arc::new(MemoryRegister::default());
-        vec![Arc::clone(&register), register]
+        vec![register; handles]
     });
     suite::shared(&mut || {
         let place = MemoryPlace::new(JournalId([1; 16]));

@@ -10,13 +10,11 @@ mod common;
 #[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
 mod support;
 
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
-
 use common::{FORGETFUL, HASTY, Raw, redis};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::suite::batch_after;
 use orchestrix_engine::{Appended, Claim, Error, Set, Shared};
+use support::logged::Logged;
 use support::proxy::{Proxy, Wire};
 
 fn refused(url: &str) -> Error {
@@ -32,47 +30,12 @@ fn silent_about_secrets(text: &str) {
     }
 }
 
-/// Collects everything that is logged.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<String>>);
-
-impl tracing::field::Visit for Logged {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        writeln!(self.0.lock().unwrap(), "{field}={value:?}").unwrap();
-    }
-}
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        span.record(&mut self.clone());
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
-        values.record(&mut self.clone());
-    }
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[test]
 fn the_password_is_never_said() {
     let logged = Logged::default();
     tracing::subscriber::set_global_default(logged.clone()).unwrap();
     say_everything();
-    let logged = logged.0.lock().unwrap().clone();
+    let logged = logged.text();
     assert!(logged.contains("outcome of an append is unknown"), "{logged}");
     assert!(logged.contains("outcome of a writing is unknown"), "{logged}");
     silent_about_secrets(&logged);

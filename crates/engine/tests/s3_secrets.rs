@@ -12,8 +12,6 @@ mod common;
 #[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
 mod support;
 
-use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{BUCKET, HASTY, KEY, PATIENT, SECRET, shared_store};
@@ -22,6 +20,7 @@ use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::suite::batch_after;
 use orchestrix_engine::{Appended, Claim, Error, Set, Shared};
 use support::http::{Fate, Front};
+use support::logged::Logged;
 use support::proxy::{Proxy, Wire};
 
 fn refused(url: &str, timeout: Duration) -> Error {
@@ -37,47 +36,12 @@ fn silent_about_secrets(text: &str) {
     }
 }
 
-/// Collects everything that is logged.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<String>>);
-
-impl tracing::field::Visit for Logged {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        writeln!(self.0.lock().unwrap(), "{field}={value:?}").unwrap();
-    }
-}
-
-impl tracing::Subscriber for Logged {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        span.record(&mut self.clone());
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
-        values.record(&mut self.clone());
-    }
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut self.clone());
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[test]
 fn credentials_are_never_said() {
     let logged = Logged::default();
     tracing::subscriber::set_global_default(logged.clone()).unwrap();
     say_everything();
-    let logged = logged.0.lock().unwrap().clone();
+    let logged = logged.text();
     assert!(logged.contains("outcome of an append is unknown"), "{logged}");
     assert!(logged.contains("outcome of a writing is unknown"), "{logged}");
     silent_about_secrets(&logged);

@@ -9,9 +9,6 @@ use orchestrix_engine::{Error, Journal, LogChunk, Logged, Logs, Shared, suite};
 
 use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url};
 
-/// Handles of one register, each with connections of its own: as many as race for a cell.
-const REGISTERS: usize = 50;
-
 fn does_what_every_engine_must_do(settings: &'static [&'static str]) {
     let server = redis(settings);
     let port = server.port();
@@ -24,9 +21,9 @@ fn does_what_every_engine_must_do(settings: &'static [&'static str]) {
     let mut make = || -> Box<dyn Journal> { shared(port, &next()).journal().unwrap() };
     suite::journal(&mut make);
     suite::snapshots(&mut make);
-    suite::register(&mut || {
+    suite::register(&mut |handles| {
         let domain = next();
-        (0..REGISTERS).map(|_| shared(port, &domain).register()).collect()
+        (0..handles).map(|_| shared(port, &domain).register()).collect()
     });
     suite::shared(&mut || {
         let domain = next();

@@ -7,16 +7,18 @@ use orchestrix_engine::{Error, LogChunk, Logged, Logs, Register, Shared, suite};
 
 use crate::common::{PATIENT, journal, new_prefix, place, shared, shared_store};
 
-/// Handles of one register, each with connections of its own: as many as race for a cell.
-const REGISTERS: usize = 50;
-
 /// All at once: those that race spend most of their time waiting for the locks of the store.
 #[test]
 fn the_store_does_what_every_engine_must_do() {
     let parts: [fn(); 5] = [
         || suite::journal(&mut || journal(&new_prefix())),
         || suite::snapshots(&mut || journal(&new_prefix())),
-        || suite::register(&mut handles()),
+        || {
+            suite::register(&mut |handles| {
+                let prefix = new_prefix();
+                (0..handles).map(|_| -> Arc<dyn Register> { shared(&prefix).register() }).collect()
+            })
+        },
         || {
             suite::shared(&mut || {
                 let prefix = new_prefix();
@@ -26,18 +28,6 @@ fn the_store_does_what_every_engine_must_do() {
         || suite::logs(&mut || Box::new(Through(shared(&new_prefix()).logs()))),
     ];
     std::thread::scope(|scope| parts.iter().for_each(|part| drop(scope.spawn(part))));
-}
-
-/// Makes registers. The last sentence of the suite but one is the race, and needs them all; connecting is not what is
-/// tested by the others.
-fn handles() -> impl FnMut() -> Vec<Arc<dyn Register>> {
-    let mut made = 0;
-    move || {
-        made += 1;
-        let prefix = new_prefix();
-        let count = if made == 6 { REGISTERS } else { 2 };
-        (0..count).map(|_| shared(&prefix).register()).collect()
-    }
 }
 
 /// The suite wants a box.

@@ -58,11 +58,10 @@ pub(crate) fn logs_keep_their_contract(database: &Database) {
     suite::logs(&mut || Box::new(Boxed(place(database)().logs())));
 }
 
-/// Fifty candidates race on ten connections.
 pub(crate) fn the_register_keeps_its_contract(database: &Database) {
-    suite::register(&mut || -> Vec<Arc<dyn Register>> {
+    suite::register(&mut |handles| -> Vec<Arc<dyn Register>> {
         let connect = place(database);
-        (0..10).map(|_| connect().register()).collect()
+        (0..handles).map(|_| connect().register()).collect()
     });
 }
 

@@ -9,7 +9,9 @@ use tempfile::TempDir;
 
 pub mod http;
 pub mod lasting;
+pub mod logged;
 pub mod proxy;
+pub mod writers;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

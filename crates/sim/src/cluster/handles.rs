@@ -257,9 +257,9 @@ mod tests {
             suite::journal(&mut journal);
             suite::snapshots(&mut journal);
             suite::shared(&mut || Box::new(place(flavour)));
-            suite::register(&mut || {
+            suite::register(&mut |handles| {
                 let connect = place(flavour);
-                (0..10).map(|_| connect().register()).collect()
+                (0..handles).map(|_| connect().register()).collect()
             });
         }
     }
