@@ -68,8 +68,8 @@ macro_rules! events {
 }
 
 events! {
-    /// A node became the leader. Prolongs every live lease to now plus its length, once between two
-    /// extensions by its worker.
+    /// A node became the leader. Prolongs every live lease to now plus its length, once between two extensions by its
+    /// worker; another time, by what passed since the last event.
     1 TermStarted {
         #[n(0)] pub epoch: u64,
         #[n(1)] pub node: String,

@@ -33,10 +33,10 @@ impl State {
         assert!(at >= self.at, "time goes forward: {at:?} after {:?}", self.at);
         self.position = self.position.next();
         assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
-        self.at = at;
+        let last = std::mem::replace(&mut self.at, at);
         self.forget_keys(at);
         match event {
-            Event::TermStarted(event) => self.term_started(&event),
+            Event::TermStarted(event) => self.term_started(&event, last),
             Event::FormatRaised(event) => self.format_raised(&event),
             Event::Tick(_) => {}
             Event::PositionsSkipped(event) => self.positions_skipped(&event),
@@ -56,7 +56,11 @@ impl State {
         self.position
     }
 
-    fn term_started(&mut self, event: &TermStarted) {
+    /// A new term takes no lease away: the time since the `last` event before it is nobody's, however long it was by
+    /// the clock of the new leader. The first since its worker was heard of gives a lease its whole length again, any
+    /// other one what was left of it. So a lease lasts for its length of time in terms at most, and is not kept
+    /// by one change of leader after the other.
+    fn term_started(&mut self, event: &TermStarted, last: Timestamp) {
         assert!(event.epoch > self.epoch || self.term.0 == 0, "the epoch rises with every term");
         self.term = Term(self.position.0);
         self.epoch = event.epoch;
@@ -66,10 +70,15 @@ impl State {
                 continue;
             }
             self.change_lease(id, |lease, at| {
-                if !lease.prolonged && !is_planted("no-prolonging") {
-                    lease.expires_at = lease.expires_at.max(lease_end(at, lease.length_ms));
-                    lease.prolonged = true;
+                if is_planted("no-prolonging") || lease.prolonged && is_planted("prolonged-once-only") {
+                    return;
                 }
+                lease.expires_at = if lease.prolonged {
+                    lease.expires_at.plus(at.since(last))
+                } else {
+                    lease.expires_at.max(lease_end(at, lease.length_ms))
+                };
+                lease.prolonged = true;
             });
         }
     }

@@ -37,7 +37,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 67] = [
+pub const BUGS: [Bug; 68] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -81,6 +81,11 @@ pub const BUGS: [Bug; 67] = [
     worlds("stop-forgets-callers", "a stop leaves those who wait for tasks without an answer", &["R5"]),
     worlds("shortest-for-all", "a worker is told of all its leases what holds for the shortest", &["LL1"]),
     worlds("expiry-implicit", "leases that are over end at a start without an event", &["L1", "T10"]),
+    cluster(
+        "prolonged-once-only",
+        "a second new term counts the time before it against leases",
+        &["L2", "L3"],
+    ),
     cluster("office-taken-early", "an office is taken before the time of its holder is over", &["E5"]),
     cluster("ttl-in-seconds", "the time of an office counts in whole seconds", &["E5"]),
     cluster("own-ttl-for-others", "a candidate waits for its own time, not for the holder's", &["E5"]),

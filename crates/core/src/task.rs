@@ -139,7 +139,7 @@ pub struct LiveLease {
     /// When a cancellation that was asked for takes effect anyway; never prolonged.
     #[n(7)]
     pub cancel_at: Option<Timestamp>,
-    /// A new term has prolonged it since its worker last did.
+    /// A new term has given it its length again since its worker last did; another only keeps what is left.
     #[n(8)]
     pub prolonged: bool,
     #[n(9)]

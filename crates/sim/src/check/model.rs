@@ -136,12 +136,16 @@ pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violatio
                 format!("position {} follows {}", entry.position, model.position),
             ));
         }
-        (model.position, model.at) = (entry.position, entry.at);
+        let last = std::mem::replace(&mut model.at, entry.at);
+        model.position = entry.position;
         if model.healed_at.is_none() && model.healed.is_some_and(|healed| healed < entry.position) {
             model.healed_at = Some(entry.at);
         }
         let position = entry.position;
         model.times.push((entry.position, entry.at));
+        if let Event::TermStarted(_) = &entry.event {
+            model.prolong(entry.at.since(last), seen);
+        }
         model.take(&entry.event, seen)?;
         model.note_endings(position, &entry.event);
     }
@@ -166,7 +170,6 @@ impl Model {
                     format!("epoch {} after {}", event.epoch, self.epoch)
                 })?;
                 self.epoch = event.epoch;
-                self.prolong(seen);
             }
             Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) => {}
             Event::TaskCreated(event) => {

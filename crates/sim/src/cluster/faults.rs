@@ -33,7 +33,7 @@ impl ClusterWorld {
         let ttl = u64::try_from(self.machines[node].plan.ttl.as_micros()).unwrap_or(u64::MAX);
         if self.rng.chance(plan.jumps) {
             self.sights.add(ClusterSight::ClockJump);
-            let by = [1_000, 60_000, 86_400_000, 315_360_000_000][self.rng.index(4)];
+            let by = plan.jump_ms[self.rng.index(plan.jump_ms.len())];
             self.machines[node].clock.jump(if self.rng.chance(500_000) { by } else { -by });
         }
         if self.rng.chance(plan.cuts) {

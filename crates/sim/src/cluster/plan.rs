@@ -42,10 +42,17 @@ pub struct ClusterPlan {
     pub(crate) freezes: u32,
     pub(crate) cuts: u32,
     pub(crate) jumps: u32,
+    /// Milliseconds that a wall clock jumps, either way.
+    pub(crate) jump_ms: &'static [i64],
     /// Per second.
     pub(crate) engine_stalls: u32,
     pub(crate) losses: u32,
 }
+
+/// Seconds to ten years.
+const ANY_JUMP: [i64; 4] = [1_000, 60_000, 86_400_000, 315_360_000_000];
+/// About as long as leases: again and again there is one who is ahead of all before.
+const SHORT_JUMPS: [i64; 3] = [1_000, 10_000, 60_000];
 
 /// One node before it begins.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +62,8 @@ pub(crate) struct NodePlan {
 }
 
 impl ClusterPlan {
-    /// Draws a plan. One world in four has an engine that forgets.
+    /// Draws a plan. One world in four has an engine that forgets; in one of ten others the office changes hands faster
+    /// than workers are heard of, and each of its holders has another time.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0xc1a5_7e12);
@@ -99,7 +107,7 @@ impl ClusterPlan {
         actors.snapshot_bytes = rng.skewed(200, 32 << 10);
         // Whoever leads is never stepped faster than this engine answers.
         actors.lease_ms = actors.lease_ms.max(1_000);
-        Self {
+        let mut plan = Self {
             seed,
             flavour,
             forgets,
@@ -121,9 +129,24 @@ impl ClusterPlan {
             freezes,
             cuts,
             jumps,
+            jump_ms: &ANY_JUMP,
             engine_stalls,
             losses,
+        };
+        if rng.chance(100_000) && !forgets && !calm {
+            plan.make_restless(&mut rng);
         }
+        plan
+    }
+
+    fn make_restless(&mut self, rng: &mut Rng) {
+        let mut often = || u32::try_from(rng.range(50_000, 200_000)).unwrap_or(0);
+        (self.crashes, self.stops, self.jumps) = (often(), often(), often());
+        (self.freezes, self.cuts, self.engine_stalls, self.jump_ms) = (0, 0, 0, &SHORT_JUMPS);
+        let ttl = Duration::from_millis(rng.range(300, 900));
+        self.nodes.iter_mut().for_each(|node| node.ttl = ttl);
+        self.actors.workers = 3;
+        self.actors.lease_ms = rng.range(5_000, 30_000);
     }
 
     pub(crate) fn longest_ttl(&self) -> Duration {

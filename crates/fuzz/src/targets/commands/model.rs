@@ -21,6 +21,8 @@ pub(super) enum Verdict {
 pub(super) struct Model {
     tasks: Vec<Task>,
     epoch: u64,
+    /// When the last event happened.
+    at: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +124,14 @@ impl Task {
 impl Model {
     /// What comes of a command; the model is then as after it. `id` is the position of the event, if there is one.
     pub(super) fn judge(&mut self, command: &Command, now: u64, id: u64) -> Verdict {
+        let verdict = self.decide(command, now, id);
+        if let Verdict::Event(_) = verdict {
+            self.at = now;
+        }
+        verdict
+    }
+
+    fn decide(&mut self, command: &Command, now: u64, id: u64) -> Verdict {
         match command {
             Command::Submit { task, .. } => self.submit(task, now, id),
             Command::Lease(lease) => self.lease(lease, now, id),
@@ -204,7 +214,9 @@ impl Model {
             Command::StartTerm { epoch, .. } => {
                 self.epoch = (*epoch).max(self.epoch + 1);
                 for held in self.tasks.iter_mut().filter_map(|task| task.held.as_mut()) {
-                    if !held.prolonged {
+                    if held.prolonged {
+                        held.expires += now - self.at;
+                    } else {
                         held.expires = held.expires.max(lease_end(now, held.length));
                         held.prolonged = true;
                     }

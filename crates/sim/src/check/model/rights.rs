@@ -74,17 +74,20 @@ impl Model {
         Ok(())
     }
 
-    /// A new term gives every live lease its length once more, once between two extensions.
-    pub(super) fn prolong(&mut self, seen: &mut Seen) {
+    /// A new term gives every live lease its length once more, once between two extensions. Another one leaves it what
+    /// it had at the last event before.
+    pub(super) fn prolong(&mut self, since_last_ms: u64, seen: &mut Seen) {
         let at = self.at;
         let mut changed = Vec::new();
         for lease in self.tasks.values_mut().filter_map(|task| task.lease.as_mut()) {
             if !lease.prolonged {
                 lease.expires_at = lease.expires_at.max(kept_until(at, lease.length_ms));
                 lease.prolonged = true;
-                changed.push((lease.id, lease.ends_at()));
                 seen.add(Sight::LeaseProlongedAtStart);
+            } else {
+                lease.expires_at = Timestamp(lease.expires_at.0 + since_last_ms);
             }
+            changed.push((lease.id, lease.ends_at()));
         }
         for (id, ends) in changed {
             self.note_end(id, ends);
