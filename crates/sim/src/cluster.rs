@@ -25,25 +25,24 @@ mod requests;
 mod sights;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 pub use plan::ClusterPlan;
-pub use prove::{ClusterOutcome, prove_clusters};
+pub use prove::{ClusterOutcome, prove_calm, prove_clusters};
 pub use sights::{ClusterSight, Sights};
 pub use world::{ClusterEnded, ClusterWorld};
 
-use crate::check::Violation;
+use crate::prove::contained;
 
-/// Runs one seed. A panic is a violation like any other.
+/// Runs one seed.
 #[must_use]
 pub fn run_cluster(seed: u64) -> ClusterEnded {
-    let run = || ClusterWorld::new(ClusterPlan::draw(seed)).run();
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or_else(|| panic.downcast_ref::<&str>().copied());
-        let violation = Violation::new("W11", format!("a panic: {}", text.unwrap_or("no word")));
+    run_cluster_plan(ClusterPlan::draw(seed))
+}
+
+/// Runs one world. A panic is a violation like any other.
+#[must_use]
+pub fn run_cluster_plan(plan: ClusterPlan) -> ClusterEnded {
+    let seed = plan.seed;
+    contained(|| ClusterWorld::new(plan).run()).unwrap_or_else(|violation| {
         let (sights, told) = (Sights::default(), Vec::new());
         ClusterEnded { seed, violations: vec![violation], sights, trace: [0; 32], seconds: 0, calls: 0, told }
     })

@@ -34,8 +34,8 @@ mod world;
 
 pub use check::Violation;
 pub use cluster::{
-    ClusterEnded, ClusterOutcome, ClusterPlan, ClusterSight, ClusterWorld, Sights, prove_clusters,
-    run_cluster,
+    ClusterEnded, ClusterOutcome, ClusterPlan, ClusterSight, ClusterWorld, Sights, prove_calm,
+    prove_clusters, run_cluster, run_cluster_plan,
 };
 pub use damage::{DamageCampaign, DamageOutcome, damage};
 pub use fuzzing::fuzz;

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use orchestrix_core::FoundBy;
 use orchestrix_sim::{
-    Campaign, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS, RealCampaign, Row,
-    Trial, Violation, World, damage, fuzz, prove, prove_clusters, run_plan, run_seed, shrink, table,
+    Campaign, ClusterOutcome, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS,
+    RealCampaign, Row, Trial, Violation, World, damage, fuzz, prove, prove_calm, prove_clusters, run_plan,
+    run_seed, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -52,7 +53,7 @@ struct Args {
     /// The script that fuzzes all decoders; without it none is
     #[arg(long, value_name = "FILE")]
     fuzzer: Option<PathBuf>,
-    /// Run this alone: worlds, cluster, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
+    /// Run this alone: worlds, cluster, calm, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
     /// clocks or sockets
     #[arg(long, value_name = "NAME", value_parser = part)]
     only: Option<Part>,
@@ -73,14 +74,15 @@ struct Args {
 enum Part {
     Worlds,
     Cluster,
+    Calm,
     Damage,
     Fuzz,
     Real(RealCampaign),
 }
 
-/// How the time is divided between worlds, worlds with several nodes, damage, fuzzing and the campaigns against the
-/// binary together.
-const SHARES: [u32; 5] = [20, 15, 10, 15, 40];
+/// How the time is divided between worlds, worlds with several nodes, calm ones, damage, fuzzing and the campaigns
+/// against the binary together.
+const SHARES: [u32; 6] = [20, 13, 2, 10, 15, 40];
 /// Between two lines of progress where nothing can be written over.
 const PROGRESS: Duration = Duration::from_secs(30);
 
@@ -118,22 +120,23 @@ fn part(name: &str) -> Result<Part, String> {
     match name {
         "worlds" => Ok(Part::Worlds),
         "cluster" => Ok(Part::Cluster),
+        "calm" => Ok(Part::Calm),
         "damage" => Ok(Part::Damage),
         "fuzz" => Ok(Part::Fuzz),
         name => RealCampaign::named(name).map(Part::Real).ok_or_else(|| {
             let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-            format!("there are worlds, cluster, damage, fuzz, {}", names.join(", "))
+            format!("there are worlds, cluster, calm, damage, fuzz, {}", names.join(", "))
         }),
     }
 }
 
 /// Everything that can be tried with what was given, each for its share of the time.
 fn run_all(args: &Args, time: Duration) -> Vec<Row> {
-    let given = [true, true, true, args.fuzzer.is_some(), args.binary.is_some()];
+    let given = [true, true, true, true, args.fuzzer.is_some(), args.binary.is_some()];
     let whole: u32 = SHARES.iter().zip(given).filter(|(_, given)| *given).map(|(share, _)| share).sum();
-    let [worlds, cluster, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
-    let mut parts =
-        vec![(Part::Worlds, worlds), (Part::Cluster, cluster), (Part::Damage, damage), (Part::Fuzz, fuzz)];
+    let [worlds, cluster, calm, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
+    let mut parts = vec![(Part::Worlds, worlds), (Part::Cluster, cluster), (Part::Calm, calm)];
+    parts.extend([(Part::Damage, damage), (Part::Fuzz, fuzz)]);
     let shares: u32 = REAL_CAMPAIGNS.iter().map(|campaign| campaign.share).sum();
     parts.extend(REAL_CAMPAIGNS.map(|campaign| (Part::Real(campaign), real * campaign.share / shares)));
     parts.into_iter().filter_map(|(part, time)| run_part(part, args, time)).collect()
@@ -144,7 +147,16 @@ fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
     let seed = args.seed.unwrap_or(args.first);
     match part {
         Part::Worlds => Some(run_worlds(args, time)),
-        Part::Cluster => Some(run_clusters(args, time)),
+        Part::Cluster => {
+            Some(Row::of_clusters(&run_clusters("cluster: several nodes", args, time, |campaign, count| {
+                prove_clusters(campaign, count)
+            })))
+        }
+        Part::Calm => {
+            Some(Row::of_calm(&run_clusters("calm: days of several nodes", args, time, |campaign, count| {
+                prove_calm(campaign, count)
+            })))
+        }
         Part::Damage => Some(run_damage(seed, time)),
         Part::Fuzz => {
             let script = args.fuzzer.as_deref()?;
@@ -185,15 +197,17 @@ fn run_worlds(args: &Args, time: Duration) -> Row {
     Row::of_worlds(&outcome)
 }
 
-fn run_clusters(args: &Args, time: Duration) -> Row {
-    let campaign = campaign(args, time);
+fn run_clusters(
+    label: &str,
+    args: &Args,
+    time: Duration,
+    run: fn(Campaign, &(dyn Fn(u64) + Sync)) -> ClusterOutcome,
+) -> ClusterOutcome {
     let ended = AtomicU64::new(0);
     let count = |_| {
         ended.fetch_add(1, Relaxed);
     };
-    let outcome =
-        with_progress("cluster: several nodes", "worlds", &ended, || prove_clusters(campaign, count));
-    Row::of_clusters(&outcome)
+    with_progress(label, "worlds", &ended, || run(campaign(args, time), &count))
 }
 
 fn campaign(args: &Args, time: Duration) -> Campaign {
@@ -294,7 +308,7 @@ fn plant_all(args: &Args) -> ExitCode {
             None => true,
             Some(Part::Worlds) => kind == Found::Worlds,
             Some(Part::Cluster) => kind == Found::Cluster,
-            Some(Part::Damage | Part::Fuzz | Part::Real(_)) => false,
+            Some(Part::Calm | Part::Damage | Part::Fuzz | Part::Real(_)) => false,
         };
         if !only {
             continue;

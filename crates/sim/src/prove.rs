@@ -45,15 +45,20 @@ pub fn run_seed(seed: u64) -> Ended {
 #[must_use]
 pub fn run_plan(plan: Plan) -> Ended {
     let seed = plan.seed;
-    let run = || World::new(plan).run();
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+    contained(|| World::new(plan).run()).unwrap_or_else(|violation| {
+        let (seen, told) = (Seen::default(), Vec::new());
+        Ended { seed, violations: vec![violation], seen, trace: [0; 32], seconds: 0, calls: 0, told }
+    })
+}
+
+/// Runs something that may panic. A panic is a violation like any other.
+pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| {
         let text = panic
             .downcast_ref::<String>()
             .map(String::as_str)
             .or_else(|| panic.downcast_ref::<&str>().copied());
-        let violation = Violation::new("W11", format!("a panic: {}", text.unwrap_or("no word")));
-        let (seen, told) = (Seen::default(), Vec::new());
-        Ended { seed, violations: vec![violation], seen, trace: [0; 32], seconds: 0, calls: 0, told }
+        Violation::new("W11", format!("a panic: {}", text.unwrap_or("no word")))
     })
 }
 

@@ -125,6 +125,18 @@ impl Row {
         }
     }
 
+    /// The row of days in which nothing goes wrong.
+    #[must_use]
+    pub fn of_calm(outcome: &ClusterOutcome) -> Self {
+        let again = "prove --only calm --first".to_owned();
+        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
+            what: format!("seed {seed}: {violation}"),
+            again: format!("{again} {seed} --worlds 1"),
+        });
+        let failures = failures.collect();
+        Self { name: "calm".to_owned(), missing: Vec::new(), failures, ..Self::of_clusters(outcome) }
+    }
+
     /// The row of disks that were damaged.
     #[must_use]
     pub fn of_damage(outcome: &DamageOutcome) -> Self {

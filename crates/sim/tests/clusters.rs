@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestrix_sim::{Campaign, prove_clusters, run_cluster};
+use orchestrix_sim::{Campaign, ClusterPlan, ClusterSight, prove_clusters, run_cluster, run_cluster_plan};
 
 #[test]
 fn no_cluster_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
@@ -25,4 +25,13 @@ fn the_same_seed_is_the_same_cluster() {
         );
     }
     assert_ne!(run_cluster(3).trace, run_cluster(4).trace);
+}
+
+/// `prove --only calm` has whole days.
+#[test]
+fn where_nothing_goes_wrong_whoever_is_elected_first_leads_for_an_hour() {
+    let hour = run_cluster_plan(ClusterPlan::calm(1, 3_600));
+    assert_eq!(hour.violations, []);
+    assert!(hour.seconds >= 3_600 && hour.calls > 10, "{} s, {} calls", hour.seconds, hour.calls);
+    assert_eq!(hour.sights.count(ClusterSight::Elected), 1);
 }

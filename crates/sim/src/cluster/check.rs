@@ -19,6 +19,7 @@ pub(crate) fn check(record: &Record) -> Vec<Violation> {
     }
     look.trust_is_disjoint(record);
     look.offices_are_known(record);
+    look.leader_stays(record);
     let mut named = BTreeSet::new();
     look.found.retain(|violation| named.insert(violation.invariant));
     look.found
@@ -241,6 +242,14 @@ impl Look {
         let found = self.unheard.iter().find(long).copied();
         self.ensure(found.is_none(), "E9", || {
             format!("an office (since, holder, epoch, until) is not known to its holder: {found:?}")
+        });
+    }
+
+    /// EL2: where nothing goes wrong at all, whoever is elected first stays.
+    fn leader_stays(&mut self, record: &Record) {
+        let elected = self.elected.len();
+        self.ensure(!record.calm || elected <= 1, "EL2", || {
+            format!("{elected} nodes were elected where nothing goes wrong")
         });
     }
 }

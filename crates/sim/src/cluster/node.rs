@@ -295,7 +295,8 @@ impl ClusterWorld {
     /// Reads what the leader writes, unless this node leads.
     pub(crate) fn look(&mut self, who: Who) -> Result<(), Violation> {
         self.write_mark(who);
-        let every = self.rng.skewed(5 * MS, 500 * MS);
+        let (low, high) = self.plan.read_every;
+        let every = self.rng.skewed(low, high);
         self.after(every, who, Doing::Look);
         if self.process(who).leads.is_some() {
             return Ok(());

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use orchestrix_leadership as leadership;
 use orchestrix_node::Options;
 
 use crate::cluster::engine::Flavour;
 use crate::plan::Plan;
 use crate::rng::Rng;
+use crate::world::{MS, SECOND};
 
 /// A cluster before it begins. Rates are per million: of requests, or per second and node, as said.
 #[derive(Clone, Debug)]
@@ -20,6 +22,10 @@ pub struct ClusterPlan {
     pub(crate) actors: Plan,
     pub(crate) nodes: Vec<NodePlan>,
     pub(crate) look_every: Duration,
+    /// Microseconds between two times that a follower reads the journal, at least and at most.
+    pub(crate) read_every: (u64, u64),
+    /// Nothing goes wrong with nodes, engine and network.
+    pub(crate) calm: bool,
     /// Seconds with faults, before they stop and everything must come to rest.
     pub(crate) seconds: u64,
 
@@ -61,6 +67,26 @@ pub(crate) struct NodePlan {
     pub(crate) drift_ppm: i64,
 }
 
+/// Everything that goes wrong with nodes, engine and network.
+const FAULTS: [fn(&mut ClusterPlan) -> &mut u32; 16] = [
+    |plan| &mut plan.unsent,
+    |plan| &mut plan.request_lost,
+    |plan| &mut plan.reply_lost,
+    |plan| &mut plan.delayed,
+    |plan| &mut plan.slow,
+    |plan| &mut plan.freezes_within,
+    |plan| &mut plan.crashes_within,
+    |plan| &mut plan.message_lost,
+    |plan| &mut plan.stale_target,
+    |plan| &mut plan.crashes,
+    |plan| &mut plan.stops,
+    |plan| &mut plan.freezes,
+    |plan| &mut plan.cuts,
+    |plan| &mut plan.jumps,
+    |plan| &mut plan.engine_stalls,
+    |plan| &mut plan.losses,
+];
+
 impl ClusterPlan {
     /// Draws a plan. One world in four has an engine that forgets; in one of ten others the office changes hands faster
     /// than workers are heard of, and each of its holders has another time.
@@ -98,6 +124,7 @@ impl ClusterPlan {
             })
             .collect();
         let look_every = Duration::from_millis(rng.skewed(20, 200));
+        let read_every = (5 * MS, 500 * MS);
         let seconds = rng.skewed(20, 150);
         let mut actors = Plan::draw(seed);
         actors.calm = false;
@@ -114,6 +141,8 @@ impl ClusterPlan {
             actors,
             nodes,
             look_every,
+            read_every,
+            calm,
             seconds,
             unsent,
             request_lost,
@@ -147,6 +176,19 @@ impl ClusterPlan {
         self.nodes.iter_mut().for_each(|node| node.ttl = ttl);
         self.actors.workers = 3;
         self.actors.lease_ms = rng.range(5_000, 30_000);
+    }
+
+    /// Draws a plan in which nothing goes wrong for so many seconds, with offices of the length that nodes have by
+    /// default.
+    #[must_use]
+    pub fn calm(seed: u64, seconds: u64) -> Self {
+        let mut plan = Self::draw(seed);
+        FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
+        plan.nodes.iter_mut().for_each(|node| node.ttl = leadership::Options::default().leader_ttl);
+        (plan.calm, plan.forgets) = (true, false);
+        (plan.seconds, plan.actors.seconds) = (seconds, seconds);
+        (plan.look_every, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
+        plan
     }
 
     pub(crate) fn longest_ttl(&self) -> Duration {

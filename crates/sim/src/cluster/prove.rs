@@ -2,7 +2,7 @@
 
 use crate::check::Violation;
 use crate::cluster::sights::Sights;
-use crate::cluster::{ClusterEnded, run_cluster};
+use crate::cluster::{ClusterEnded, ClusterPlan, run_cluster, run_cluster_plan};
 use crate::prove::{Campaign, Tally, run_all};
 
 /// What came of a campaign.
@@ -22,6 +22,15 @@ pub struct ClusterOutcome {
 #[must_use]
 pub fn prove_clusters(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ClusterOutcome {
     run_all(campaign, progress, run_cluster)
+}
+
+/// Seconds of a day.
+const DAY: u64 = 24 * 3_600;
+
+/// Runs days in which nothing goes wrong, on all threads, until the seeds or the time are used up; one at least.
+#[must_use]
+pub fn prove_calm(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ClusterOutcome {
+    run_all(campaign, progress, |seed| run_cluster_plan(ClusterPlan::calm(seed, DAY)))
 }
 
 impl Tally for ClusterOutcome {

@@ -104,6 +104,8 @@ pub(crate) struct Record {
     pub(crate) facts: Vec<(u64, Fact)>,
     /// The engine may forget.
     pub(crate) forgets: bool,
+    /// Nothing goes wrong.
+    pub(crate) calm: bool,
     /// The longest time that an office of this cluster lasts, in microseconds.
     pub(crate) ttl_us: u64,
 }

@@ -26,8 +26,9 @@ use crate::seen::Seen;
 use crate::server::Mirror;
 use crate::world::{Op, SECOND};
 
-/// Things that happen in one world at most.
+/// Things that happen in one world at most, and in each second of a long one.
 const STEPS_MAX: u64 = 3_000_000;
+const STEPS_OF_A_SECOND: u64 = 200;
 /// Seconds of a world without faults after which everything must be at rest.
 const REST_SECONDS: u64 = 4_000;
 /// How much longer than the longest office it may take until there is a leader, in microseconds: delayed requests,
@@ -182,7 +183,7 @@ impl ClusterWorld {
             actors,
             ops: Vec::new(),
             history: History { retention: Some(plan.actors.retention), ..History::default() },
-            record: Record { forgets: plan.forgets, ttl_us, ..Record::default() },
+            record: Record { forgets: plan.forgets, calm: plan.calm, ttl_us, ..Record::default() },
             seen: Seen::default(),
             sights: Sights::default(),
             settled: None,
@@ -236,8 +237,9 @@ impl ClusterWorld {
     fn go_on(&mut self) -> Result<(), Violation> {
         while let Some(Reverse((at, _, happening))) = self.happenings.pop() {
             self.steps += 1;
-            if self.steps > STEPS_MAX {
-                return Err(Violation::new("TL2", format!("the world goes on after {STEPS_MAX} steps")));
+            let most = STEPS_MAX.max(self.plan.seconds * STEPS_OF_A_SECOND);
+            if self.steps > most {
+                return Err(Violation::new("TL2", format!("the world goes on after {most} steps")));
             }
             self.now = self.now.max(at);
             self.time.store(self.now, Relaxed);

@@ -60,8 +60,7 @@ fn found_with(more: impl IntoIterator<Item = (u64, Fact)>) -> Vec<&'static str> 
 }
 
 fn found_in(facts: impl IntoIterator<Item = (u64, Fact)>) -> Vec<&'static str> {
-    let facts = facts.into_iter().collect();
-    let record = Record { facts, forgets: false, ttl_us: SECOND };
+    let record = Record { facts: facts.into_iter().collect(), ttl_us: SECOND, ..Record::default() };
     check(&record).iter().map(|violation| violation.invariant).collect()
 }
 
@@ -179,4 +178,10 @@ fn w14_another_batch_while_the_first_is_unknown() {
     assert_eq!(found_with([sent(3), unknown.clone(), sent(3)]), Vec::<&str>::new());
     let settled = (LATER, Fact::Settled { who: B });
     assert_eq!(found_with([sent(3), unknown, sent(3), settled, sent(4)]), Vec::<&str>::new());
+}
+
+#[test]
+fn el2_a_change_of_leader_where_nothing_goes_wrong() {
+    let record = Record { facts: good(), calm: true, ttl_us: SECOND, ..Record::default() };
+    assert_eq!(check(&record).iter().map(|violation| violation.invariant).collect::<Vec<_>>(), ["EL2"]);
 }
