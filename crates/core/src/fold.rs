@@ -58,7 +58,7 @@ impl State {
 
     /// A new term takes no lease away: the time since the `last` event before it is nobody's, however long it was by
     /// the clock of the new leader. The first since its worker was heard of gives a lease its whole length again, any
-    /// other one what was left of it. So a lease lasts for its length of time in terms at most, and is not kept
+    /// other one what was left of it. An execution limit moves only as far as its worker may count on it. So a lease lasts for its length of time in terms at most, and is not kept
     /// by one change of leader after the other.
     fn term_started(&mut self, event: &TermStarted, last: Timestamp) {
         assert!(event.epoch > self.epoch || self.term.0 == 0, "the epoch rises with every term");
@@ -79,6 +79,11 @@ impl State {
                     lease.expires_at.max(lease_end(at, lease.length_ms))
                 };
                 lease.prolonged = true;
+                if !is_planted("limit-passed-between-terms") {
+                    // Its worker was told no more than the lease and the limit had left.
+                    let kept = |limit: Timestamp| limit.max(limit.plus(at.since(last)).min(lease.expires_at));
+                    lease.timeout_at = lease.timeout_at.map(kept);
+                }
             });
         }
     }

@@ -37,7 +37,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 68] = [
+pub const BUGS: [Bug; 69] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -84,6 +84,11 @@ pub const BUGS: [Bug; 68] = [
     cluster(
         "prolonged-once-only",
         "a second new term counts the time before it against leases",
+        &["L2", "L3"],
+    ),
+    cluster(
+        "limit-passed-between-terms",
+        "a new term counts the time before it against execution limits",
         &["L2", "L3"],
     ),
     cluster("office-taken-early", "an office is taken before the time of its holder is over", &["E5"]),

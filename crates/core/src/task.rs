@@ -133,7 +133,7 @@ pub struct LiveLease {
     pub length_ms: u64,
     #[n(5)]
     pub expires_at: Timestamp,
-    /// The execution limit; never prolonged.
+    /// The execution limit. A new term moves it as far as the worker was told that it has, and never further.
     #[n(6)]
     pub timeout_at: Option<Timestamp>,
     /// When a cancellation that was asked for takes effect anyway; never prolonged.

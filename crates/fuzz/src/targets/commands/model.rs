@@ -220,6 +220,8 @@ impl Model {
                         held.expires = held.expires.max(lease_end(now, held.length));
                         held.prolonged = true;
                     }
+                    let (passed, expires) = (now - self.at, held.expires);
+                    held.timeout = held.timeout.map(|limit| limit.max((limit + passed).min(expires)));
                 }
                 Verdict::Event("TermStarted")
             }

@@ -87,6 +87,11 @@ impl Model {
             } else {
                 lease.expires_at = Timestamp(lease.expires_at.0 + since_last_ms);
             }
+            // A worker counts on its limit as on its lease: it has the one or the other until then.
+            if let Some(limit) = &mut lease.timeout_at {
+                let moved = Timestamp(limit.0 + since_last_ms);
+                *limit = (*limit).max(moved.min(lease.expires_at));
+            }
             changed.push((lease.id, lease.ends_at()));
         }
         for (id, ends) in changed {
