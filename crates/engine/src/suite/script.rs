@@ -17,6 +17,9 @@ pub const REDIS_ANSWERS: &str = include_str!("answers/redis.txt");
 /// What MySQL, MariaDB and PostgreSQL answer to [`transcript`].
 pub const SQL_ANSWERS: &str = include_str!("answers/sql.txt");
 
+/// What S3 answers to [`transcript`].
+pub const S3_ANSWERS: &str = include_str!("answers/s3.txt");
+
 /// Runs the script on a new, empty place. One line for each answer, without what is random.
 pub fn transcript(connect: Connect<'_>) -> String {
     let mut told = Told::default();

@@ -30,6 +30,13 @@ fn the_store_does_what_every_engine_must_do() {
     std::thread::scope(|scope| parts.iter().for_each(|part| drop(scope.spawn(part))));
 }
 
+/// Simulations have a model of this store; both say the same.
+#[test]
+fn the_script_is_answered_as_written() {
+    let prefix = new_prefix();
+    assert_eq!(suite::transcript(&|| shared(&prefix)), suite::S3_ANSWERS);
+}
+
 /// The suite wants a box.
 struct Through(Arc<dyn Logs>);
 

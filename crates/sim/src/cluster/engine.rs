@@ -180,7 +180,12 @@ impl Model {
             bytes += batch.records.len().max(1);
             first || bytes <= limit_bytes
         });
-        let found: Vec<Batch> = fitting.cloned().collect();
+        let mut found: Vec<Batch> = fitting.cloned().collect();
+        // Objects are named by where they begin: one that is looked for from inside is searched, and comes alone.
+        let inside = found.first().is_some_and(|batch| batch.previous.position < after);
+        if inside && self.flavour == Flavour::S3 {
+            found.truncate(1);
+        }
         if found.is_empty() { Read::End } else { Read::Batches(found) }
     }
 

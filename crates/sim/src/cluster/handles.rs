@@ -268,5 +268,6 @@ mod tests {
     fn the_models_answer_the_script_as_their_servers_do() {
         assert_eq!(suite::transcript(&place(Flavour::Redis)), suite::REDIS_ANSWERS);
         assert_eq!(suite::transcript(&place(Flavour::Sql)), suite::SQL_ANSWERS);
+        assert_eq!(suite::transcript(&place(Flavour::S3)), suite::S3_ANSWERS);
     }
 }
