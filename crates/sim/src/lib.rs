@@ -44,5 +44,5 @@ pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Length, Row, table};
 pub use seen::{Seen, Sight};
-pub use shrink::shrink;
+pub use shrink::{Shrink, shrink};
 pub use world::{Ended, World};

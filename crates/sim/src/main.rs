@@ -15,8 +15,8 @@ use clap::Parser;
 use orchestrix_core::FoundBy;
 use orchestrix_sim::{
     Campaign, ClusterOutcome, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS,
-    RealCampaign, Row, Trial, Violation, World, damage, fuzz, prove, prove_calm, prove_clusters, run_plan,
-    run_seed, shrink, table,
+    RealCampaign, Row, Shrink, Trial, Violation, World, damage, fuzz, prove, prove_calm, prove_clusters,
+    run_cluster_plan, run_plan, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -246,33 +246,28 @@ fn tell_progress(what: &str, unit: &str, ended: &AtomicU64, wait: &Receiver<()>)
 }
 
 fn run_one(seed: u64, args: &Args) -> ExitCode {
-    let mut plan = Plan::draw(seed);
-    if args.shrink
-        && let Some(broken) = run_seed(seed).violations.first()
-    {
-        let fails = |plan: &Plan| {
-            run_plan(plan.clone()).violations.iter().any(|violation| violation.invariant == broken.invariant)
-        };
-        plan = shrink(plan, fails);
-    }
+    let plan = shrunk(Plan::draw(seed), args, |plan| run_plan(plan).violations);
     println!("{plan:#?}");
-    let mut world = World::new(plan);
-    if args.tell {
-        world = world.telling();
-    }
-    let ended = world.run();
+    let world = World::new(plan);
+    let ended = if args.tell { world.telling() } else { world }.run();
     tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
 }
 
 fn run_one_cluster(seed: u64, args: &Args) -> ExitCode {
-    let plan = ClusterPlan::draw(seed);
+    let plan = shrunk(ClusterPlan::draw(seed), args, |plan| run_cluster_plan(plan).violations);
     println!("{plan:#?}");
-    let mut world = ClusterWorld::new(plan);
-    if args.tell {
-        world = world.telling();
-    }
-    let ended = world.run();
+    let world = ClusterWorld::new(plan);
+    let ended = if args.tell { world.telling() } else { world }.run();
     tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+}
+
+/// If it is asked for and the world of a plan fails, a simpler one that breaks the same invariant.
+fn shrunk<P: Shrink + Clone>(plan: P, args: &Args, run: impl Fn(P) -> Vec<Violation>) -> P {
+    if !args.shrink {
+        return plan;
+    }
+    let Some(broken) = run(plan.clone()).into_iter().next() else { return plan };
+    shrink(plan, |plan| run(plan.clone()).iter().any(|violation| violation.invariant == broken.invariant))
 }
 
 fn tell_one(told: &[String], seconds: u64, calls: u64, violations: &[Violation]) -> ExitCode {

@@ -123,6 +123,14 @@ impl Plan {
         }
     }
 
+    /// Leaves only what actors do: another world has other servers.
+    pub(crate) fn without_server(&mut self) {
+        (self.lost, self.doubled, self.slow, self.slow_disk) = (0, 0, 0, 0);
+        (self.kills, self.power_losses, self.stops, self.freezes) = (0, 0, 0, 0);
+        (self.jumps, self.full_disks, self.sync_failures, self.short_writes) = (0, 0, 0, 0);
+        self.server_drift_ppm = 0;
+    }
+
     pub(crate) fn node(&self) -> Options {
         Options {
             retention: self.retention,

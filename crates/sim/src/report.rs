@@ -111,7 +111,7 @@ impl Row {
         seen.extend(outcome.sights.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
         let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
             what: format!("seed {seed}: {violation}"),
-            again: format!("prove --only cluster --seed {seed} --tell"),
+            again: format!("prove --only cluster --seed {seed} --shrink --tell"),
         });
         Self {
             name: "cluster".to_owned(),

@@ -7,75 +7,96 @@ use crate::plan::Plan;
 /// Worlds that are tried at most.
 const TRIES_MAX: usize = 400;
 
+/// A world before it begins, which can be made simpler.
+pub trait Shrink: Sized {
+    /// The same with one thing less, for each thing that can be less; the largest steps first.
+    #[must_use]
+    fn easier(&self) -> Vec<Self>;
+}
+
 /// The simplest plan that was found of which `fails` is still true.
 #[must_use]
-pub fn shrink(plan: Plan, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
+pub fn shrink<P: Shrink>(plan: P, mut fails: impl FnMut(&P) -> bool) -> P {
     let mut smallest = plan;
     let mut tries = 0..TRIES_MAX;
     while let Some(next) =
-        easier(&smallest).into_iter().find(|easier| tries.next().is_some() && fails(easier))
+        smallest.easier().into_iter().find(|easier| tries.next().is_some() && fails(easier))
     {
         smallest = next;
     }
     smallest
 }
 
-/// The same plan with one thing less, the largest steps first.
-fn easier(plan: &Plan) -> Vec<Plan> {
-    let mut found = Vec::new();
-    let mut without = |change: &dyn Fn(&mut Plan) -> &mut u32| {
+/// A rate of a plan.
+pub(crate) type Rate<P> = fn(&mut P) -> &mut u32;
+
+/// The same plan without one of its faults, for each that it has.
+pub(crate) fn without_each<P: Clone>(plan: &P, rates: &[Rate<P>]) -> Vec<P> {
+    let without = |rate: &Rate<P>| {
         let mut easier = plan.clone();
-        if std::mem::take(change(&mut easier)) > 0 {
+        (std::mem::take(rate(&mut easier)) > 0).then_some(easier)
+    };
+    rates.iter().filter_map(without).collect()
+}
+
+/// Half of a number, and then an eighth less; nothing when it is one.
+pub(crate) fn less(number: u64) -> Vec<u64> {
+    if number > 1 { vec![number / 2, number - number.div_ceil(8)] } else { Vec::new() }
+}
+
+impl Shrink for Plan {
+    fn easier(&self) -> Vec<Self> {
+        let mut found = without_each(
+            self,
+            &[
+                |plan| &mut plan.lost,
+                |plan| &mut plan.doubled,
+                |plan| &mut plan.slow,
+                |plan| &mut plan.slow_disk,
+                |plan| &mut plan.kills,
+                |plan| &mut plan.power_losses,
+                |plan| &mut plan.stops,
+                |plan| &mut plan.freezes,
+                |plan| &mut plan.jumps,
+                |plan| &mut plan.full_disks,
+                |plan| &mut plan.sync_failures,
+                |plan| &mut plan.short_writes,
+                |plan| &mut plan.worker_crashes,
+                |plan| &mut plan.worker_freezes,
+                |plan| &mut plan.failures,
+                |plan| &mut plan.releases,
+                |plan| &mut plan.poison,
+                |plan| &mut plan.late_reports,
+                |plan| &mut plan.cancels,
+                |plan| &mut plan.keyed,
+            ],
+        );
+        let mut smaller = |change: &dyn Fn(&mut Self)| {
+            let mut easier = self.clone();
+            change(&mut easier);
             found.push(easier);
+        };
+        for seconds in less(self.seconds) {
+            smaller(&|plan| plan.seconds = seconds);
         }
-    };
-    without(&|plan| &mut plan.lost);
-    without(&|plan| &mut plan.doubled);
-    without(&|plan| &mut plan.slow);
-    without(&|plan| &mut plan.slow_disk);
-    without(&|plan| &mut plan.kills);
-    without(&|plan| &mut plan.power_losses);
-    without(&|plan| &mut plan.stops);
-    without(&|plan| &mut plan.freezes);
-    without(&|plan| &mut plan.jumps);
-    without(&|plan| &mut plan.full_disks);
-    without(&|plan| &mut plan.sync_failures);
-    without(&|plan| &mut plan.short_writes);
-    without(&|plan| &mut plan.worker_crashes);
-    without(&|plan| &mut plan.worker_freezes);
-    without(&|plan| &mut plan.failures);
-    without(&|plan| &mut plan.releases);
-    without(&|plan| &mut plan.poison);
-    without(&|plan| &mut plan.late_reports);
-    without(&|plan| &mut plan.cancels);
-    without(&|plan| &mut plan.keyed);
-    let mut smaller = |change: &dyn Fn(&mut Plan)| {
-        let mut easier = plan.clone();
-        change(&mut easier);
-        found.push(easier);
-    };
-    if plan.seconds > 1 {
-        smaller(&|plan| plan.seconds /= 2);
-        smaller(&|plan| plan.seconds -= plan.seconds.div_ceil(8));
+        for tasks in less(self.tasks) {
+            smaller(&|plan| plan.tasks = tasks);
+        }
+        if self.workers > 1 {
+            smaller(&|plan| plan.workers = 1);
+            smaller(&|plan| plan.workers -= 1);
+        }
+        if self.submitters > 1 {
+            smaller(&|plan| plan.submitters = 1);
+        }
+        if self.queues > 1 {
+            smaller(&|plan| plan.queues = 1);
+        }
+        if self.server_drift_ppm != 0 || self.worker_drift_ppm != 0 {
+            smaller(&|plan| (plan.server_drift_ppm, plan.worker_drift_ppm) = (0, 0));
+        }
+        found
     }
-    if plan.tasks > 1 {
-        smaller(&|plan| plan.tasks /= 2);
-        smaller(&|plan| plan.tasks -= plan.tasks.div_ceil(8));
-    }
-    if plan.workers > 1 {
-        smaller(&|plan| plan.workers = 1);
-        smaller(&|plan| plan.workers -= 1);
-    }
-    if plan.submitters > 1 {
-        smaller(&|plan| plan.submitters = 1);
-    }
-    if plan.queues > 1 {
-        smaller(&|plan| plan.queues = 1);
-    }
-    if plan.server_drift_ppm != 0 || plan.worker_drift_ppm != 0 {
-        smaller(&|plan| (plan.server_drift_ppm, plan.worker_drift_ppm) = (0, 0));
-    }
-    found
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use orchestrix_node::Options;
 use crate::cluster::engine::Flavour;
 use crate::plan::Plan;
 use crate::rng::Rng;
+use crate::shrink::{Rate, Shrink, less, without_each};
 use crate::world::{MS, SECOND};
 
 /// A cluster before it begins. Rates are per million: of requests, or per second and node, as said.
@@ -68,7 +69,7 @@ pub(crate) struct NodePlan {
 }
 
 /// Everything that goes wrong with nodes, engine and network.
-const FAULTS: [fn(&mut ClusterPlan) -> &mut u32; 16] = [
+const FAULTS: [Rate<ClusterPlan>; 16] = [
     |plan| &mut plan.unsent,
     |plan| &mut plan.request_lost,
     |plan| &mut plan.reply_lost,
@@ -132,6 +133,7 @@ impl ClusterPlan {
         (actors.workers, actors.submitters) = (1 + rng.index(3), 1 + rng.index(3));
         (actors.queue_max, actors.polls_max) = (512, 64);
         actors.snapshot_bytes = rng.skewed(200, 32 << 10);
+        actors.without_server();
         // Whoever leads is never stepped faster than this engine answers.
         actors.lease_ms = actors.lease_ms.max(1_000);
         let mut plan = Self {
@@ -197,5 +199,69 @@ impl ClusterPlan {
 
     pub(crate) fn options(&self, node: usize) -> Options {
         Options { node: format!("n{node}"), ..self.actors.node() }
+    }
+}
+
+impl Shrink for ClusterPlan {
+    fn easier(&self) -> Vec<Self> {
+        let mut found = without_each(self, &FAULTS);
+        let mut smaller = |change: &dyn Fn(&mut Self)| {
+            let mut easier = self.clone();
+            change(&mut easier);
+            found.push(easier);
+        };
+        for seconds in less(self.seconds) {
+            smaller(&|plan| (plan.seconds, plan.actors.seconds) = (seconds, seconds));
+        }
+        if self.nodes.len() > 1 {
+            smaller(&|plan| plan.nodes.truncate(plan.nodes.len() - 1));
+        }
+        if self.nodes.iter().any(|node| node.drift_ppm != 0) {
+            smaller(&|plan| plan.nodes.iter_mut().for_each(|node| node.drift_ppm = 0));
+        }
+        // The world says how long it lasts, not its actors.
+        let actors = self.actors.easier().into_iter().filter(|actors| actors.seconds == self.actors.seconds);
+        found.extend(actors.map(|actors| Self { actors, ..self.clone() }));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::run_cluster_plan;
+    use crate::shrink::shrink;
+
+    #[test]
+    fn only_what_is_needed_to_fail_is_left() {
+        let mut plan = ClusterPlan::draw(3);
+        (plan.freezes, plan.actors.failures) = (1_000, 1_000);
+        let fails = |plan: &ClusterPlan| plan.freezes > 0 && plan.nodes.len() >= 2 && plan.actors.tasks >= 3;
+        let smallest = shrink(plan, fails);
+        assert_eq!((smallest.freezes, smallest.nodes.len(), smallest.actors.tasks), (1_000, 2, 3));
+        assert_eq!((smallest.seconds, smallest.actors.failures, smallest.actors.workers), (1, 0, 1));
+        assert!(smallest.easier().iter().all(|easier| !fails(easier)));
+    }
+
+    /// No bug is planted here: clocks that differ by a third are more than is promised.
+    #[test]
+    fn a_world_that_breaks_something_gets_smaller_and_still_breaks_it() {
+        let breaks = |plan: &ClusterPlan| {
+            run_cluster_plan(plan.clone()).violations.iter().any(|violation| violation.invariant == "E5")
+        };
+        let wild = (1..200).map(|seed| {
+            let mut plan = ClusterPlan::draw(seed);
+            let drifts = [330_000, -330_000].into_iter().cycle();
+            plan.nodes.iter_mut().zip(drifts).for_each(|(node, drift)| node.drift_ppm = drift);
+            plan
+        });
+        let plan = wild.into_iter().find(breaks).expect("some of these worlds break");
+        let smallest = shrink(plan.clone(), breaks);
+        assert!(breaks(&smallest));
+        let (left, before) = (smallest.easier().len(), plan.easier().len());
+        assert!(
+            left < before && smallest.seconds < plan.seconds,
+            "{left} of {before} things are left: {smallest:?}"
+        );
     }
 }
