@@ -4,6 +4,7 @@
 //! race is an answer ([`Appended::Conflict`]), and so is not knowing ([`Appended::Unknown`]); an [`Error`]
 //! means that the engine cannot go on.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +13,9 @@ use orchestrix_core::{LeaseId, Position, TaskId, Term};
 
 /// The largest chunk of a snapshot, in bytes. Bounds memory on both sides and the pause between two chunks.
 pub const SNAPSHOT_CHUNK_MAX: usize = 4 << 20;
+
+/// Tasks that are listed at once when all are wanted.
+const LISTED_TASKS: usize = 1_000;
 
 /// Names one journal for ever: 16 random bytes, drawn when it was created.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -211,6 +215,10 @@ pub struct LogChunk {
     pub bytes: Vec<u8>,
 }
 
+/// Where a walk over the tasks that have lines goes on; only the engine that gave it out knows what it means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bookmark(pub u64);
+
 /// The output of running tasks. Shared between threads; durable before it answers.
 pub trait Logs: Send + Sync {
     /// Stores a chunk at (task, lease, offset), unless there is one already.
@@ -233,8 +241,26 @@ pub trait Logs: Send + Sync {
         true
     }
 
-    /// The tasks that have lines, in any order: after a crash some of them may not be known any more.
-    fn tasks(&self) -> Vec<TaskId>;
+    /// Some of the tasks that have lines, about so many, and where to go on. A walk from the default bookmark to the
+    /// end names every task that has lines all the while at least once, whatever else comes and goes.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from listing.
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error>;
+
+    /// All tasks that have lines, in order: after a crash some of them may not be known any more.
+    ///
+    /// # Errors
+    /// As for [`Logs::some_tasks`].
+    fn tasks(&self) -> Result<Vec<TaskId>, Error> {
+        let (mut tasks, mut from) = (BTreeSet::new(), Some(Bookmark::default()));
+        while let Some(bookmark) = from {
+            let (some, next) = self.some_tasks(bookmark, LISTED_TASKS)?;
+            tasks.extend(some);
+            from = next;
+        }
+        Ok(tasks.into_iter().collect())
+    }
 
     /// Forgets all lines of these tasks.
     ///

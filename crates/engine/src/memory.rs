@@ -11,9 +11,9 @@ use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
 use crate::{
-    Appended, BATCH_BYTES_MAX, Batch, Cell, Claim, Error, Journal, JournalId, Link, LogChunk, Logged, Logs,
-    Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots, Space,
-    Version,
+    Appended, BATCH_BYTES_MAX, Batch, Bookmark, Cell, Claim, Error, Journal, JournalId, Link, LogChunk,
+    Logged, Logs, Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots,
+    Space, Version,
 };
 
 /// A journal in memory. Clones are handles of the same journal, as of one engine that many nodes use.
@@ -233,8 +233,11 @@ impl Logs for MemoryLogs {
         Ok(rest[..count].to_vec())
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        self.lock().keys().copied().collect()
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        let tasks = self.lock();
+        let some: Vec<TaskId> = tasks.range(TaskId(from.0)..).map(|(task, _)| *task).take(about).collect();
+        let next = some.last().filter(|_| some.len() == about).map(|last| Bookmark(last.0 + 1));
+        Ok((some, next))
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

@@ -26,6 +26,10 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             Ask::Workers => Ok(Answer::Workers(WorkerList { workers: self.registry.list(&self.state) })),
             Ask::Cluster => Ok(Answer::Cluster(self.cluster())),
+            Ask::Unknown(mut tasks) => {
+                tasks.retain(|id| self.state.task(*id).is_none());
+                Ok(Answer::Unknown(tasks))
+            }
             Ask::Command(_)
             | Ask::Batch(_)
             | Ask::Heartbeat(_)

@@ -254,7 +254,8 @@ impl<R: Recipient> DecisionLoop<R> {
             | Ask::Explain(_)
             | Ask::Queues
             | Ask::Workers
-            | Ask::Cluster => self.look(ask, now),
+            | Ask::Cluster
+            | Ask::Unknown(_) => self.look(ask, now),
         }
     }
 
@@ -380,6 +381,7 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
         Ok(Answer::Tasks { tasks, .. }) => 1_000 + tasks.len(),
         Ok(Answer::Queues(list)) => 1 + list.queues.len(),
         Ok(Answer::Workers(list)) => 1 + list.workers.len(),
+        Ok(Answer::Unknown(_)) => 1_000,
         Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
         Ok(
             Answer::Outcome { .. }

@@ -2,6 +2,7 @@
 
 mod count;
 mod store;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,13 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use minicbor::{Decode, Encode};
 use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
-use orchestrix_core::{LeaseId, Refusal, TaskId, Timestamp};
+use orchestrix_core::{LeaseId, Position, Refusal, TaskId, Timestamp};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{Clock, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
 use self::store::Store;
+pub(crate) use self::sweep::AskUnknown;
+use self::sweep::Sweep;
 use crate::options::Options;
 use crate::request::Error;
 use crate::stats::Stats;
@@ -191,6 +194,12 @@ impl TaskLogs {
         tasks.iter().for_each(|task| drop(known.remove(task)));
         drop(known);
         self.store.delete(&tasks);
+    }
+
+    /// Deletes, slowly, the output of tasks that were purged before a term began, if those who purged them did not get
+    /// to it.
+    pub(crate) fn sweep(&self, began_after: Position, ask: AskUnknown) {
+        self.store.sweep(Sweep::new(began_after, ask));
     }
 
     /// Lets go of the engine, after what was begun.
@@ -378,99 +387,4 @@ fn taken(task: TaskId) -> orchestrix_engine::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use orchestrix_engine::disk::Disk;
-    use orchestrix_engine::disk::sim::SimDisk;
-    use orchestrix_engine::file::FileLogs;
-    use orchestrix_engine::memory::MemoryLogs;
-
-    use super::*;
-    use orchestrix_engine::SystemClock;
-
-    const TASK: TaskId = TaskId(1);
-
-    fn logs(engine: impl Logs + 'static) -> TaskLogs {
-        TaskLogs::new(Arc::new(engine), &Options::default(), Arc::new(SystemClock), Arc::default())
-    }
-
-    fn lines(offset: u64, texts: &[&str]) -> LogAppend {
-        let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
-        LogAppend { lease_id: LeaseId(2), lines: texts.iter().map(line).collect(), offset: Some(offset) }
-    }
-
-    async fn texts(logs: &TaskLogs) -> Vec<String> {
-        let page = logs.read(TASK, 0, 10, None).await.unwrap();
-        assert!((0..).zip(&page.lines).all(|(n, line)| n == line.n), "{page:?}");
-        page.lines.into_iter().map(|line| line.text).collect()
-    }
-
-    #[tokio::test]
-    async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat() {
-        let engine = MemoryLogs::default();
-        let (logs, before) = (logs(engine.clone()), logs(engine));
-        assert!(texts(&logs).await.is_empty());
-        before.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap();
-        assert_eq!(logs.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap().next, 2);
-        logs.append(TASK, 1, lines(2, &["three"])).await.unwrap();
-        assert_eq!(texts(&logs).await, ["one", "two", "three"]);
-    }
-
-    #[tokio::test]
-    async fn lines_in_whose_place_others_are_stored_are_not_taken_for_stored() {
-        let engine = MemoryLogs::default();
-        let (logs, before) = (logs(engine.clone()), logs(engine));
-        assert!(texts(&logs).await.is_empty());
-        before.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap();
-        logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap_err();
-        assert_eq!(logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap().next, 3);
-        assert_eq!(texts(&logs).await, ["one", "two", "three"]);
-    }
-
-    #[tokio::test]
-    async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
-        let engine = MemoryLogs::default();
-        logs(engine.clone()).append(TASK, 1, lines(0, &["one"])).await.unwrap();
-        engine.append(TASK, LeaseId(2), 1, b"?").unwrap();
-        let logs = logs(engine);
-        logs.append(TASK, 1, lines(1, &["two"])).await.unwrap_err();
-        assert_eq!(texts(&logs).await, ["one", MISSING]);
-        let unnumbered = LogAppend { offset: None, ..lines(0, &["three"]) };
-        assert_eq!(logs.append(TASK, 1, unnumbered).await.unwrap().next, 3);
-        assert_eq!(texts(&logs).await, ["one", MISSING, "three"]);
-    }
-
-    #[tokio::test]
-    async fn output_of_which_nothing_can_be_read_is_one_hole_for_each_part() {
-        let engine = MemoryLogs::default();
-        engine.append(TASK, LeaseId(2), 0, b"?").unwrap();
-        engine.append(TASK, LeaseId(2), 5, b"?").unwrap();
-        let logs = logs(engine);
-        assert_eq!(texts(&logs).await, [MISSING, MISSING]);
-        assert!(logs.read(TASK, 0, 10, None).await.unwrap().lines[0].at > Timestamp(0));
-    }
-
-    #[tokio::test]
-    async fn a_part_that_was_damaged_is_read_once_it_was_sent_again() {
-        let disk = SimDisk::new(1);
-        let open = || FileLogs::open_with(Arc::new(disk.clone()), 300).unwrap();
-        let before = logs(open());
-        before.append(TASK, 1, lines(0, &["one"])).await.unwrap();
-        before.append(TASK, 1, lines(1, &["two", "three"])).await.unwrap();
-        for task in 2..9 {
-            before.append(TaskId(task), 1, lines(0, &["other"])).await.unwrap();
-        }
-        drop(before);
-        let name = disk.list().unwrap().into_iter().find(|name| name.ends_with(".chunks")).unwrap();
-        let bytes = disk.bytes(&name).unwrap();
-        disk.rot(&name, bytes.windows(3).position(|bytes| bytes == b"two").unwrap(), 1);
-
-        let after = logs(open());
-        assert_eq!(texts(&after).await, ["one", MISSING]);
-        let appended = after.append(TASK, 1, lines(1, &["two", "three"])).await.unwrap();
-        assert_eq!((appended.next, appended.dropped), (3, 0));
-        after.append(TASK, 1, lines(3, &["four"])).await.unwrap();
-        assert_eq!(texts(&after).await, ["one", "two", "three", "four"]);
-        drop(after);
-        assert_eq!(texts(&logs(open())).await, ["one", "two", "three", "four"]);
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId}
 use tokio::sync::{oneshot, watch};
 
 use crate::events::{EventFeed, Events};
-use crate::logs::TaskLogs;
+use crate::logs::{AskUnknown, TaskLogs};
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
@@ -272,6 +272,19 @@ impl Node {
         self.running.begin_stop();
         // A loop that is busy sees the flag, or that its office is over, before it writes again.
         let _ = self.inputs.try_send(Input::Stop);
+    }
+
+    /// Lets a thread of this node ask which tasks are not known. It ends with the loop.
+    pub(crate) fn asks_unknown(&self) -> AskUnknown {
+        let inputs = self.inputs.clone();
+        Box::new(move |tasks| {
+            let (sender, receiver) = oneshot::channel();
+            inputs.send(Input::Ask(Ask::Unknown(tasks), Caller(sender))).ok()?;
+            match receiver.blocking_recv() {
+                Ok(Ok(Answer::Unknown(tasks))) => Some(tasks),
+                Ok(_) | Err(_) => None,
+            }
+        })
     }
 
     async fn command(&self, command: Command) -> Result<(Outcome, Seen), Error> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, SnapshotLoader, State, TaskId, is_planted};
+use orchestrix_core::{Position, Records, SnapshotLoader, State, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -158,8 +158,11 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
 fn forget_orphans(logs: &dyn Logs, state: &State) {
-    let orphans: Vec<TaskId> = logs.tasks().into_iter().filter(|id| state.task(*id).is_none()).collect();
-    if let Err(error) = logs.delete(&orphans) {
+    let deleted = logs.tasks().and_then(|mut tasks| {
+        tasks.retain(|id| state.task(*id).is_none());
+        logs.delete(&tasks)
+    });
+    if let Err(error) = deleted {
         tracing::warn!(%error, "cannot delete the output of purged tasks; it is tried again at the next start");
     }
 }
@@ -331,6 +334,8 @@ pub(crate) fn start_node(
     mandate: Mandate,
     surroundings: Surroundings,
 ) -> Result<Node, Failure> {
+    // Whoever is alone has looked when it opened its files.
+    let leads = mandate.office.is_some().then_some(stored.end.position);
     let parts = assemble(stored, options, mandate, surroundings);
     let Parts { node, mut runner, writer, handed, acks } = parts;
     let wake = node.inputs.clone();
@@ -338,7 +343,7 @@ pub(crate) fn start_node(
     spawn("orchestrix-journal", move || {
         let result = guarded("the journal's thread", || writer::run(&writer, &handed, &acks, &wake));
         // Callers whose answers are still in the channel hear that the outcome is unknown.
-        drop(handed);
+        drop((handed, acks));
         drop(writer);
         open_logs.close();
         ended.end(result);
@@ -352,6 +357,9 @@ pub(crate) fn start_node(
         }
         drop(runner);
     })?;
+    if let Some(began_after) = leads {
+        node.logs.sweep(began_after, node.asks_unknown());
+    }
     Ok(node)
 }
 

@@ -38,6 +38,8 @@ pub enum Ask {
     Queues,
     Workers,
     Cluster,
+    /// Which of these are not known any more. An id is never given out twice, so they never will be again.
+    Unknown(Vec<TaskId>),
 }
 
 /// The answer to a question, of the kind that the question calls for.
@@ -55,6 +57,7 @@ pub enum Answer {
     Queues(QueueList),
     Workers(WorkerList),
     Cluster(Cluster),
+    Unknown(Vec<TaskId>),
 }
 
 /// Whether an outcome came of this call or of an earlier one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_core::wire::Submit;
-use orchestrix_core::{Json, Name, Position};
+use orchestrix_core::{Json, LeaseId, Name, Position, Retention, TaskId};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{JournalId, Shared};
 use orchestrix_leadership::Candidate;
@@ -102,6 +102,42 @@ async fn whoever_takes_over_has_all_that_was_acknowledged() {
     assert_eq!(node.task(outcome.id).await.unwrap().summary.id, outcome.id);
     assert_eq!(first.stats().epoch.get(), 3);
     first.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next() {
+    let place = place();
+    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    let node = Options { retention, node: "a".to_owned(), ..Options::default() };
+    let first = Member::open(Membership { node, ..membership(&place, "a") }).unwrap();
+    let node = leads(&first).await;
+    let (kept, _) = node.submit(submit()).await.unwrap();
+    let (purged, _) = node.submit(submit()).await.unwrap();
+    let mut events = node.events(None);
+    node.cancel(purged.id).await.unwrap();
+    loop {
+        let Happening::Event { event, .. } = events.next().await else { panic!("a gap") };
+        if event.name() == "TaskPurged" {
+            break;
+        }
+    }
+    first.stop().await.unwrap();
+    // As if the first had died before it came to delete.
+    let (logs, end) = (place.logs(), place.journal().unwrap().end().position.0);
+    let later = TaskId(end + 100);
+    for task in [kept.id, purged.id, later] {
+        logs.append(task, LeaseId(1), 0, b"line").unwrap();
+    }
+    let second = open(&place, "b");
+    leads(&second).await;
+    let swept = async {
+        while logs.tasks().unwrap().contains(&purged.id) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), swept).await.expect("it should be deleted by now");
+    second.stop().await.unwrap();
+    assert_eq!(logs.tasks().unwrap(), [kept.id, later]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

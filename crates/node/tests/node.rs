@@ -310,5 +310,5 @@ async fn output_that_a_crash_left_behind_is_deleted_at_the_next_start() {
     drop(logs);
     start(folder.path()).0.stop().await.unwrap();
     let logs = orchestrix_engine::file::FileLogs::open(disk()).unwrap();
-    assert!(orchestrix_engine::Logs::tasks(&logs).is_empty());
+    assert!(orchestrix_engine::Logs::tasks(&logs).unwrap().is_empty());
 }

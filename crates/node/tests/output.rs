@@ -303,6 +303,6 @@ async fn the_folder_is_free_and_output_of_purged_tasks_gone_when_the_node_has_st
         node.stop().await.unwrap();
 
         let logs = FileLogs::open(Arc::new(RealDisk::open(&data).unwrap())).unwrap();
-        assert!(!logs.tasks().contains(&ended.task_id));
+        assert!(!logs.tasks().unwrap().contains(&ended.task_id));
     }
 }

@@ -22,7 +22,7 @@ pub use self::scan::LogRecovery;
 use super::names;
 use crate::disk::{self, Disk, DiskLock, Lock};
 use crate::fault::{damaged, flawed, invalid, io_error, stopped};
-use crate::{Cause, Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Cause, Error, LogChunk, Logged, Logs};
 
 /// Bounds how much is written anew at once, and how many files are open for a given amount of output.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -272,8 +272,8 @@ impl Logs for FileLogs {
         self.recovery.damaged == 0 && self.recovery.cut_bytes == 0
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        self.state().index.tasks().collect()
+    fn some_tasks(&self, _: Bookmark, _: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        Ok((self.state().index.tasks().collect(), None))
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

@@ -5,7 +5,6 @@
 //! ```
 //! Numbers are little-endian.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId};
@@ -14,7 +13,7 @@ use super::keys::Keys;
 use super::server::{Server, script};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
-use crate::{Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, Logged, Logs};
 
 const APPEND: &str = include_str!("scripts/log_append.lua");
 const MEND: &str = include_str!("scripts/log_mend.lua");
@@ -41,12 +40,6 @@ pub(super) struct RedisLogs {
 impl RedisLogs {
     pub(super) fn new(server: Arc<Server>, keys: Arc<Keys>) -> Self {
         Self { server, keys }
-    }
-
-    /// Some of the tasks, and where the next ones begin.
-    fn tasks_from(&self, cursor: u64) -> Result<(u64, Vec<u64>), Error> {
-        let mut command = redis::cmd("SSCAN");
-        self.server.get(DO_LIST, command.arg(self.keys.logs()).arg(cursor).arg("COUNT").arg(TASKS_MAX))
     }
 }
 
@@ -87,24 +80,11 @@ impl Logs for RedisLogs {
         Ok(chunks)
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        let (mut tasks, mut cursor) = (BTreeSet::new(), 0);
-        loop {
-            match self.tasks_from(cursor) {
-                Ok((next, some)) => {
-                    tasks.extend(some.into_iter().map(TaskId));
-                    cursor = next;
-                }
-                Err(error) => {
-                    // Those that are left out are deleted another time.
-                    tracing::warn!(%error, "not all tasks with output are known");
-                    cursor = 0;
-                }
-            }
-            if cursor == 0 {
-                return tasks.into_iter().collect();
-            }
-        }
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        let mut command = redis::cmd("SSCAN");
+        command.arg(self.keys.logs()).arg(from.0).arg("COUNT").arg(about.min(TASKS_MAX));
+        let (next, some): (u64, Vec<u64>) = self.server.get(DO_LIST, &command)?;
+        Ok((some.into_iter().map(TaskId).collect(), (next != 0).then_some(Bookmark(next))))
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

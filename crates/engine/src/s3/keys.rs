@@ -96,6 +96,11 @@ impl Keys {
         self.name(&format!("logs/{:020}/{number:08}", task.0))
     }
 
+    /// Behind all chunks of a task, and before those of the next.
+    pub(super) fn after_log(&self, task: TaskId) -> String {
+        self.log_chunk(task, 99_999_999)
+    }
+
     /// An object to try conditions on.
     pub(super) fn probe(&self, nonce: &Nonce) -> String {
         self.name(&format!("probe/{}", nonce.text()))

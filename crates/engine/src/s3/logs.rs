@@ -10,11 +10,11 @@ use orchestrix_core::{LeaseId, TaskId};
 
 use super::keys::{Keys, number};
 use super::record::{RECORD_BYTES_MORE, decode, encode, place};
-use super::store::{Failure, Object, SharedStore};
+use super::store::{Failure, LIST_MAX, Listed, Object, SharedStore};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
-use crate::{Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, Logged, Logs};
 
 /// Tasks whose places are remembered. Bounds memory; of others they are read again.
 const TASKS_MAX: usize = 4096;
@@ -185,18 +185,23 @@ impl Logs for S3Logs {
         }
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
         // Folders are not asked for: a store that has some keeps empty ones.
         let mut tasks = BTreeSet::new();
-        let listed = self.store.each(&self.keys.logs(), None, |listed| {
-            let folder = listed.name.rsplit_once('/').and_then(|(folder, _)| number(folder));
-            tasks.extend(folder.map(TaskId));
-        });
-        if let Err(failure) = listed {
-            let error = self.store.error(DO_LIST, failure);
-            tracing::warn!(%error, "logs of tasks that are gone stay for now");
+        let mut after = from.0.checked_sub(1).map(|task| self.keys.after_log(TaskId(task)));
+        while tasks.len() < about {
+            let listed = self.store.list(&self.keys.logs(), after.as_deref(), LIST_MAX);
+            let listed = listed.map_err(|failure| self.store.error(DO_LIST, failure))?;
+            let folder =
+                |listed: &Listed| listed.name.rsplit_once('/').and_then(|(folder, _)| number(folder));
+            tasks.extend(listed.iter().filter_map(folder).map(TaskId));
+            match listed.last() {
+                Some(last) if listed.len() == LIST_MAX => after = Some(last.name.clone()),
+                Some(_) | None => return Ok((tasks.into_iter().collect(), None)),
+            }
         }
-        tasks.into_iter().collect()
+        let next = tasks.last().map(|last| Bookmark(last.0.saturating_add(1)));
+        Ok((tasks.into_iter().collect(), next))
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

@@ -334,7 +334,7 @@ impl Store {
 }
 
 /// Names in one listing or deletion.
-const LIST_MAX: usize = 1000;
+pub(super) const LIST_MAX: usize = 1000;
 
 fn said(no: &No) -> Failure {
     match (no.status, no.code.as_str()) {

@@ -5,7 +5,7 @@ use orchestrix_core::{LeaseId, TaskId};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
-use crate::{Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, Logged, Logs};
 
 use super::fault::{Failure, damaged};
 use super::server::{Column, Row, Value};
@@ -111,17 +111,17 @@ impl Logs for SqlLogs {
         Ok(chunks)
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        let sql = "SELECT DISTINCT task FROM orchestrix_logs WHERE domain = ? ORDER BY task";
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        let sql =
+            "SELECT DISTINCT task FROM orchestrix_logs WHERE domain = ? AND task >= ? ORDER BY task LIMIT ?";
         let home = self.session.home();
-        match self.session.rows(sql, &[Column::Int], &[Value::Text(&home.domain)]) {
-            Ok(rows) => rows.into_iter().map(|mut row| TaskId(row.int().cast_unsigned())).collect(),
-            Err(failure) => {
-                let error = failure.error(home, "list task logs");
-                tracing::warn!(%error, "logs of tasks that are gone stay for now");
-                Vec::new()
-            }
-        }
+        let from = Value::Int(i64::try_from(from.0).unwrap_or(i64::MAX));
+        let most = Value::Int(i64::try_from(about).unwrap_or(i64::MAX));
+        let rows = self.session.rows(sql, &[Column::Int], &[Value::Text(&home.domain), from, most]);
+        let rows = rows.map_err(|failure| failure.error(home, "list task logs"))?;
+        let tasks: Vec<_> = rows.into_iter().map(|mut row| TaskId(row.int().cast_unsigned())).collect();
+        let next = tasks.last().filter(|_| tasks.len() == about).map(|last| Bookmark(last.0 + 1));
+        Ok((tasks, next))
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

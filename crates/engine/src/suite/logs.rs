@@ -1,8 +1,10 @@
 //! What every store of task logs must do.
 
+use std::collections::BTreeSet;
+
 use orchestrix_core::{LeaseId, TaskId};
 
-use crate::{LogChunk, Logged, Logs};
+use crate::{Bookmark, LogChunk, Logged, Logs};
 
 /// Makes a new, empty store of logs.
 pub type MakeLogs<'a> = &'a mut dyn FnMut() -> Box<dyn Logs>;
@@ -14,6 +16,7 @@ pub fn logs(make: MakeLogs<'_>) {
     tasks_do_not_see_each_other(make);
     a_log_read_respects_its_limit_but_gives_at_least_one(make);
     a_deleted_log_is_gone_and_can_begin_again(make);
+    a_walk_names_every_task_that_has_lines_all_the_while(make);
     concurrent_appends_are_all_kept(make);
 }
 
@@ -23,6 +26,10 @@ fn store(logs: &dyn Logs, task: u64, lease: u64, offset: u64, bytes: &[u8]) -> L
 
 fn read(logs: &dyn Logs, task: u64, skip: usize, limit: usize) -> Vec<LogChunk> {
     logs.read(TaskId(task), skip, limit).expect("a log is read")
+}
+
+fn tasks(logs: &dyn Logs) -> Vec<TaskId> {
+    logs.tasks().expect("tasks are listed")
 }
 
 fn chunk(lease: u64, offset: u64, bytes: &[u8]) -> LogChunk {
@@ -76,9 +83,36 @@ pub fn a_deleted_log_is_gone_and_can_begin_again(make: MakeLogs<'_>) {
     logs.delete(&[TaskId(1), TaskId(7)]).expect("logs are deleted");
     assert_eq!(read(&*logs, 1, 0, 1 << 20), []);
     assert_eq!(read(&*logs, 2, 0, 1 << 20), [chunk(5, 0, b"kept")]);
-    assert_eq!(logs.tasks(), [TaskId(2)]);
+    assert_eq!(tasks(&*logs), [TaskId(2)]);
     assert_eq!(store(&*logs, 1, 9, 0, b"new"), Logged::Stored);
     assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(9, 0, b"new")]);
+}
+
+pub fn a_walk_names_every_task_that_has_lines_all_the_while(make: MakeLogs<'_>) {
+    let logs = make();
+    assert_eq!(tasks(&*logs), []);
+    let ids = [3, 4, 7, 11, 12, u64::from(u32::MAX) + 5];
+    for task in ids {
+        for offset in 0..3 {
+            assert_eq!(store(&*logs, task, 20, offset, b"line"), Logged::Stored);
+        }
+    }
+    assert_eq!(tasks(&*logs), ids.map(TaskId));
+    for about in [1, 2, ids.len(), ids.len() + 1] {
+        let (mut named, mut from) = (BTreeSet::new(), Some(Bookmark::default()));
+        while let Some(bookmark) = from {
+            let (some, next) = logs.some_tasks(bookmark, about).expect("tasks are listed");
+            assert!(some.len() <= ids.len(), "nothing else is there: {some:?}");
+            // What is deleted on the way hides nothing that comes after.
+            logs.delete(&[TaskId(4)]).expect("logs are deleted");
+            named.extend(some);
+            from = next;
+        }
+        for task in ids {
+            assert!(task == 4 || named.contains(&TaskId(task)), "{task} is missing, {about} at a time");
+        }
+        store(&*logs, 4, 20, 0, b"line");
+    }
 }
 
 pub fn concurrent_appends_are_all_kept(make: MakeLogs<'_>) {

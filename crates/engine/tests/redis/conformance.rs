@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId};
 use orchestrix_engine::redis::RedisPlace;
-use orchestrix_engine::{Error, Journal, LogChunk, Logged, Logs, Shared, suite};
+use orchestrix_engine::{Bookmark, Error, Journal, LogChunk, Logged, Logs, Shared, suite};
 
 use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url};
 
@@ -62,8 +62,8 @@ impl Logs for Through {
         self.0.read(task, skip, limit_bytes)
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        self.0.tasks()
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        self.0.some_tasks(from, about)
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

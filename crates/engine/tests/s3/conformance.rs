@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId};
-use orchestrix_engine::{Error, LogChunk, Logged, Logs, Register, Shared, suite};
+use orchestrix_engine::{Bookmark, Error, LogChunk, Logged, Logs, Register, Shared, suite};
 
 use crate::common::{PATIENT, journal, new_prefix, place, shared, shared_store};
 
@@ -49,8 +49,8 @@ impl Logs for Through {
         self.0.read(task, skip, limit_bytes)
     }
 
-    fn tasks(&self) -> Vec<TaskId> {
-        self.0.tasks()
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        self.0.some_tasks(from, about)
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {

@@ -45,8 +45,13 @@ impl Logs for Boxed {
         self.0.read(task, skip, limit_bytes)
     }
 
-    fn tasks(&self) -> Vec<orchestrix_core::TaskId> {
-        self.0.tasks()
+    fn some_tasks(
+        &self,
+        from: orchestrix_engine::Bookmark,
+        about: usize,
+    ) -> Result<(Vec<orchestrix_core::TaskId>, Option<orchestrix_engine::Bookmark>), orchestrix_engine::Error>
+    {
+        self.0.some_tasks(from, about)
     }
 
     fn delete(&self, tasks: &[orchestrix_core::TaskId]) -> Result<(), orchestrix_engine::Error> {

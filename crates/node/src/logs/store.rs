@@ -6,10 +6,12 @@
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use orchestrix_core::{Refusal, TaskId};
 use orchestrix_engine::{Cause, Logs};
 
+use super::sweep::{Sweep, Swept};
 use crate::request::Error;
 
 /// Purged tasks whose output waits to be deleted. Bounds memory (8 bytes for each) while a disk is slow.
@@ -21,6 +23,14 @@ pub(super) struct Store {
     deletions: Mutex<Deletions>,
     /// There is something to delete, or this is the end.
     news: Condvar,
+}
+
+/// What the thread does next.
+enum Next {
+    Delete(Vec<TaskId>),
+    /// Nothing waits; whoever sweeps may go on.
+    Idle,
+    End,
 }
 
 #[derive(Default)]
@@ -56,7 +66,7 @@ impl Store {
     }
 
     /// Lets a thread delete the output of tasks: that may sync and write whole files anew, and nobody waits for
-    /// it. What it does not get to is deleted at the next start.
+    /// it. What it does not get to is deleted at the next start, or by the next leader.
     pub(super) fn delete(self: &Arc<Self>, tasks: &[TaskId]) {
         let mut deletions = self.deletions();
         if deletions.closed {
@@ -73,12 +83,24 @@ impl Store {
         deletions.waiting.extend(tasks);
         self.news.notify_one();
         if deletions.thread.is_none() {
-            let store = Arc::clone(self);
-            let name = "orchestrix-output".to_owned();
-            match thread::Builder::new().name(name).spawn(move || store.work()) {
-                Ok(thread) => deletions.thread = Some(thread),
-                Err(error) => tracing::warn!(%error, "the output of purged tasks waits to be deleted"),
-            }
+            self.start(&mut deletions, None);
+        }
+    }
+
+    /// Lets the thread sweep beside what it is told to delete. Called once, before anything is deleted.
+    pub(super) fn sweep(self: &Arc<Self>, sweep: Sweep) {
+        let mut deletions = self.deletions();
+        if deletions.thread.is_none() && !deletions.closed {
+            self.start(&mut deletions, Some(sweep));
+        }
+    }
+
+    fn start(self: &Arc<Self>, deletions: &mut Deletions, sweep: Option<Sweep>) {
+        let store = Arc::clone(self);
+        let name = "orchestrix-output".to_owned();
+        match thread::Builder::new().name(name).spawn(move || store.work(sweep)) {
+            Ok(thread) => deletions.thread = Some(thread),
+            Err(error) => tracing::warn!(%error, "the output of purged tasks waits to be deleted"),
         }
     }
 
@@ -95,23 +117,48 @@ impl Store {
         drop(self.engine.write().unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn work(&self) {
-        while let Some(tasks) = self.next() {
-            if let Some(Err(error)) = self.with_engine(|engine| engine.delete(&tasks)) {
-                tracing::warn!(
-                    %error,
-                    "cannot delete the output of purged tasks; it is tried again at the next start"
-                );
+    fn work(&self, mut sweep: Option<Sweep>) {
+        loop {
+            match self.next(sweep.is_some()) {
+                Next::Delete(tasks) => self.delete_now(&tasks),
+                Next::Idle => {
+                    let swept =
+                        sweep.as_mut().and_then(|sweep| self.with_engine(|engine| sweep.step(engine)));
+                    match swept {
+                        Some(Swept::Pause(pause)) => self.pause(pause),
+                        Some(Swept::Over) | None => sweep = None,
+                    }
+                }
+                Next::End => return,
             }
         }
     }
 
-    /// All that waits to be deleted; `None` when there is nothing more to come.
-    fn next(&self) -> Option<Vec<TaskId>> {
-        let idle = |deletions: &mut Deletions| deletions.waiting.is_empty() && !deletions.closed;
+    fn delete_now(&self, tasks: &[TaskId]) {
+        if let Some(Err(error)) = self.with_engine(|engine| engine.delete(tasks)) {
+            tracing::warn!(
+                %error,
+                "cannot delete the output of purged tasks; it is tried again at the next start"
+            );
+        }
+    }
+
+    /// Waits until there is something to delete, unless there is something to sweep.
+    fn next(&self, sweeps: bool) -> Next {
+        let idle = |deletions: &mut Deletions| deletions.waiting.is_empty() && !deletions.closed && !sweeps;
         let mut deletions =
             self.news.wait_while(self.deletions(), idle).unwrap_or_else(PoisonError::into_inner);
-        Some(mem::take(&mut deletions.waiting)).filter(|tasks| !tasks.is_empty())
+        match mem::take(&mut deletions.waiting) {
+            tasks if !tasks.is_empty() => Next::Delete(tasks),
+            _ if deletions.closed => Next::End,
+            _ => Next::Idle,
+        }
+    }
+
+    /// Waits so long, or until this is the end. What is to be deleted waits with it.
+    fn pause(&self, pause: Duration) {
+        let open = |deletions: &mut Deletions| !deletions.closed;
+        drop(self.news.wait_timeout_while(self.deletions(), pause, open));
     }
 
     /// `None` if the engine is gone.
@@ -128,11 +175,10 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::Duration;
 
     use orchestrix_core::LeaseId;
     use orchestrix_engine::memory::MemoryLogs;
-    use orchestrix_engine::{LogChunk, Logged};
+    use orchestrix_engine::{Bookmark, LogChunk, Logged};
 
     use super::*;
 
@@ -162,8 +208,12 @@ mod tests {
             self.logs.read(task, skip, limit_bytes)
         }
 
-        fn tasks(&self) -> Vec<TaskId> {
-            self.logs.tasks()
+        fn some_tasks(
+            &self,
+            from: Bookmark,
+            about: usize,
+        ) -> Result<(Vec<TaskId>, Option<Bookmark>), orchestrix_engine::Error> {
+            self.logs.some_tasks(from, about)
         }
 
         fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
@@ -188,10 +238,10 @@ mod tests {
             done.send(()).unwrap();
         });
         deleted.recv_timeout(Duration::from_secs(10)).expect("nobody waits for a deletion");
-        assert_eq!(engine.tasks().len(), 3);
+        assert_eq!(engine.tasks().unwrap().len(), 3);
         drop(shut);
         store.close();
-        assert!(engine.tasks().is_empty());
+        assert!(engine.tasks().unwrap().is_empty());
         assert_eq!((Arc::strong_count(&engine), Arc::strong_count(&store)), (1, 1), "the thread is gone");
         store.delete(&[TaskId(4)]);
         store.close();
@@ -209,7 +259,7 @@ mod tests {
         store.delete(&vec![TaskId(2); WAITING_TASKS_MAX + 1]);
         drop(shut);
         store.close();
-        assert_eq!(engine.tasks(), [TaskId(2)]);
+        assert_eq!(engine.tasks().unwrap(), [TaskId(2)]);
     }
 
     #[tokio::test]
@@ -224,7 +274,7 @@ mod tests {
                     let hold = move |engine: &dyn Logs| {
                         begins.send(()).unwrap();
                         gate.recv().unwrap_err();
-                        Ok(engine.tasks())
+                        engine.tasks()
                     };
                     store.call(hold).await
                 }
@@ -246,7 +296,7 @@ mod tests {
             drop(shut);
             assert_eq!(closing.join().unwrap(), 2, "only this test has the engine");
             assert_eq!(call.await.unwrap(), Ok(Vec::new()));
-            assert_eq!(store.call(|engine| Ok(engine.tasks())).await, Err(Error::Stopping));
+            assert_eq!(store.call(|engine| engine.tasks()).await, Err(Error::Stopping));
         }
     }
 }
