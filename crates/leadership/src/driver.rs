@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use orchestrix_engine::{Claim, Register, Set, Version};
+use orchestrix_engine::{Claim, Register, Set};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +15,7 @@ use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, S
 use crate::news::News;
 use crate::office::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::options::{Options, Policy, Roster};
+use crate::own_name::OwnName;
 use crate::roster::Presence;
 
 /// What the thread tells those who run the duties.
@@ -30,8 +31,9 @@ pub(crate) struct Driver {
     key: String,
     elector: Elector,
     presence: Presence,
-    /// The version of this one's presence.
-    own_cell: Option<Version>,
+    name: OwnName,
+    /// Another has this one's name: it stands and shows itself no more.
+    gave_up: bool,
     next_heartbeat: Duration,
     next_list: Duration,
     /// When the mandate began, and when it is renewed.
@@ -51,13 +53,15 @@ impl Driver {
         presence: Presence,
         turns: mpsc::UnboundedSender<Turn>,
     ) -> Self {
+        let name = OwnName::new(shared.me.clone(), roster_of(&shared.options).worker_timeout);
         Self {
             shared,
             register,
             key: key.to_owned(),
             elector,
             presence,
-            own_cell: None,
+            name,
+            gave_up: false,
             next_heartbeat: Duration::ZERO,
             next_list: Duration::ZERO,
             mandate: None,
@@ -85,6 +89,7 @@ impl Driver {
             // Whoever stops shows itself to nobody any more, so nothing of that is due.
             let until = match self.stopping {
                 Some(_) => until,
+                None if self.gave_up => until,
                 None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due()),
             };
             match asked.recv_timeout(until.saturating_sub(now).min(Duration::from_secs(1))) {
@@ -138,7 +143,7 @@ impl Driver {
     /// Shows that this one is present.
     fn heartbeat(&mut self, now: Duration) {
         let roster = roster_of(&self.shared.options);
-        if now < self.next_heartbeat || self.stopping.is_some() {
+        if now < self.next_heartbeat || self.stopping.is_some() || self.gave_up {
             return;
         }
         self.next_heartbeat = now + roster.heartbeat_interval;
@@ -160,26 +165,47 @@ impl Driver {
         };
         let key = format!("nodes/{}", me.name);
         for _ in 0..2 {
-            match self.register.compare_and_set(&key, self.own_cell.as_ref(), &claim) {
-                Ok(Set::Done(version)) => {
-                    self.own_cell = Some(version);
-                    return;
+            let asked = self.shared.clock.boot();
+            match self.register.compare_and_set(&key, self.name.version(), &claim) {
+                Ok(Set::Done(version)) => return self.name.written(asked, version),
+                // Whoever leaves says so only of itself.
+                Ok(Set::Conflict(cell)) if !held && self.name.is_of_another(cell.as_ref()) => return,
+                Ok(Set::Conflict(cell)) => {
+                    if let Some(other) = self.name.met(asked, cell) {
+                        return self.give_up(other);
+                    }
                 }
-                // Of an earlier life, or of a writing whose answer was lost.
-                Ok(Set::Conflict(cell)) => self.own_cell = cell.map(|cell| cell.version),
                 Ok(Set::Unknown) => return,
                 Err(error) => return self.trouble(&error),
             }
         }
     }
 
+    /// Another has this one's name.
+    fn give_up(&mut self, other: Candidate) {
+        tracing::error!(
+            name = other.name,
+            address = other.address,
+            "another of this name is alive: gives up"
+        );
+        self.gave_up = true;
+        self.resign();
+        self.shared.namesake.send_replace(Some(other));
+    }
+
     fn list(&mut self, now: Duration) {
-        if now < self.next_list || self.stopping.is_some() {
+        if now < self.next_list || self.stopping.is_some() || self.gave_up {
             return;
         }
         self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;
         match self.register.list("nodes/") {
             Ok(cells) => {
+                let own = format!("nodes/{}", self.shared.me.name);
+                let own = cells.iter().find(|(key, _)| *key == own);
+                let other = own.and_then(|(_, cell)| self.name.seen(self.shared.clock.boot(), cell));
+                if let Some(other) = other {
+                    return self.give_up(other);
+                }
                 let named = |(key, cell): (String, _)| (key.trim_start_matches("nodes/").to_owned(), cell);
                 self.presence.heard(self.shared.clock.boot(), cells.into_iter().map(named).collect());
             }
@@ -200,6 +226,7 @@ impl Driver {
         self.shared.lock().phase = self.presence.phase();
         self.elector.set_stands(match self.stopping {
             Some(_) => Stands::No,
+            None if self.gave_up => Stands::No,
             None if !self.shared.options.enable_coordinator => Stands::No,
             None if !roster || self.presence.stands(now) => Stands::Yes,
             None => Stands::IfChosen,
@@ -351,7 +378,9 @@ impl Driver {
 
     /// The last thing: nobody is present here any more.
     fn leave(&mut self) {
-        self.write_presence(false, Duration::ZERO);
+        if !self.gave_up {
+            self.write_presence(false, Duration::ZERO);
+        }
         if let Some(reply) = self.stopping.take() {
             // Whoever asked may be gone.
             let _ = reply.send(());

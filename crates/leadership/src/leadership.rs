@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestrix_engine::{Clock, Register, SystemClock};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::driver::{Driver, roster_of, run_duties};
 use crate::duty::Duty;
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     status: Mutex<Status>,
     news: broadcast::Sender<News>,
+    /// Who else has this one's name, once that has shown.
+    pub(crate) namesake: watch::Sender<Option<Candidate>>,
     /// Microseconds of the boot clock when something was last proved.
     pub(crate) proved_us: AtomicU64,
 }
@@ -156,6 +158,7 @@ impl Leadership {
             clock,
             status: Mutex::new(status),
             news: broadcast::Sender::new(NEWS_MAX),
+            namesake: watch::Sender::new(None),
             proved_us: AtomicU64::new(0),
             options: options.clone(),
         });
@@ -205,6 +208,19 @@ impl Leadership {
     #[must_use]
     pub fn news(&self) -> broadcast::Receiver<News> {
         self.shared.news.subscribe()
+    }
+
+    /// Waits until another that is alive turns out to have this one's name. This one has then given up its office, and
+    /// stands no more.
+    pub async fn namesake(&self) -> Candidate {
+        let mut namesake = self.shared.namesake.subscribe();
+        loop {
+            if let Some(other) = namesake.borrow_and_update().clone() {
+                return other;
+            }
+            // The sender is in `self`, so the wait ends only with a change.
+            let _ = namesake.changed().await;
+        }
     }
 
     /// What this one says of itself to the others, from its next heartbeat on.
@@ -258,6 +274,10 @@ impl Leadership {
         let (status, now) = (self.status(), self.shared.clock.boot());
         let mut found = Vec::new();
         let options = &self.shared.options;
+        if let Some(other) = &*self.shared.namesake.borrow() {
+            let Candidate { name, address, .. } = other;
+            found.push(format!("this one has given up: another named {name} is alive, at {address}"));
+        }
         if status.leader.is_none() {
             let reason = if !options.enable_coordinator {
                 "this one does not stand: enable_coordinator is false".to_owned()

@@ -15,6 +15,7 @@ mod leadership;
 mod news;
 mod office;
 mod options;
+mod own_name;
 mod roster;
 
 pub use duty::{Duty, Term, Work};

@@ -404,3 +404,44 @@ async fn a_stop_waits_neither_for_ever_nor_in_a_hurry_for_a_register_that_does_n
     let looked = clock.0.load(SeqCst) - looked;
     assert!(looked < 1_000, "it looked at its clock {looked} times while it waited");
 }
+
+fn named(register: &MemoryRegister, incarnation: &str) -> Leadership {
+    let me = Candidate { incarnation: incarnation.to_owned(), ..candidate("a") };
+    let register: Arc<dyn Register> = Arc::new(register.clone());
+    Leadership::start(register, "leader", me, Options::first_come(TTL), Vec::new()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_are_alive_with_one_name_the_later_gives_up() {
+    let register = MemoryRegister::default();
+    let first = named(&register, "1");
+    eventually("the first leads", || first.is_leader()).await;
+    let second = named(&register, "2");
+    let other = tokio::time::timeout(Duration::from_secs(20), second.namesake()).await.unwrap();
+    assert_eq!((other.incarnation.as_str(), other.address.as_str()), ("1", "http://a"));
+    assert!(second.why()[0].contains("another named a is alive, at http://a"), "{:?}", second.why());
+    first.stop().await;
+    // It has given up for good, and what it leaves in the register is not its own.
+    second.stop().await;
+    assert!(!second.is_leader());
+    assert!(!register.read("nodes/a").unwrap().unwrap().claim.held, "the first has left");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_was_killed_and_starts_again_at_once_keeps_its_name() {
+    let register = MemoryRegister::default();
+    let killed = named(&register, "1");
+    eventually("it shows itself", || register.read("nodes/a").unwrap().is_some()).await;
+    let cell = register.read("nodes/a").unwrap().unwrap();
+    killed.stop().await;
+    let left = register.read("nodes/a").unwrap().unwrap();
+    register.compare_and_set("nodes/a", Some(&left.version), &cell.claim).unwrap();
+    let again = named(&register, "2");
+    let mut news = again.news();
+    let mut heartbeats = 0;
+    while heartbeats < 8 {
+        heartbeats += u32::from(matches!(news.recv().await.unwrap(), News::WorkerHeartbeat { .. }));
+    }
+    assert!(again.is_leader() && again.why().is_empty(), "{:?}", again.why());
+    again.stop().await;
+}

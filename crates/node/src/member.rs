@@ -142,6 +142,7 @@ impl Member {
             waiting: None,
         };
         spawn("orchestrix-member", move || desk.run(&heard))?;
+        tokio::spawn(Arc::clone(&inner).end_with_namesake());
         let waiter = Arc::clone(&inner);
         spawn("orchestrix-follow", move || {
             let ended = guarded("the thread that waits for the journal", || {
@@ -272,6 +273,19 @@ impl Member {
 }
 
 impl Inner {
+    /// Ends this node when another that is alive has its name.
+    async fn end_with_namesake(self: Arc<Self>) {
+        let other = tokio::select! {
+            other = self.leadership().namesake() => other,
+            _ = self.running.stopped() => return,
+        };
+        let Candidate { name, address, .. } = other;
+        self.running.end(Err(Failure::new(format!(
+            "another node named {name} is alive, at {address}: no two nodes on an engine may have the same name; \
+             give this one another with --node NAME"
+        ))));
+    }
+
     fn leadership(&self) -> &Leadership {
         self.leadership.get().expect("leadership is set before anybody has a member")
     }

@@ -173,6 +173,24 @@ async fn an_engine_that_was_exchanged_is_noticed_and_what_was_given_out_is_never
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_the_name_of_another_that_is_alive_ends_and_says_what_to_do() {
+    let place = place();
+    let first = open(&place, "a");
+    let node = leads(&first).await;
+    let me = Candidate { name: "a".into(), incarnation: "a-2".into(), address: "http://elsewhere".into() };
+    let second = Member::open(Membership { me, ..membership(&place, "a") }).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), second.stopped()).await.unwrap();
+    let told = ended.unwrap_err().to_string();
+    assert!(
+        told.contains("another node named a is alive, at http://a:") && told.contains("--node NAME"),
+        "{told}"
+    );
+    node.submit(submit()).await.unwrap();
+    second.stop().await.unwrap();
+    first.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_idle_leader_keeps_its_office_by_ticks() {
     let place = place();
     let member = open(&place, "a");

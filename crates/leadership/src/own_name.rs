@@ -1,0 +1,173 @@
+//! Whether a name is this one's alone: the rules of its own presence cell, without any I/O.
+//!
+//! Whoever starts takes over the cell of its name, from a life that has ended or from one that goes on. One that goes
+//! on takes it back with its next heartbeat, and that is how it shows: the one that started later has met it before and
+//! gives up. So nobody waits for a cell of an earlier life to run out, and no two machines' clocks are compared.
+//!
+//! **Invariant:** of two that are alive with one name exactly one gives up: the later one; or the earlier, if it was
+//! silent for so long that its name was free.
+
+use std::time::Duration;
+
+use orchestrix_engine::{Cell, Version};
+
+use crate::office::{Candidate, Peer};
+
+/// What one candidate knows of the cell of its name.
+#[derive(Debug)]
+pub(crate) struct OwnName {
+    me: Candidate,
+    /// How long a cell that does not change keeps its name.
+    timeout: Duration,
+    /// What is in the cell, as far as this one knows.
+    version: Option<Version>,
+    /// When this one last asked for a writing that was done.
+    shown_at: Option<Duration>,
+    /// Who had the cell when this one took it over.
+    before: Option<Before>,
+}
+
+#[derive(Debug)]
+struct Before {
+    incarnation: String,
+    /// What it had written. A list may be old: only another writing shows that it is alive.
+    version: Version,
+    /// It shows itself until then, or has lost its name.
+    until: Duration,
+}
+
+impl OwnName {
+    pub(crate) fn new(me: Candidate, timeout: Duration) -> Self {
+        Self { me, timeout, version: None, shown_at: None, before: None }
+    }
+
+    /// What a writing has to replace.
+    pub(crate) fn version(&self) -> Option<&Version> {
+        self.version.as_ref()
+    }
+
+    /// A writing that was asked for at `asked` is done.
+    pub(crate) fn written(&mut self, asked: Duration, version: Version) {
+        (self.version, self.shown_at) = (Some(version), Some(asked));
+    }
+
+    /// A writing at `now` met this cell. Answers who has the name, if this one has to give up; else the cell may be
+    /// taken over.
+    pub(crate) fn met(&mut self, now: Duration, cell: Option<Cell>) -> Option<Candidate> {
+        self.version = cell.as_ref().map(|cell| cell.version.clone());
+        let cell = cell?;
+        let other = self.other(&cell)?;
+        match self.shown_at {
+            None => {
+                // Longer than its cell keeps its name: one that is alive has shown itself by then.
+                let until = now + 2 * self.timeout;
+                self.before = Some(Before { incarnation: other.incarnation, version: cell.version, until });
+                None
+            }
+            Some(shown) if now >= shown + self.timeout => Some(other),
+            Some(_) => self.seen(now, &cell),
+        }
+    }
+
+    /// The cell was seen. Answers who has the name, if this one has to give up.
+    pub(crate) fn seen(&self, now: Duration, cell: &Cell) -> Option<Candidate> {
+        let before = self.before.as_ref().filter(|before| self.shown_at.is_some() && now < before.until)?;
+        let goes_on =
+            |other: &Candidate| other.incarnation == before.incarnation && cell.version != before.version;
+        self.other(cell).filter(goes_on)
+    }
+
+    /// Whether a cell is of another life of this name.
+    pub(crate) fn is_of_another(&self, cell: Option<&Cell>) -> bool {
+        cell.is_some_and(|cell| self.other(cell).is_some())
+    }
+
+    fn other(&self, cell: &Cell) -> Option<Candidate> {
+        let peer: Peer = serde_json::from_slice(&cell.claim.value).ok().filter(|_| cell.claim.held)?;
+        Some(peer.candidate).filter(|other| other.incarnation != self.me.incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_engine::Claim;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn candidate(incarnation: &str) -> Candidate {
+        Candidate { name: "a".into(), incarnation: incarnation.into(), address: "http://a".into() }
+    }
+
+    fn cell(incarnation: &str, held: bool, version: u64) -> Option<Cell> {
+        let peer = Peer { candidate: candidate(incarnation), note: String::new(), present: held };
+        let value = serde_json::to_vec(&peer).unwrap();
+        Some(Cell { version: version_of(version), claim: Claim { held, value, ..Claim::default() } })
+    }
+
+    fn version_of(number: u64) -> Version {
+        Version(number.to_string())
+    }
+
+    fn name(incarnation: &str) -> OwnName {
+        OwnName::new(candidate(incarnation), TIMEOUT)
+    }
+
+    #[test]
+    fn the_one_that_came_later_gives_up_and_the_other_takes_its_cell_back() {
+        let (mut early, mut late) = (name("1"), name("2"));
+        early.written(SECOND, version_of(1));
+        assert_eq!(late.met(5 * SECOND, cell("1", true, 1)), None, "it may be of a life that has ended");
+        late.written(5 * SECOND, version_of(2));
+        assert_eq!(late.seen(6 * SECOND, &cell("2", true, 2).unwrap()), None);
+        assert_eq!(late.seen(6 * SECOND, &cell("1", true, 1).unwrap()), None, "an old list shows nothing");
+        assert_eq!(early.met(11 * SECOND, cell("2", true, 2)), None);
+        assert_eq!(early.version(), Some(&version_of(2)), "which it replaces");
+        early.written(11 * SECOND, version_of(3));
+        let back = cell("1", true, 3);
+        assert_eq!(late.seen(12 * SECOND, back.as_ref().unwrap()), Some(candidate("1")));
+        assert_eq!(late.met(15 * SECOND, back), Some(candidate("1")));
+    }
+
+    #[test]
+    fn a_cell_of_a_life_that_has_ended_or_left_keeps_nobody_out() {
+        let mut next = name("2");
+        assert_eq!(next.met(SECOND, cell("1", true, 1)), None);
+        next.written(SECOND, version_of(2));
+        // Its own writing, whose answer was lost.
+        assert_eq!(next.met(11 * SECOND, cell("2", true, 3)), None);
+        assert_eq!(next.version(), Some(&version_of(3)));
+        assert_eq!(name("2").met(SECOND, cell("1", false, 1)), None);
+        assert_eq!(name("2").met(SECOND, None), None);
+    }
+
+    #[test]
+    fn whoever_was_silent_for_its_time_has_lost_its_name() {
+        for (silent, given_up) in [(TIMEOUT - SECOND, None), (TIMEOUT, Some(candidate("2")))] {
+            let mut early = name("1");
+            early.written(SECOND, version_of(1));
+            assert_eq!(early.met(SECOND + silent, cell("2", true, 2)), given_up);
+        }
+        let mut late = name("2");
+        late.met(SECOND, cell("1", true, 1));
+        late.written(SECOND, version_of(2));
+        let back = cell("1", true, 3).unwrap();
+        assert!(late.seen(SECOND + 2 * TIMEOUT - SECOND, &back).is_some());
+        assert_eq!(late.seen(SECOND + 2 * TIMEOUT, &back), None, "that one gives up by itself");
+    }
+
+    #[test]
+    fn of_two_that_start_at_once_the_first_to_write_stays() {
+        let (mut one, mut two) = (name("1"), name("2"));
+        assert_eq!(one.met(SECOND, cell("0", true, 1)), None);
+        assert_eq!(two.met(SECOND, cell("0", true, 1)), None);
+        one.written(SECOND, version_of(2));
+        assert_eq!(two.met(SECOND, cell("1", true, 2)), None);
+        two.written(SECOND, version_of(3));
+        assert_eq!(one.met(11 * SECOND, cell("2", true, 3)), None);
+        one.written(11 * SECOND, version_of(4));
+        assert_eq!(two.met(11 * SECOND, cell("1", true, 4)), Some(candidate("1")));
+    }
+}
