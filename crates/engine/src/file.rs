@@ -20,7 +20,7 @@ mod verify;
 
 pub use journal::FileJournal;
 pub use logs::{FileLogs, LogRecovery, TASK_CHUNKS_MAX};
-pub use opening::{Cut, Opening, Recovery};
+pub use opening::{Cut, Opening, Recovery, take_lock};
 pub use verify::{Batches, Damage, Report, SnapshotReport, verify, verify_disk};
 
 /// How a file journal uses its folder.

@@ -1,14 +1,17 @@
 //! The highest that this node has seen of a journal, kept in its own folder: an engine that was wiped, rolled back
 //! or exchanged is noticed, even by a node that was not running at that time.
+//!
+//! **Invariant:** a folder has one process that writes the mark. Two would take what the other has seen for their own.
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::{Position, is_planted};
-use orchestrix_engine::{ChainHash, JournalId, Link};
+use orchestrix_engine::disk::{DiskLock, RealDisk};
+use orchestrix_engine::{ChainHash, JournalId, Link, file};
 
 use crate::open::Failure;
 
@@ -30,10 +33,16 @@ pub struct HighWater {
 }
 
 struct Inner {
-    path: Option<PathBuf>,
     known: Mutex<Known>,
-    /// Held while the file is written: two at once would leave half of each.
-    writing: Mutex<()>,
+    /// Held while the file is written: two at once would leave half of each. `None` where there is no folder, or not
+    /// any more.
+    folder: Mutex<Option<Folder>>,
+}
+
+/// A folder that this process has for itself.
+struct Folder {
+    path: PathBuf,
+    _lock: Arc<dyn DiskLock>,
 }
 
 #[derive(Default)]
@@ -55,15 +64,15 @@ impl Known {
 
 impl std::fmt::Debug for HighWater {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HighWater").field("path", &self.inner.path).field("mark", &self.mark()).finish()
+        f.debug_struct("HighWater").field("mark", &self.mark()).finish_non_exhaustive()
     }
 }
 
 impl HighWater {
-    /// Reads the mark of a folder.
+    /// Takes a folder for this process and reads its mark.
     ///
     /// # Errors
-    /// When the folder cannot be used, or the file is not one of ours.
+    /// When the folder cannot be used, another process has it, or the file is not one of ours.
     pub fn open(folder: PathBuf) -> Result<Self, Failure> {
         let unusable = |error| {
             let folder = folder.display();
@@ -71,8 +80,8 @@ impl HighWater {
                 "cannot use {folder} as the data folder: {error}; choose another with --data"
             ))
         };
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
-        made.map_err(unusable)?;
+        let disk = RealDisk::open(&folder).map_err(unusable)?;
+        let lock = file::take_lock(&disk)?;
         let path = folder.join(NAME);
         let known = match fs::read_to_string(&path) {
             Ok(text) => parse(&text).ok_or_else(|| {
@@ -85,7 +94,7 @@ impl HighWater {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::default(),
             Err(error) => return Err(unusable(error)),
         };
-        Ok(Self::keeping(Some(path), known))
+        Ok(Self::keeping(Some(Folder { path, _lock: lock }), known))
     }
 
     /// Keeps the mark in memory only.
@@ -100,8 +109,18 @@ impl HighWater {
         Self::keeping(None, Known::of(mark, None))
     }
 
-    fn keeping(path: Option<PathBuf>, known: Known) -> Self {
-        Self { inner: Arc::new(Inner { path, known: Mutex::new(known), writing: Mutex::default() }) }
+    fn keeping(folder: Option<Folder>, known: Known) -> Self {
+        Self { inner: Arc::new(Inner { known: Mutex::new(known), folder: Mutex::new(folder) }) }
+    }
+
+    /// Gives the folder back: whoever starts next may have it. Nothing is written any more.
+    pub(crate) fn close(&self) {
+        self.flush();
+        self.folder().take();
+    }
+
+    fn folder(&self) -> MutexGuard<'_, Option<Folder>> {
+        self.inner.folder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[must_use]
@@ -146,8 +165,8 @@ impl HighWater {
     /// Writes the mark down, if the file does not have it. Not at every batch: what happens to the engine while nodes
     /// run is noticed without the file.
     pub(crate) fn flush(&self) {
-        let Some(path) = &self.inner.path else { return };
-        let _alone = self.inner.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = self.folder();
+        let Some(Folder { path, .. }) = &*folder else { return };
         let text = {
             let known = self.lock();
             let Some(mark) = known.mark else { return };
@@ -271,7 +290,7 @@ mod tests {
         marks.saw(JOURNAL, link(5, 5), 3);
         marks.saw(JOURNAL, link(9, 9), 2);
         marks.saw(JOURNAL, link(4, 4), 4);
-        marks.flush();
+        marks.close();
         let mark = open(folder.path()).mark().unwrap();
         assert_eq!(mark, Mark { journal: JOURNAL, link: link(9, 9), epoch: 3 });
     }
@@ -284,15 +303,39 @@ mod tests {
         marks.accept_loss();
         // The journal that there is now is behind.
         marks.saw(JournalId([8; 16]), link(2, 2), 1);
-        marks.flush();
+        marks.close();
         let marks = open(folder.path());
         assert_eq!((marks.lost(), marks.epoch()), (Some(Position(50)), 3), "another life knows of it");
         marks.saw(JournalId([8; 16]), link(50, 6), 4);
         assert_eq!(marks.lost(), Some(Position(50)));
         marks.saw(JournalId([8; 16]), link(51, 7), 4);
         assert_eq!(marks.lost(), None);
-        marks.flush();
+        marks.close();
         assert_eq!(open(folder.path()).lost(), None);
+    }
+
+    #[test]
+    fn a_folder_is_for_one_process_and_free_when_that_has_closed_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = open(folder.path());
+        let told = HighWater::open(folder.path().to_owned()).unwrap_err().to_string();
+        let pid = std::process::id().to_string();
+        assert!(
+            told.contains(&pid)
+                && told.contains("choose another data folder")
+                && told.contains("another process"),
+            "{told}"
+        );
+        first.saw(JOURNAL, link(9, 9), 1);
+        first.close();
+        let second = open(folder.path());
+        assert_eq!(second.mark().map(|mark| mark.link), Some(link(9, 9)));
+        second.saw(JOURNAL, link(12, 12), 1);
+        second.close();
+        // What still has a handle of the first leaves the file alone.
+        first.saw(JOURNAL, link(10, 10), 1);
+        first.flush();
+        assert_eq!(open(folder.path()).mark().map(|mark| mark.link), Some(link(12, 12)));
     }
 
     #[test]

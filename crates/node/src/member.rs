@@ -267,6 +267,7 @@ impl Member {
             Err(_) => Ok(()),
         };
         self.leadership().stop().await;
+        self.inner.following.high_water.close();
         self.inner.running.end(stopped.clone());
         stopped
     }
