@@ -38,6 +38,9 @@ use session::Session;
 /// The longest name of a domain, in bytes. It is part of every primary key.
 const DOMAIN_BYTES_MAX: usize = 64;
 
+/// The longest that a change of tables may take: it may write an index of all that is there.
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// A database on a server, and a domain in it. Every handle has a connection of its own.
 pub struct SqlPlace {
     home: Arc<Home>,
@@ -79,7 +82,7 @@ impl SqlPlace {
         let server = Server::new(url, &address).map_err(|why| refuse("connect", &place, why))?;
         let home = Arc::new(Home { server, address, domain: domain.to_owned(), timeout });
         let session = Session::new(&home);
-        schema::prepare(&session)?;
+        schema::prepare(&session, &Session::patient(&home, SCHEMA_TIMEOUT))?;
         let warnings = session.warnings()?;
         let register = Arc::new(SqlRegister::new(session));
         let logs = Arc::new(SqlLogs::new(Session::new(&home)));

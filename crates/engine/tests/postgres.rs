@@ -153,6 +153,60 @@ fn an_append_finds_the_batch_before_it_by_its_place_however_the_journal_grew() {
     assert!(!filtered, "{plan}");
 }
 
+/// The columns of the second index of batches, in their order.
+const SECOND_INDEX: &str = "SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid IN (
+    SELECT indexrelid FROM pg_index WHERE indrelid = 'orchestrix_batches'::regclass AND indisunique AND NOT indisprimary)";
+
+#[test]
+fn tables_of_the_first_version_get_the_index_of_the_second_and_keep_what_is_in_them() {
+    let database = sql::database(KIND, &COMMON);
+    let mut journal = database.journal();
+    let written: Vec<_> = (0..20).map(|_| append_one(&mut *journal, 2, 100).0).collect();
+    drop(journal);
+    // As they were made first.
+    database
+        .ask("ALTER TABLE orchestrix_batches DROP CONSTRAINT orchestrix_batches_first_position_domain_key");
+    database.ask("ALTER TABLE orchestrix_batches ADD UNIQUE (domain, first_position)");
+    database.ask("UPDATE orchestrix_schema SET version = 1");
+    assert_eq!(database.ask(SECOND_INDEX), "domain first_position");
+    std::thread::scope(|scope| {
+        (0..4).for_each(|_| drop(scope.spawn(|| database.connect())));
+    });
+    assert_eq!(database.ask(SECOND_INDEX), "first_position domain");
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "2");
+    let mut journal = database.journal();
+    assert_eq!(read_all(&*journal, orchestrix_core::Position(0), 1 << 20), written);
+    append_one(&mut *journal, 1, 10);
+    // Tables of the first version that have the index already are left as they are.
+    database.ask("UPDATE orchestrix_schema SET version = 1");
+    database.connect();
+    assert_eq!(database.ask(SECOND_INDEX), "first_position domain");
+}
+
+#[test]
+fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
+    let database = sql::database(KIND, &COMMON);
+    database.journal();
+    database.ask("UPDATE orchestrix_schema SET version = 1");
+    // Somebody reads for long, as a backup does.
+    let mut reader = client(
+        database.server.port(),
+        &database.name,
+        "BEGIN; LOCK TABLE orchestrix_batches IN ACCESS SHARE MODE; SELECT pg_sleep(60)",
+    );
+    let mut reader = reader.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let held = "SELECT COUNT(*) FROM pg_locks WHERE relation = 'orchestrix_batches'::regclass";
+    while database.ask(held) == "0" {}
+    let error = SqlPlace::connect(&database.url(), TIMEOUT).map(|_| ()).unwrap_err();
+    assert!(error.retryable && error.to_string().contains("prepare the tables"), "{error}");
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "1");
+    let sleeps = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%'";
+    database.ask(sleeps);
+    reader.wait().unwrap();
+    database.connect();
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "2");
+}
+
 #[test]
 fn a_server_proves_who_it_is_if_that_is_asked() {
     let database = sql::database(KIND, &COMMON);

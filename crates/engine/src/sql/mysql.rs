@@ -84,6 +84,12 @@ pub(super) const STATEMENTS: Statements = Statements {
             updated_at DATETIME(6) NOT NULL
         ) ENGINE = InnoDB",
     ],
+    upgrades: &[],
+    schema_begin: &[],
+    // Names of locks are the server's, not the database's.
+    schema_lock: "SELECT COALESCE(GET_LOCK(CONCAT('orchestrix/', MD5(DATABASE())), 60), 0)",
+    schema_end: "DO RELEASE_LOCK(CONCAT('orchestrix/', MD5(DATABASE())))",
+    schema_undo: "DO RELEASE_LOCK(CONCAT('orchestrix/', MD5(DATABASE())))",
     // The row of the journal is locked against a floor that rises meanwhile.
     append_first: "INSERT INTO orchestrix_batches
             (domain, first_position, last_position, previous_hash, hash, parcel)

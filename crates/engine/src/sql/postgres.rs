@@ -79,6 +79,19 @@ pub(super) const STATEMENTS: Statements = Statements {
             updated_at TIMESTAMPTZ(6) NOT NULL
         )",
     ],
+    upgrades: &[
+        // The second index of batches began with the domain.
+        &[
+            "CREATE UNIQUE INDEX IF NOT EXISTS orchestrix_batches_first_position_domain_key
+                ON orchestrix_batches (first_position, domain)",
+            "ALTER TABLE orchestrix_batches DROP CONSTRAINT IF EXISTS orchestrix_batches_domain_first_position_key",
+        ],
+    ],
+    // Whoever waits for a table keeps all others from it: not for long.
+    schema_begin: &["BEGIN", "SET LOCAL lock_timeout = '5s'"],
+    schema_lock: "SELECT length(CAST(pg_advisory_xact_lock(8245914735310692975) AS TEXT)) + 1",
+    schema_end: "COMMIT",
+    schema_undo: "ROLLBACK",
     // The row of the journal is locked against a floor that rises meanwhile. Whoever waits is told by the same
     // statement: never without a batch, and never a batch without a word.
     append_first: "WITH written AS (

@@ -1,63 +1,92 @@
 //! The tables, and their version.
+//!
+//! Tables of an older version are brought up to date by whoever starts first, alone: in one transaction under an
+//! advisory lock on PostgreSQL, under a named lock on MySQL, which commits every change of a table by itself.
+//!
+//! **Invariant:** the version is noted last, so whoever reads one finds all that belongs to it. Every statement here does
+//! no harm when it was done before: what was broken off is done again.
 
 use std::path::PathBuf;
 
 use crate::{Cause, Error};
 
 use super::fault::Failure;
-use super::server::{Column, Value};
+use super::server::{Column, Connection, Statements, Value};
 use super::session::Session;
 
-/// The version of the tables that this program makes and knows.
-const VERSION: i64 = 1;
+const DOING: &str = "prepare the tables";
 
-/// How often to try when others make the same tables at the same time.
-const TRIES: usize = 20;
-
-/// Makes the tables if they are not there, together with whoever else does. Newer ones are refused.
-pub(super) fn prepare(session: &Session) -> Result<(), Error> {
-    let doing = "prepare the tables";
-    let failed = |failure: Failure| failure.error(session.home(), doing);
-    let mut last = None;
-    for _ in 0..TRIES {
-        if let Some(found) = version(session).map_err(failed)? {
-            return check(session, found);
-        }
-        // Two servers at once may both find nothing and one of them a table that has just been made.
-        match make(session) {
-            Ok(()) | Err(Failure::Duplicate) => {}
-            Err(failure) => last = Some(failure),
+/// Makes the tables if they are not there, and brings older ones up to date. Newer ones are refused. `patient` is for
+/// changes of tables, which may take longer than any other call.
+pub(super) fn prepare(session: &Session, patient: &Session) -> Result<(), Error> {
+    let statements = session.home().server.statements();
+    let failed = |failure: Failure| failure.error(session.home(), DOING);
+    let found = session.together(async |connection| version(connection, statements).await).map_err(failed)?;
+    match found {
+        Some(found) if found == newest(statements) => Ok(()),
+        Some(found) if found > newest(statements) => Err(newer(session, found)),
+        Some(_) | None => {
+            patient.together(async |connection| alone(connection, statements).await).map_err(failed)
         }
     }
-    Err(failed(last.unwrap_or(Failure::Busy("others are making the tables".to_owned()))))
 }
 
-fn check(session: &Session, found: i64) -> Result<(), Error> {
-    if found <= VERSION {
-        return Ok(());
-    }
+/// The version of the tables that this program makes and knows.
+fn newest(statements: &Statements) -> i64 {
+    1 + i64::try_from(statements.upgrades.len()).unwrap_or(i64::MAX - 1)
+}
+
+fn newer(session: &Session, found: i64) -> Error {
     let path = PathBuf::from(format!("{}/orchestrix_schema", session.home().address.place()));
     let number = |version| u32::try_from(version).unwrap_or(u32::MAX);
-    let source = Cause::UnknownFormat { path, found: number(found), known: number(VERSION) };
-    Err(Error { operation: "prepare the tables".to_owned(), retryable: false, source })
+    let known = number(newest(session.home().server.statements()));
+    let source = Cause::UnknownFormat { path, found: number(found), known };
+    Error { operation: DOING.to_owned(), retryable: false, source }
 }
 
-fn version(session: &Session) -> Result<Option<i64>, Failure> {
-    let statements = session.home().server.statements();
-    let there = session.rows(statements.has_schema, &[Column::Int], &[])?;
+async fn version(connection: &mut Connection, statements: &Statements) -> Result<Option<i64>, Failure> {
+    let there = connection.rows(statements.has_schema, &[], &[Column::Int]).await?;
     if there.into_iter().next().is_none_or(|mut row| row.int() == 0) {
         return Ok(None);
     }
     let asked = "SELECT version FROM orchestrix_schema WHERE name = 'orchestrix'";
-    let found = session.rows(asked, &[Column::Int], &[])?;
+    let found = connection.rows(asked, &[], &[Column::Int]).await?;
     Ok(found.into_iter().next().map(|mut row| row.int()))
 }
 
-fn make(session: &Session) -> Result<(), Failure> {
-    for table in session.home().server.statements().tables {
-        session.execute(table, &[])?;
+/// Brings the tables up to date while nobody else does.
+async fn alone(connection: &mut Connection, statements: &Statements) -> Result<(), Failure> {
+    for statement in statements.schema_begin {
+        connection.execute(statement, &[]).await?;
     }
-    // Last: whoever reads a version finds all tables.
-    let note = "INSERT INTO orchestrix_schema (name, version) VALUES ('orchestrix', ?)";
-    session.execute(note, &[Value::Int(VERSION)]).map(|_| ())
+    let done = raise(connection, statements).await;
+    let end = if done.is_ok() { statements.schema_end } else { statements.schema_undo };
+    connection.execute(end, &[]).await?;
+    done
+}
+
+async fn raise(connection: &mut Connection, statements: &Statements) -> Result<(), Failure> {
+    let locked = connection.rows(statements.schema_lock, &[], &[Column::Int]).await?;
+    if locked.into_iter().next().is_none_or(|mut row| row.int() != 1) {
+        return Err(Failure::Busy("another node is changing the tables".to_owned()));
+    }
+    // Somebody else may have been here meanwhile.
+    let found = version(connection, statements).await?;
+    let known = newest(statements);
+    if found.is_some_and(|found| found >= known) {
+        return Ok(());
+    }
+    for table in statements.tables {
+        connection.execute(table, &[]).await?;
+    }
+    // New tables are as upgraded ones; only those that were half made need them.
+    let done = usize::try_from(found.unwrap_or(1) - 1).unwrap_or(0);
+    for statement in statements.upgrades.iter().skip(done).copied().flatten() {
+        connection.execute(statement, &[]).await?;
+    }
+    let note = match found {
+        None => "INSERT INTO orchestrix_schema (version, name) VALUES (?, 'orchestrix')",
+        Some(_) => "UPDATE orchestrix_schema SET version = ? WHERE name = 'orchestrix'",
+    };
+    connection.execute(note, &[Value::Int(known)]).await.map(drop)
 }

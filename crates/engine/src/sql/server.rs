@@ -64,7 +64,15 @@ impl Row {
 /// order, as `?`.
 pub(super) struct Statements {
     pub(super) has_schema: &'static str,
+    /// In their newest form.
     pub(super) tables: &'static [&'static str],
+    /// What brings tables of version 1 to version 2, then those to version 3, and so on. Does no harm twice.
+    pub(super) upgrades: &'static [&'static [&'static str]],
+    /// Around all changes of tables. The lock answers 1.
+    pub(super) schema_begin: &'static [&'static str],
+    pub(super) schema_lock: &'static str,
+    pub(super) schema_end: &'static str,
+    pub(super) schema_undo: &'static str,
     /// Answers the number of rows: 1 if it was written.
     pub(super) append_first: &'static str,
     pub(super) append_next: &'static str,

@@ -23,6 +23,7 @@ const STATEMENT_HEAD: usize = 4096;
 /// A connection that reconnects. One call at a time.
 pub(super) struct Session {
     home: Arc<Home>,
+    timeout: Duration,
     open: Mutex<Open>,
 }
 
@@ -36,7 +37,12 @@ struct Open {
 
 impl Session {
     pub(super) fn new(home: &Arc<Home>) -> Self {
-        Self { home: Arc::clone(home), open: Mutex::default() }
+        Self::patient(home, home.timeout)
+    }
+
+    /// For calls that may take longer than others.
+    pub(super) fn patient(home: &Arc<Home>, timeout: Duration) -> Self {
+        Self { home: Arc::clone(home), timeout, open: Mutex::default() }
     }
 
     pub(super) fn home(&self) -> &Arc<Home> {
@@ -73,6 +79,14 @@ impl Session {
         }
     }
 
+    /// Several statements on one connection.
+    pub(super) fn together<T>(
+        &self,
+        run: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.call(run)
+    }
+
     pub(super) fn warnings(&self) -> Result<Vec<String>, Error> {
         self.call(async |connection| connection.warnings().await)
             .map_err(|failure| failure.error(&self.home, "ask for settings"))
@@ -82,7 +96,7 @@ impl Session {
     pub(super) fn pause(&self, at_most: Duration) {
         let mut open = self.open();
         let Open { listener, runtime, .. } = &mut *open;
-        let timeout = self.home.timeout;
+        let timeout = self.timeout;
         let Ok(runtime) = begun(runtime) else { return };
         if listener.is_none() {
             let listening = async { tokio::time::timeout(timeout, self.home.server.listen()).await };
@@ -111,7 +125,7 @@ impl Session {
     fn call<T>(&self, run: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
         let mut open = self.open();
         let Open { connection, runtime, .. } = &mut *open;
-        let timeout = self.home.timeout;
+        let timeout = self.timeout;
         let there = connection.take();
         let running = async {
             let mut connection = match there {

@@ -178,6 +178,7 @@ macro_rules! every_sentence {
             refusals::{
                 secrets_are_never_told, a_server_that_is_not_there_is_a_clear_error,
                 tables_of_a_newer_version_are_refused_by_name, first_starts_that_race_are_fine, a_domain_has_a_plain_name,
+                tables_that_were_half_made_are_finished,
                 a_place_may_be_let_go_inside_a_runtime,
             },
             election::{ one_candidate_leads_at_a_time_and_another_takes_over },

@@ -73,10 +73,27 @@ pub(crate) fn a_server_that_only_reads_is_refused(database: &Database) {
 
 pub(crate) fn tables_of_a_newer_version_are_refused_by_name(database: &Database) {
     database.connect();
-    database.ask("UPDATE orchestrix_schema SET version = 99");
-    let error = refused(&database.url());
-    assert!(matches!(error.source, Cause::UnknownFormat { found: 99, known: 1, .. }), "{error}");
-    assert!(error.to_string().contains("orchestrix_schema"), "{error}");
+    let newest: u32 = database.ask("SELECT version FROM orchestrix_schema").parse().unwrap();
+    for newer in [newest + 1, 99] {
+        database.ask(&format!("UPDATE orchestrix_schema SET version = {newer}"));
+        let error = refused(&database.url());
+        let Cause::UnknownFormat { found, known, .. } = error.source else { panic!("{error}") };
+        assert_eq!((found, known), (newer, newest));
+        assert!(error.to_string().contains("orchestrix_schema") && !error.retryable, "{error}");
+    }
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "99", "nothing is changed");
+}
+
+pub(crate) fn tables_that_were_half_made_are_finished(database: &Database) {
+    let id = database.journal().id();
+    database.ask("DELETE FROM orchestrix_schema");
+    database.ask("DROP TABLE helix_locks");
+    database.ask("DROP TABLE orchestrix_logs");
+    let place = database.connect();
+    assert_eq!(place.journal().unwrap().id(), id, "what was there stays");
+    place.register().list("").unwrap();
+    assert!(place.logs().tasks().unwrap().is_empty());
+    assert_eq!(database.ask("SELECT COUNT(*) FROM orchestrix_schema"), "1");
 }
 
 pub(crate) fn first_starts_that_race_are_fine(database: &Database) {
