@@ -266,7 +266,13 @@ impl<R: Recipient> DecisionLoop<R> {
         let outcomes = commands.iter().map(|command| match self.command(command, now) {
             Ok((outcome, _)) => Ok(outcome),
             Err(Error::Refused(refusal)) => Err(refusal),
-            Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown) => {
+            Err(
+                Error::Overloaded
+                | Error::StorageFull
+                | Error::Stopping
+                | Error::Unavailable
+                | Error::OutcomeUnknown,
+            ) => {
                 unreachable!("space was checked, and nothing else stops a decision")
             }
         });

@@ -147,7 +147,10 @@ impl TaskLogs {
         }
         // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
         // nobody counted would shift the numbers of all lines after it.
-        self.store.call(move |engine| addition.store(engine, task, &mut guard, &log, &stats)).await
+        let stored =
+            self.store.call(move |engine| addition.store(engine, task, &mut guard, &log, &stats)).await;
+        // An engine that did not answer may have stored them.
+        stored.map_err(|error| if error == Error::Unavailable { Error::OutcomeUnknown } else { error })
     }
 
     /// Lines from the `offset`-th on, of one attempt or of all.
@@ -285,7 +288,9 @@ impl Addition {
         stats: &Stats,
     ) -> Result<LogAppended, orchestrix_engine::Error> {
         let bytes = minicbor::to_vec(&self.chunk).expect("writing to memory cannot fail");
-        match engine.append(task, self.lease, self.offset, &bytes)? {
+        // What is stored is not known any more, if the answer does not come: it is counted again when somebody asks.
+        let logged = engine.append(task, self.lease, self.offset, &bytes).inspect_err(|_| *counted = None)?;
+        match logged {
             Logged::Stored => {
                 let counted = counted.as_mut().expect("what follows was counted");
                 counted.stored(self.lease, self.offset, &self.chunk);

@@ -94,7 +94,10 @@ pub enum Error {
     /// The node is on its way out; nothing was changed.
     #[error("the coordinator is stopping; ask again in a moment")]
     Stopping,
+    /// What the output of tasks is kept on does not answer; nothing was changed.
+    #[error("the engine that keeps the output of tasks does not answer")]
+    Unavailable,
     /// It may or may not have happened.
-    #[error("the coordinator stopped before the outcome was certain; ask again to find out")]
+    #[error("the coordinator or its engine stopped before the outcome was certain; ask again to find out")]
     OutcomeUnknown,
 }

@@ -165,7 +165,8 @@ impl World {
         match answer {
             Err(Error::StorageFull) => self.seen.add(Sight::FullDiskRefused),
             Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
-            Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) | Ok(_) => {}
+            Err(Error::Refused(_) | Error::Stopping | Error::Unavailable | Error::OutcomeUnknown) | Ok(_) => {
+            }
         }
     }
 }

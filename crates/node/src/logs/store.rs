@@ -58,7 +58,9 @@ impl Store {
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "task output is not available");
                 let full = matches!(error.source, Cause::Full { .. });
-                Err(if full { Error::StorageFull } else { Error::Refused(Refusal::Internal) })
+                let otherwise =
+                    if error.retryable { Error::Unavailable } else { Error::Refused(Refusal::Internal) };
+                Err(if full { Error::StorageFull } else { otherwise })
             }
             Ok(None) => Err(Error::Stopping),
             Err(_) => Err(Error::Refused(Refusal::Internal)),

@@ -1,12 +1,14 @@
 //! What happens to the output of a task when parts of it are stored twice, by others, or damaged.
 
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::FileLogs;
 use orchestrix_engine::memory::MemoryLogs;
 
 use super::*;
-use orchestrix_engine::SystemClock;
+use orchestrix_engine::{Bookmark, Cause, LogChunk, SystemClock};
 
 const TASK: TaskId = TaskId(1);
 
@@ -93,4 +95,79 @@ async fn a_part_that_was_damaged_is_read_once_it_was_sent_again() {
     assert_eq!(texts(&after).await, ["one", "two", "three", "four"]);
     drop(after);
     assert_eq!(texts(&logs(open())).await, ["one", "two", "three", "four"]);
+}
+
+/// Output in memory on an engine that stores and then says nothing, or says nothing at all, as often as told.
+#[derive(Default)]
+struct Mute {
+    logs: MemoryLogs,
+    after_storing: AtomicU32,
+    before_reading: AtomicU32,
+}
+
+impl Mute {
+    fn speaks(left: &AtomicU32) -> Result<(), orchestrix_engine::Error> {
+        let spent = left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        if spent.is_err() {
+            return Ok(());
+        }
+        let source = Cause::Remote { place: "far away".to_owned(), what: "no answer".to_owned() };
+        Err(orchestrix_engine::Error { operation: "use it".to_owned(), retryable: true, source })
+    }
+}
+
+impl Logs for Mute {
+    fn append(
+        &self,
+        task: TaskId,
+        lease: LeaseId,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Logged, orchestrix_engine::Error> {
+        let logged = self.logs.append(task, lease, offset, bytes)?;
+        Self::speaks(&self.after_storing).map(|()| logged)
+    }
+
+    fn read(
+        &self,
+        task: TaskId,
+        skip: usize,
+        limit_bytes: usize,
+    ) -> Result<Vec<LogChunk>, orchestrix_engine::Error> {
+        Self::speaks(&self.before_reading)?;
+        self.logs.read(task, skip, limit_bytes)
+    }
+
+    fn some_tasks(
+        &self,
+        from: Bookmark,
+        about: usize,
+    ) -> Result<(Vec<TaskId>, Option<Bookmark>), orchestrix_engine::Error> {
+        self.logs.some_tasks(from, about)
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
+        self.logs.delete(tasks)
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_answer_leaves_the_outcome_unknown_and_a_repeat_finds_out() {
+    let logs = logs(Mute { after_storing: AtomicU32::new(1), ..Mute::default() });
+    let unknown = logs.append(TASK, 1, lines(0, &["one"])).await.unwrap_err();
+    assert_eq!(unknown, Error::OutcomeUnknown);
+    assert_eq!(texts(&logs).await, ["one"], "what is stored is read, whoever knows of it");
+    assert_eq!(logs.append(TASK, 1, lines(0, &["one"])).await.unwrap().next, 1);
+    logs.append(TASK, 1, lines(1, &["two"])).await.unwrap();
+    assert_eq!(texts(&logs).await, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn an_engine_that_cannot_be_read_now_can_be_asked_again() {
+    let logs = logs(Mute { before_reading: AtomicU32::new(2), ..Mute::default() });
+    assert_eq!(logs.read(TASK, 0, 10, None).await.unwrap_err(), Error::Unavailable);
+    let unsent = logs.append(TASK, 1, lines(0, &["one"])).await.unwrap_err();
+    assert_eq!(unsent, Error::Unavailable, "nothing was stored: it was not even known what is there");
+    logs.append(TASK, 1, lines(0, &["one"])).await.unwrap();
+    assert_eq!(texts(&logs).await, ["one"]);
 }

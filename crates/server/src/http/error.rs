@@ -178,6 +178,7 @@ fn of_node(error: &Error) -> (StatusCode, &'static str, &'static str) {
     match error {
         Error::Refused(refusal) => of_refusal(refusal),
         Error::Overloaded => OVERLOADED,
+        Error::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The engine does not answer"),
         Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "No room for new work"),
         Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "The coordinator is stopping"),
         Error::OutcomeUnknown => {
@@ -226,6 +227,7 @@ mod tests {
             (refused(Refusal::Finished { task, state: TaskState::Completed }), 409, "finished", false),
             (refused(Refusal::Internal), 500, "internal", false),
             (Fault::Node(Error::Overloaded), 503, "overloaded", true),
+            (Fault::Node(Error::Unavailable), 503, "overloaded", true),
             (Fault::Node(Error::StorageFull), 507, "storage_full", false),
             (Fault::Node(Error::Stopping), 503, "stopping", true),
             (Fault::Node(Error::OutcomeUnknown), 503, "outcome_unknown", true),

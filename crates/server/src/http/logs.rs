@@ -128,7 +128,7 @@ enum Seen {
 fn seen(state: &Result<TaskState, Error>) -> Seen {
     match state {
         Ok(state) if state.is_terminal() => Seen::Ended(json!({ "state": state })),
-        Ok(_) | Err(Error::Overloaded | Error::StorageFull) => Seen::Running,
+        Ok(_) | Err(Error::Overloaded | Error::StorageFull | Error::Unavailable) => Seen::Running,
         // It was purged while somebody followed it.
         Err(Error::Refused(Refusal::NotFound(_))) => Seen::Ended(json!({ "state": null })),
         Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) => Seen::Unknown,

@@ -8,6 +8,7 @@ mod cluster;
 mod document;
 mod kit;
 mod limits;
+mod neighbours;
 mod process;
 mod streams;
 mod tasks;

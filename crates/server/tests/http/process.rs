@@ -11,9 +11,9 @@ use serde_json::json;
 use tempfile::TempDir;
 
 /// A running coordinator; killed when it is dropped.
-struct Process {
+pub(crate) struct Process {
     child: Child,
-    port: u16,
+    pub(crate) port: u16,
     greeting: String,
 }
 
@@ -25,14 +25,14 @@ impl Drop for Process {
     }
 }
 
-fn command(data: &Path) -> Command {
+pub(crate) fn command(data: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
     command.env_clear().args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn spawn(mut command: Command) -> Process {
+pub(crate) fn spawn(mut command: Command) -> Process {
     let mut child = command.spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut greeting = String::new();
@@ -49,11 +49,11 @@ fn spawn(mut command: Command) -> Process {
 }
 
 impl Process {
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    fn wait(&mut self) -> Option<i32> {
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// Sends a request on a connection of its own.
-    fn send(&self, method: &str, path: &str, body: &str) -> String {
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         self.write(&mut stream, method, path, body);
         let mut text = String::new();
@@ -82,7 +82,19 @@ impl Process {
     }
 }
 
-fn refused(mut command: Command) -> (i32, String) {
+/// Looks until there is something to see.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn refused(mut command: Command) -> (i32, String) {
     let Output { status, stderr, stdout } = command.output().unwrap();
     let (stderr, stdout) = (String::from_utf8(stderr).unwrap(), String::from_utf8(stdout).unwrap());
     assert_eq!(stdout, "", "{stderr}");

@@ -56,7 +56,8 @@ impl Submitter {
         let question = world.op(op).question.clone();
         let resolved = self.again.is_some();
         match heard.certain() {
-            None | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull)) => {
+            None
+            | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull | Error::Unavailable)) => {
                 // Without a key, asking again could make a second task.
                 let harmless = !matches!(&question, Question::Submit(task) if task.key.is_none());
                 self.again = harmless.then_some(question);

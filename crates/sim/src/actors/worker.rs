@@ -326,7 +326,8 @@ impl Worker {
     fn hear_report(&mut self, world: &mut dyn Ground, op: usize, heard: Heard) {
         let Some(index) = self.reports.iter().position(|report| report.op == Some(op)) else { return };
         match heard.certain() {
-            None | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull)) => {
+            None
+            | Some(Err(Error::Overloaded | Error::Stopping | Error::StorageFull | Error::Unavailable)) => {
                 self.reports[index].op = None;
                 self.reports_from = world.now() + world.plan().lease_ms * MS / self.rng.range(8, 20);
             }

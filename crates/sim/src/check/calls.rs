@@ -76,9 +76,16 @@ struct Look<'a> {
 impl Look<'_> {
     fn check(&self) -> Result<(), Violation> {
         match (&self.call.question, &self.call.answer) {
-            (_, Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown)) => {
-                Ok(())
-            }
+            (
+                _,
+                Err(
+                    Error::Overloaded
+                    | Error::StorageFull
+                    | Error::Stopping
+                    | Error::Unavailable
+                    | Error::OutcomeUnknown,
+                ),
+            ) => Ok(()),
             (_, Err(Error::Refused(refusal))) => self.refused(refusal),
             (Question::Submit(_), Ok(Answer::Submitted(outcome, seen))) => self.submitted(outcome.id, *seen),
             (Question::Lease { .. }, Ok(Answer::Leases(leases))) => self.leased(leases),

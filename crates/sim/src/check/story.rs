@@ -80,9 +80,16 @@ fn acts(call: &Call, granted: &Granted<'_>) -> Vec<(TaskId, Act)> {
             Vec::new()
         }
         (_, Err(Error::Refused(refusal))) => refused(refusal).into_iter().collect(),
-        (_, Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown)) => {
-            Vec::new()
-        }
+        (
+            _,
+            Err(
+                Error::Overloaded
+                | Error::StorageFull
+                | Error::Stopping
+                | Error::Unavailable
+                | Error::OutcomeUnknown,
+            ),
+        ) => Vec::new(),
         (Question::Submit(_), Ok(Answer::Submitted(outcome, Seen::First))) => vec![(outcome.id, Act::Made)],
         (Question::Submit(_), Ok(Answer::Submitted(outcome, Seen::Repeat))) => vec![(outcome.id, Act::Found)],
         (Question::Lease { .. }, Ok(Answer::Leases(leases))) => {

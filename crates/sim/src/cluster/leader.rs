@@ -185,7 +185,7 @@ impl ClusterWorld {
                     continue;
                 }
                 Ok(_) | Err(Error::Refused(_)) => self.note(Fact::Answered { who, epoch }),
-                Err(Error::Overloaded | Error::StorageFull | Error::Stopping) => {}
+                Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::Unavailable) => {}
             }
             self.answered(op, answer, at);
         }

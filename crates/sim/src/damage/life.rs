@@ -157,7 +157,13 @@ impl Script {
                     leases.iter().map(|(_, lease)| lease.0).max().unwrap_or(0)
                 }
                 Ok(Heard::Other) | Err(Error::Refused(_)) => 0,
-                Err(Error::Overloaded | Error::StorageFull | Error::Stopping | Error::OutcomeUnknown) => {
+                Err(
+                    Error::Overloaded
+                    | Error::StorageFull
+                    | Error::Stopping
+                    | Error::Unavailable
+                    | Error::OutcomeUnknown,
+                ) => {
                     continue;
                 }
             };
