@@ -9,14 +9,14 @@ use std::mem;
 use std::sync::Arc;
 
 use orchestrix_core::limits::PURGE_TASKS_MAX;
-use orchestrix_core::wire::{Leases, Outcome};
+use orchestrix_core::wire::Outcome;
 use orchestrix_core::{
     Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Tick, Timestamp,
     encode_record, is_planted,
 };
 use orchestrix_engine::Space;
 
-use crate::leasing::waited_ms;
+use crate::admission::Admission;
 use crate::options::Options;
 use crate::polls::Polls;
 use crate::rates::Rates;
@@ -71,6 +71,8 @@ impl<R> Turn<R> {
 pub struct DecisionLoop<R> {
     pub(crate) state: State,
     pub(crate) polls: Polls<R>,
+    /// There is one in the first seconds of a term under an office.
+    pub(crate) admission: Option<Admission<R>>,
     pub(crate) registry: Registry,
     pub(crate) rates: Rates,
     pub(crate) options: Options,
@@ -97,6 +99,7 @@ impl<R: Recipient> DecisionLoop<R> {
         Self {
             state,
             polls: Polls::default(),
+            admission: None,
             registry: Registry::default(),
             rates: Rates::default(),
             options,
@@ -139,13 +142,19 @@ impl<R: Recipient> DecisionLoop<R> {
         self.commit(event, now);
     }
 
+    /// From now on, for some seconds, only so many lease calls are decided at a time: those of all workers may come at
+    /// once when the leader changes.
+    pub fn admit_slowly(&mut self, now: Timestamp) {
+        self.admission = Some(Admission::begin(now));
+    }
+
     /// Takes a question. Its answer is in this turn, or in a later one if it waits.
     pub fn ask(&mut self, ask: Ask, to: R, now: Timestamp) {
         self.advance(now);
         // Those who wait come before whoever asks now.
         self.serve_polls(now);
         if let Ask::Lease(request) = ask {
-            self.lease(request, to, now);
+            self.admit(request, to, now);
         } else {
             let answer = self.answer(ask, now);
             self.reply(to, answer);
@@ -167,15 +176,15 @@ impl<R: Recipient> DecisionLoop<R> {
             };
         }
         self.serve_polls(now);
+        self.let_in(now);
         while let Some(poll) = self.polls.take_over(now) {
-            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(poll.since, now) };
-            self.reply(poll.to, Ok(Answer::Leases(leases)));
+            self.send_home(poll.to, poll.since, now);
         }
         self.purge(now);
         if self.next_tick().is_some_and(|due| due <= now) {
             self.commit(Event::Tick(Tick {}), now);
         }
-        self.stats.polls.set(self.polls.len() as u64);
+        self.stats.polls.set(self.waiting_calls() as u64);
         self.stats.tasks_leased.set(self.state.lease_count() as u64);
     }
 
@@ -184,7 +193,8 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn next_due(&self) -> Option<Timestamp> {
         let purge = (self.ended > 0 || self.next_purge > Timestamp(0)).then_some(self.next_purge);
         let due = self.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge);
-        due.chain(self.next_tick()).min()
+        let lined_up = self.admission.as_ref().and_then(Admission::next_due);
+        due.chain(self.next_tick()).chain(lined_up).min()
     }
 
     fn next_tick(&self) -> Option<Timestamp> {
@@ -222,8 +232,10 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Sends everyone who waits home with empty hands, before the loop ends.
     pub fn dismiss(&mut self, now: Timestamp) {
         while let Some(poll) = self.polls.take_any() {
-            let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(poll.since, now) };
-            self.reply(poll.to, Ok(Answer::Leases(leases)));
+            self.send_home(poll.to, poll.since, now);
+        }
+        for waiting in self.admission.take().into_iter().flat_map(Admission::into_line) {
+            self.send_home(waiting.to, waiting.since, now);
         }
     }
 

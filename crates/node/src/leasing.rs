@@ -8,6 +8,7 @@ use orchestrix_core::{
     Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, TaskId, Timestamp, is_planted,
 };
 
+use crate::admission::{Admission, Waiting};
 use crate::decision_loop::{DecisionLoop, named};
 use crate::polls::PollId;
 use crate::request::{Answer, Error, Recipient};
@@ -75,7 +76,50 @@ impl<R: Recipient> DecisionLoop<R> {
         Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms, lease_ms_each })
     }
 
-    pub(crate) fn lease(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
+    /// Decides a lease call, or lets it wait in the line that there is at the beginning of a term.
+    pub(crate) fn admit(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
+        let Some(admission) = self.admission.as_mut().filter(|admission| !admission.is_over(now)) else {
+            self.admission = None;
+            return self.lease(request, to, now, now);
+        };
+        if admission.admits(now) {
+            self.lease(request, to, now, now);
+        } else if request.wait_ms == 0 {
+            self.send_home(to, now, now);
+        } else if self.is_crowded(now) {
+            self.stats.overloaded.add(1);
+            self.reply(to, Err(Error::Overloaded));
+        } else if let Some(admission) = &mut self.admission {
+            admission.line_up(Waiting { request, to, since: now });
+        }
+    }
+
+    /// Decides those of the line that may be decided now, and sends home who has waited long enough.
+    pub(crate) fn let_in(&mut self, now: Timestamp) {
+        let over = self.admission.as_mut().map(|admission| admission.take_over(now));
+        for Waiting { to, since, .. } in over.into_iter().flatten() {
+            self.send_home(to, since, now);
+        }
+        while !self.is_full()
+            && let Some(Waiting { request, to, since }) =
+                self.admission.as_mut().and_then(|admission| admission.next(now))
+        {
+            self.lease(request, to, since, now);
+        }
+    }
+
+    /// Answers a lease call that waited in vain.
+    pub(crate) fn send_home(&mut self, to: R, since: Timestamp, now: Timestamp) {
+        let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(since, now) };
+        self.reply(to, Ok(Answer::Leases(leases)));
+    }
+
+    /// Lease calls that wait for a task or for their turn.
+    pub(crate) fn waiting_calls(&self) -> usize {
+        self.polls.len() + self.admission.as_ref().map_or(0, Admission::len)
+    }
+
+    fn lease(&mut self, request: LeaseQueues, to: R, since: Timestamp, now: Timestamp) {
         self.registry.saw(&request.worker, request.capacity, now);
         for queue in &request.queues {
             self.registry.asked(queue, now);
@@ -88,32 +132,34 @@ impl<R: Recipient> DecisionLoop<R> {
             leases = self.grant(&request, now);
         }
         if !leases.is_empty() || request.wait_ms == 0 {
-            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: 0 })));
+            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: waited_ms(since, now) })));
         } else if self.is_crowded(now) {
             self.stats.overloaded.add(1);
             self.reply(to, Err(Error::Overloaded));
         } else {
-            let (id, replaced) = self.polls.park(request, to, now);
+            let (id, replaced) = self.polls.park(request, to, since);
             if self.is_at_capacity(id) {
                 self.polls.block(id);
             }
             if let Some(replaced) = replaced {
-                let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(replaced.since, now) };
-                self.reply(replaced.to, Ok(Answer::Leases(leases)));
+                self.send_home(replaced.to, replaced.since, now);
             }
         }
     }
 
     /// Whether as many calls wait as may, even when those of callers who left are taken out.
     fn is_crowded(&mut self, now: Timestamp) -> bool {
-        if self.polls.len() < self.options.polls_max || is_planted("polls-unlimited") {
+        if self.waiting_calls() < self.options.polls_max || is_planted("polls-unlimited") {
             return false;
         }
         if now >= self.next_sweep {
             self.next_sweep = now.plus(SWEEP_MS);
             self.polls.sweep(Recipient::is_gone);
+            if let Some(admission) = &mut self.admission {
+                admission.sweep(Recipient::is_gone);
+            }
         }
-        self.polls.len() >= self.options.polls_max
+        self.waiting_calls() >= self.options.polls_max
     }
 
     /// Whether the worker of a waiting call has as many tasks as it wants.

@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** nothing is answered, published or snapshotted before the position it was decided on is durable.
 
+mod admission;
 mod answers;
 mod clock;
 mod counting;

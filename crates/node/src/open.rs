@@ -291,6 +291,9 @@ pub(crate) fn assemble(
         desk.start_term(epoch, term_clock.now());
     }
     desk.tick_every(mandate.tick_ms);
+    if mandate.office.is_some() {
+        desk.admit_slowly(term_clock.now());
+    }
 
     stats.durable.set(end.position.0);
     stats.position.set(end.position.0);

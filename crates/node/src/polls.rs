@@ -55,20 +55,25 @@ impl<R> Polls<R> {
         self.by_queue.get(queue).map_or(0, BTreeSet::len)
     }
 
-    /// Lets a call wait. Answers its name, and the call that it repeats, if that still waits: nobody listens to
+    /// Lets a call wait that came at `since`. Answers its name, and the call that it repeats, if that still waits: nobody listens to
     /// it any more.
-    pub(crate) fn park(&mut self, request: LeaseQueues, to: R, now: Timestamp) -> (PollId, Option<Poll<R>>) {
+    pub(crate) fn park(
+        &mut self,
+        request: LeaseQueues,
+        to: R,
+        since: Timestamp,
+    ) -> (PollId, Option<Poll<R>>) {
         let repeated = request_name(&request).and_then(|name| self.by_request.get(&name).copied());
         let replaced = repeated.and_then(|id| self.take(id));
         let id = PollId(self.next);
         self.next += 1;
-        let until = now.plus(request.wait_ms);
+        let until = since.plus(request.wait_ms);
         self.line_up(id, &request.queues);
         if let Some(name) = request_name(&request) {
             self.by_request.insert(name, id);
         }
         self.by_end.insert((until, id));
-        self.waiting.insert(id, Poll { request, to, since: now, until });
+        self.waiting.insert(id, Poll { request, to, since, until });
         (id, replaced)
     }
 

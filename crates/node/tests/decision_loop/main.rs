@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod admission;
 mod common;
 mod deciding;
 mod leasing;
