@@ -38,8 +38,8 @@ pub struct RedisPlace {
 }
 
 impl RedisPlace {
-    /// Connects to `redis://[user][:password@]host[:port][/database]` and asks what the server promises. Every
-    /// later call waits at most `timeout` for each part of its answer.
+    /// Connects to `redis://[user][:password@]host[:port][/database]`, or with TLS to `rediss://…`, which may name the
+    /// file of an authority with `?ca=FILE`, and asks what the server promises. Every later call waits at most `timeout` for each part of its answer.
     ///
     /// # Errors
     /// When the URL is wrong, nobody answers, the server does not let us in, or it is a replica.

@@ -46,8 +46,8 @@ settings! {
     /// Address to serve HTTP on; port 0 takes a free one [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST,
-    /// mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
+    /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST (rediss://
+    /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE")]
     engine: Address,
     /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_mistake_in_the_address_of_an_engine_does_not_show_its_password() {
-        let wrong = "rediss://user:canary@host";
+        let wrong = "radish://user:canary@host";
         let file = file(&format!("engine = \"{wrong}\""));
         let path = file.path().to_str().unwrap();
         for told in [

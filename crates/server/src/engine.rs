@@ -61,8 +61,9 @@ enum Scheme {
 }
 
 /// The schemes that are known, each with its engine.
-const SCHEMES: [(&str, Scheme); 5] = [
+const SCHEMES: [(&str, Scheme); 6] = [
     ("redis", Scheme::Redis),
+    ("rediss", Scheme::Redis),
     ("mysql", Scheme::Sql),
     ("postgres", Scheme::Sql),
     ("postgresql", Scheme::Sql),
@@ -82,7 +83,7 @@ impl Engine {
         let known = SCHEMES.into_iter().find(|(name, _)| Some(*name) == scheme);
         // What was given may hold a password, so it is not repeated.
         known.map(|(_, scheme)| Self::Shared(Url { scheme, text: text.to_owned() })).ok_or_else(|| {
-            "an engine is file, memory, or an address that begins with redis://, mysql://, postgres:// or s3://"
+            "an engine is file, memory, or an address that begins with redis://, rediss://, mysql://, postgres:// or s3://"
                 .to_owned()
         })
     }
@@ -116,7 +117,14 @@ mod tests {
     fn an_engine_is_a_word_or_an_address() {
         assert_eq!(Engine::parse("file"), Ok(Engine::File));
         assert_eq!(Engine::parse("memory"), Ok(Engine::Memory));
-        for address in ["redis://h", "mysql://u:p@h/d", "postgres://h", "postgresql://h", "s3://bucket"] {
+        for address in [
+            "redis://h",
+            "rediss://h?ca=f",
+            "mysql://u:p@h/d",
+            "postgres://h",
+            "postgresql://h",
+            "s3://bucket",
+        ] {
             assert!(matches!(Engine::parse(address), Ok(Engine::Shared(_))), "{address}");
         }
         for wrong in ["", "File", "redis", "redis:h", "http://h", "://", "amqp://u:secret@h"] {

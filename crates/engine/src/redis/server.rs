@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use redis::{
     Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisError,
+    TlsCertificates,
 };
+use rustls::crypto::CryptoProvider;
 
 use crate::{Cause, Error};
 
@@ -30,19 +32,28 @@ pub(super) enum Failure {
     Lost(String),
 }
 
+/// What a URL says.
+struct Address {
+    client: Client,
+    /// How people may call it.
+    place: String,
+    tls: bool,
+}
+
 /// A server, and connections to it. A caller that finds none idle opens one, so nobody waits for another.
 pub(super) struct Server {
     client: Client,
     place: String,
+    tls: bool,
     timeout: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
 impl Server {
     pub(super) fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
-        let (client, place) = client(url)?;
+        let Address { client, place, tls } = address(url)?;
         let timeout = timeout.max(TIMEOUT_MIN);
-        let server = Self { client, place, timeout, idle: Mutex::default() };
+        let server = Self { client, place, tls, timeout, idle: Mutex::default() };
         match server.open() {
             Ok(connection) => server.keep(connection),
             Err(failure) => return Err(server.error("connect to Redis", failure)),
@@ -121,15 +132,40 @@ impl Server {
     }
 
     fn open(&self) -> Result<Connection, Failure> {
-        self.client.get_connection_with_timeout(self.timeout).map_err(|error| {
-            let no = matches!(error.kind(), ErrorKind::AuthenticationFailed);
-            let what = if no {
-                "the server did not accept the password".to_owned()
+        let connection = self.client.get_connection_with_timeout(self.timeout);
+        let connection = connection.and_then(|connection| self.shake_hands(connection));
+        connection.map_err(|error| {
+            let said = error.to_string();
+            let (what, retryable) = if matches!(error.kind(), ErrorKind::AuthenticationFailed) {
+                ("the server did not accept the password".to_owned(), false)
+            } else if said.contains("invalid peer certificate") {
+                let why = "the server does not prove who it is";
+                (format!("{why} ({said}); if its authority is your own, give it with ?ca=FILE"), false)
+            } else if self.tls && error.is_timeout() {
+                // A server without TLS waits for the end of what it takes for a command.
+                let what = self.lost(&error, self.timeout);
+                (format!("{what}; does it speak TLS on this port?"), true)
             } else {
-                self.lost(&error, self.timeout)
+                (self.lost(&error, self.timeout), true)
             };
-            Failure::Unsent { what, retryable: !no }
+            Failure::Unsent { what, retryable }
         })
+    }
+
+    /// The driver leaves this to the first command. Then nobody would know whether that was sent.
+    fn shake_hands(&self, mut connection: Connection) -> Result<Connection, RedisError> {
+        if self.tls {
+            connection.set_read_timeout(Some(self.timeout))?;
+            connection.set_write_timeout(Some(self.timeout))?;
+            match redis::cmd("PING").query::<()>(&mut connection) {
+                // To be refused is an answer, too.
+                Err(error) if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+                    return Err(error);
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(connection)
     }
 
     fn lost(&self, error: &RedisError, patience: Duration) -> String {
@@ -159,22 +195,44 @@ fn passes(code: &str) -> bool {
     ["BUSY", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "READONLY", "TRYAGAIN"].contains(&code)
 }
 
-/// The driver's client, and how people may call it. The URL itself is never repeated: it has a password.
-fn client(url: &str) -> Result<(Client, String), Error> {
+/// The URL itself is never repeated: it has a password.
+fn address(url: &str) -> Result<Address, Error> {
     let wrong = |what: &str| {
         let source = Cause::Remote { place: "redis".to_owned(), what: what.to_owned() };
         Error { operation: "read the URL".to_owned(), retryable: false, source }
     };
-    if url.starts_with("rediss:") || url.starts_with("valkeys:") {
-        return Err(wrong("there is no TLS to Redis in this version; use redis:// on a network you trust"));
+    let form = "it must be redis://[user][:password@]host[:port][/database], or rediss://… for TLS";
+    let tls = url.starts_with("rediss://");
+    // What the driver would take for a wish not to check certificates is not for it.
+    let (url, query) = if tls { url.split_once('?').unwrap_or((url, "")) } else { (url, "") };
+    if tls && url.contains('#') || url.starts_with("valkeys:") {
+        return Err(wrong(form));
     }
-    let form = "it must be redis://[user][:password@]host[:port][/database]";
+    let ca = match query.split_once('=') {
+        Some(("ca", file)) if !file.is_empty() && !file.contains('&') => Some(file),
+        None if query.is_empty() => None,
+        Some(_) | None => return Err(wrong("the one parameter of rediss:// is ca=FILE")),
+    };
     let info: ConnectionInfo = url.parse().map_err(|_| wrong(form))?;
     // Answers have the same form on all servers, and nothing but the password is sent before the first command.
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-    let place = format!("redis://{}/{}", info.addr(), settings.db());
-    let client = Client::open(info.set_redis_settings(settings)).map_err(|_| wrong(form))?;
-    Ok((client, place))
+    let scheme = if tls { "rediss" } else { "redis" };
+    let place = format!("{scheme}://{}/{}", info.addr(), settings.db());
+    let info = info.set_redis_settings(settings);
+    if !tls {
+        let client = Client::open(info).map_err(|_| wrong(form))?;
+        return Ok(Address { client, place, tls });
+    }
+    // The driver asks for the one of the process. Whoever has chosen one keeps it.
+    if CryptoProvider::get_default().is_none() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+    let root_cert = ca.map(std::fs::read).transpose().map_err(|error| {
+        wrong(&format!("the authority {} cannot be read: {error}", ca.unwrap_or_default()))
+    })?;
+    let client = Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert });
+    let client = client.map_err(|error| wrong(&format!("TLS cannot be set up: {error}")))?;
+    Ok(Address { client, place, tls })
 }
 
 /// Bytes that nobody else draws.

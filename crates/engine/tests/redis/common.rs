@@ -31,7 +31,7 @@ pub(crate) fn redis(settings: &'static [&'static str]) -> Server {
 }
 
 /// Whether a server has read what it keeps and takes commands.
-fn answers(port: u16) -> bool {
+pub(crate) fn answers(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
     let mut answer = [0; 5];
     stream.write_all(b"PING\r\n").is_ok()

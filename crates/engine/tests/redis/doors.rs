@@ -19,8 +19,11 @@ fn a_wrong_url_is_refused_with_its_right_form() {
         assert!(error.to_string().contains("redis://[user][:password@]host[:port]"), "{url}: {error}");
         assert!(!error.retryable);
     }
-    let error = refused("rediss://localhost").to_string();
-    assert!(error.contains("no TLS"), "{error}");
+    for url in ["rediss://h?insecure=1", "rediss://h?ca=", "rediss://h?ca=a&ca=b", "rediss://h?ca"] {
+        assert!(refused(url).to_string().contains("the one parameter of rediss:// is ca=FILE"), "{url}");
+    }
+    // Which the driver would take for a wish to trust everybody.
+    assert!(refused("rediss://h/#insecure").to_string().contains("it must be redis://"));
 }
 
 #[test]

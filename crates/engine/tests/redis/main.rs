@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../sql/tls.rs"]
+mod certificates;
 mod common;
 mod conformance;
 mod crash;
@@ -14,3 +16,4 @@ mod doors;
 mod forgetting;
 mod keeping;
 mod lost;
+mod tls;
