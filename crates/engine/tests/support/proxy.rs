@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,6 +32,7 @@ struct State {
     held: AtomicUsize,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
+    server: AtomicU16,
 }
 
 impl Proxy {
@@ -43,6 +44,7 @@ impl Proxy {
             held: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
+            server: AtomicU16::new(server),
         };
         let shared = Arc::new(state);
         let accepting = Arc::clone(&shared);
@@ -55,6 +57,7 @@ impl Proxy {
                 if accepting.is(Wire::Cut) {
                     continue;
                 }
+                let server = accepting.server.load(SeqCst);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 accepting.connect(client, server);
             }
@@ -69,6 +72,12 @@ impl Proxy {
     /// How many sendings are held by a wire that stalls.
     pub fn held(&self) -> usize {
         self.shared.held.load(SeqCst)
+    }
+
+    /// Another server is behind the same address from now on, as after a failover.
+    pub fn lead_to(&self, server: u16) {
+        self.shared.server.store(server, SeqCst);
+        self.shared.break_all();
     }
 
     pub fn set(&self, wire: Wire) {
