@@ -15,9 +15,6 @@ const SUM: usize = 4;
 /// What a parcel adds to the records of its batch, in bytes.
 pub const PARCEL_BYTES_MORE: usize = HEAD + SUM;
 
-/// How many bytes a parcel has besides the records.
-pub const OVERHEAD: usize = HEAD + SUM;
-
 /// Why bytes are no parcel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoParcel {

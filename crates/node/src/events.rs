@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::{Event, Position, Records, Timestamp, is_planted};
+use orchestrix_engine::Batch;
 use tokio::sync::watch;
 
 /// What a watcher sees.
@@ -30,15 +31,8 @@ pub struct EventFeed {
 
 #[derive(Debug, Default)]
 struct Ring {
-    batches: VecDeque<Arc<Written>>,
+    batches: VecDeque<Arc<Batch>>,
     bytes: usize,
-}
-
-#[derive(Debug)]
-struct Written {
-    first: Position,
-    last: Position,
-    records: Vec<u8>,
 }
 
 impl EventFeed {
@@ -47,14 +41,15 @@ impl EventFeed {
     }
 
     /// Takes a batch that has become durable.
-    pub(crate) fn publish(&self, first: Position, last: Position, records: Vec<u8>) {
+    pub(crate) fn publish(&self, batch: Batch) {
+        let last = batch.last();
         // Whoever reads the journal again after it led has told this before.
         if last <= *self.durable.borrow() {
             return;
         }
         let mut ring = self.lock();
-        ring.bytes += records.len();
-        ring.batches.push_back(Arc::new(Written { first, last, records }));
+        ring.bytes += batch.records.len();
+        ring.batches.push_back(Arc::new(batch));
         while ring.bytes > self.bytes_max
             && !is_planted("events-unbounded")
             && let Some(oldest) = ring.batches.pop_front()
@@ -87,10 +82,14 @@ impl EventFeed {
         Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new() }
     }
 
+    pub(crate) fn batches(self: &Arc<Self>, after: Position) -> Batches {
+        Batches { feed: Arc::clone(self), durable: self.durable.subscribe(), after }
+    }
+
     /// The batch with the first event after a position, or the first that is kept.
-    fn batch_after(&self, after: Position) -> Option<Arc<Written>> {
+    fn batch_after(&self, after: Position) -> Option<Arc<Batch>> {
         let ring = self.lock();
-        let place = ring.batches.partition_point(|batch| batch.last <= after);
+        let place = ring.batches.partition_point(|batch| batch.last() <= after);
         ring.batches.get(place).cloned()
     }
 
@@ -128,18 +127,19 @@ impl Events {
         }
     }
 
-    fn decode(&mut self, batch: &Written) {
-        if batch.first > self.after.next() {
-            self.gap(Position(batch.first.0 - 1));
+    fn decode(&mut self, batch: &Batch) {
+        let before = batch.previous.position;
+        if before > self.after {
+            self.gap(before);
         }
-        let positions = (batch.first.0..).map(Position);
+        let positions = (before.0 + 1..).map(Position);
         for (position, record) in positions.zip(Records::new(&batch.records)) {
             let (at, event) = record.expect("we have written it ourselves");
             if position > self.after {
                 self.ready.push_back(Happening::Event { position, at, event });
             }
         }
-        self.after = batch.last;
+        self.after = batch.last();
     }
 
     fn gap(&mut self, until: Position) {
@@ -148,18 +148,41 @@ impl Events {
     }
 }
 
+/// The place of one who takes whole batches.
+#[derive(Debug)]
+pub struct Batches {
+    feed: Arc<EventFeed>,
+    durable: watch::Receiver<Position>,
+    after: Position,
+}
+
+impl Batches {
+    /// Waits for the batch that follows. `None` when it is not kept any more: it has to be read from the engine.
+    pub async fn next(&mut self) -> Option<Arc<Batch>> {
+        let after = self.after;
+        // The sender lives in the feed that this reader holds, so the wait ends only when there is something.
+        let _ = self.durable.wait_for(|durable| *durable > after).await;
+        let batch = self.feed.batch_after(after).filter(|batch| batch.previous.position == after)?;
+        self.after = batch.last();
+        Some(batch)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::{TaskExpired, TaskId, encode_record};
+    use orchestrix_core::{TaskExpired, TaskId, Term, encode_record};
+    use orchestrix_engine::Link;
 
     use super::*;
 
-    fn records(tasks: std::ops::Range<u64>) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for task in tasks {
-            encode_record(Timestamp(task), &TaskExpired { task: TaskId(task) }.into(), &mut bytes);
+    /// A batch with so many events after a position.
+    fn batch(after: u64, count: u32) -> Batch {
+        let mut records = Vec::new();
+        for task in after..after + u64::from(count) {
+            encode_record(Timestamp(task), &TaskExpired { task: TaskId(task) }.into(), &mut records);
         }
-        bytes
+        let previous = Link { position: Position(after), ..Link::default() };
+        Batch { previous, term: Term(1), count, records }
     }
 
     fn task(happening: &Happening) -> u64 {
@@ -172,22 +195,36 @@ mod tests {
     #[tokio::test]
     async fn a_watcher_resumes_in_the_middle_of_a_batch() {
         let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
-        feed.publish(Position(1), Position(4), records(0..4));
+        feed.publish(batch(0, 4));
         let mut events = feed.subscribe(Some(Position(2)));
         assert_eq!(task(&events.next().await), 3);
         assert_eq!(task(&events.next().await), 4);
-        feed.publish(Position(5), Position(5), records(4..5));
+        feed.publish(batch(4, 1));
         assert_eq!(task(&events.next().await), 5);
     }
 
     #[tokio::test]
     async fn what_is_not_kept_any_more_is_a_gap() {
-        let batch = records(0..1);
-        let feed = Arc::new(EventFeed::new(Position(0), batch.len()));
-        feed.publish(Position(1), Position(1), batch.clone());
-        feed.publish(Position(2), Position(2), batch);
+        let feed = Arc::new(EventFeed::new(Position(0), batch(0, 1).records.len()));
+        feed.publish(batch(0, 1));
+        feed.publish(batch(1, 1));
         let mut events = feed.subscribe(Some(Position(0)));
         assert_eq!(events.next().await, Happening::Gap { until: Position(1) });
         assert_eq!(task(&events.next().await), 2);
+    }
+
+    #[tokio::test]
+    async fn whole_batches_are_given_as_long_as_the_next_one_is_kept() {
+        let feed = Arc::new(EventFeed::new(Position(0), 2 * batch(0, 1).records.len()));
+        let (mut early, mut late) = (feed.batches(Position(0)), feed.batches(Position(0)));
+        feed.publish(batch(0, 1));
+        assert_eq!(early.next().await.as_deref(), Some(&batch(0, 1)));
+        feed.publish(batch(1, 1));
+        feed.publish(batch(2, 1));
+        assert_eq!(early.next().await.as_deref(), Some(&batch(1, 1)));
+        assert_eq!(late.next().await, None, "the first one made room for the third");
+        assert_eq!(feed.batches(Position(2)).next().await.as_deref(), Some(&batch(2, 1)));
+        feed.skip_to(Position(9));
+        assert_eq!(feed.batches(Position(3)).next().await, None, "it was read from a snapshot");
     }
 }

@@ -29,6 +29,8 @@ pub struct Follower {
     state: State,
     /// The last batch that the state follows.
     link: Link,
+    /// Some of it was told by the leader, and not seen in the engine yet.
+    hinted: bool,
     options: Options,
     surroundings: Surroundings,
     high_water: HighWater,
@@ -83,7 +85,9 @@ impl Follower {
             return Err(high_water::other_history(mark.link.position, &engine.place()));
         }
         let (state, link, recovered) = load_state(&mut *journal)?;
-        let follower = Self { engine, journal, state, link, options, surroundings, high_water, recovered };
+        let hinted = false;
+        let follower =
+            Self { engine, journal, state, link, hinted, options, surroundings, high_water, recovered };
         follower.saw();
         Ok(follower)
     }
@@ -94,9 +98,11 @@ impl Follower {
     /// When the engine does not answer, or a batch does not follow.
     pub fn advance(&mut self) -> Result<Progress, Failure> {
         match self.journal.read(self.link.position, READ_BYTES)? {
+            Read::End if self.hinted => self.check_hints(),
             Read::End => Ok(Progress::AtEnd),
             Read::Batches(batches) => {
                 batches.into_iter().try_for_each(|batch| self.follow(batch))?;
+                self.hinted = false;
                 self.saw();
                 Ok(Progress::Moved)
             }
@@ -111,10 +117,49 @@ impl Follower {
                     )));
                 }
                 (self.state, self.link, self.recovered) = (state, link, recovered);
+                self.hinted = false;
                 self.saw();
                 Ok(Progress::Moved)
             }
         }
+    }
+
+    /// Takes a batch from the leader, who says that it is durable. Answers whether this node is as far now: if not, the
+    /// engine has to be read.
+    ///
+    /// # Errors
+    /// When it cannot be applied; what was read has to be read again then.
+    pub fn hint(&mut self, journal: JournalId, batch: Batch) -> Result<bool, Failure> {
+        if journal != self.journal.id() {
+            return Ok(false);
+        }
+        if batch.last() <= self.link.position {
+            return Ok(true);
+        }
+        if batch.previous != self.link {
+            return Ok(false);
+        }
+        self.hinted = true;
+        self.follow(batch)?;
+        self.saw();
+        Ok(true)
+    }
+
+    /// What the leader said has to be in the engine: that is the truth.
+    fn check_hints(&mut self) -> Result<Progress, Failure> {
+        let end = self.journal.refresh()?;
+        if end.position > self.link.position {
+            return Ok(Progress::Moved);
+        }
+        if end != self.link {
+            let (place, at) = (self.engine.place(), self.link);
+            return Err(Failure::new(format!(
+                "the journal at {place} ends at {} ({}), but its leader has told of {} ({})",
+                end.position, end.hash, at.position, at.hash
+            )));
+        }
+        self.hinted = false;
+        Ok(Progress::AtEnd)
     }
 
     fn follow(&mut self, batch: Batch) -> Result<(), Failure> {
@@ -130,13 +175,13 @@ impl Follower {
             )));
         }
         replay(&mut self.state, &batch.as_ref())?;
-        let (first, last, before) = (self.link.position.next(), batch.last(), self.link);
+        let before = self.link;
         self.link = batch.link(id);
         if self.surroundings.unsettled.is_refused(before, self.link) {
             self.surroundings.stats.stale_appends.add(1);
         }
         self.high_water.check_link(self.link, &self.engine.place())?;
-        self.surroundings.events.publish(first, last, batch.records);
+        self.surroundings.events.publish(batch);
         Ok(())
     }
 

@@ -35,7 +35,7 @@ mod writer;
 
 pub use clock::TermClock;
 pub use decision_loop::{DecisionLoop, Turn};
-pub use events::{EventFeed, Events, Happening};
+pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use mandate::{Mandate, Office};

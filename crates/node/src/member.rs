@@ -3,20 +3,22 @@
 //! [`Member`] is the handle; the thread behind it is in `desk`.
 
 mod desk;
+mod fed;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use orchestrix_core::Position;
 use orchestrix_core::wire::{Cluster, NodeView};
-use orchestrix_engine::{Shared, SystemClock};
+use orchestrix_engine::{Batch, JournalId, Shared, SystemClock};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use self::desk::{Desk, Leading, wait_for_growth};
-use crate::events::Events;
+use self::fed::Fed;
+use crate::events::{Batches, Events};
 use crate::follower::Following;
 use crate::high_water::HighWater;
 use crate::node::Node;
@@ -70,8 +72,10 @@ pub struct Member {
 struct Inner {
     engine: Arc<dyn Shared>,
     me: Candidate,
+    journal: JournalId,
     following: Following,
     seat: watch::Sender<Seat>,
+    fed: Fed,
     leadership: OnceLock<Leadership>,
     running: Running,
     commands: Sender<Command>,
@@ -81,6 +85,8 @@ struct Inner {
 enum Command {
     /// There may be something to read. The answer is where to wait next; it comes when this node follows.
     Look(Sender<Position>),
+    /// The leader says that this is durable. The answer is how far this node is then.
+    Hint(JournalId, Batch, oneshot::Sender<Position>),
     Elected(Term),
     Deposed(Reason),
     /// The node that led in this epoch has stopped.
@@ -113,14 +119,16 @@ impl Member {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
         let following = Following::new(Arc::new(SystemClock), high_water, &node);
         let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
-        standby.read_to_end()?;
+        let journal = standby.read_to_end()?.journal_id();
         let (commands, heard) = channel();
         let tick_ms = u64::try_from(options.leader_ttl.as_millis() / 4).unwrap_or(u64::MAX);
         let inner = Arc::new(Inner {
             engine,
             me: me.clone(),
+            journal,
             following,
             seat: watch::Sender::new(Seat::Follows),
+            fed: Fed::default(),
             leadership: OnceLock::new(),
             running: Running::new(),
             commands,
@@ -193,6 +201,36 @@ impl Member {
     #[must_use]
     pub fn events(&self, after: Option<Position>) -> Events {
         self.inner.following.events().subscribe(after)
+    }
+
+    /// Whole batches after a position as they become durable here, for a node that follows.
+    #[must_use]
+    pub fn batches(&self, after: Position) -> Batches {
+        self.inner.following.events().batches(after)
+    }
+
+    /// The journal that this node follows or leads.
+    #[must_use]
+    pub fn journal_id(&self) -> JournalId {
+        self.inner.journal
+    }
+
+    /// The leader is there and tells of its batches: the engine need not be asked for them until it is silent.
+    pub fn heard_of_leader(&self) {
+        self.inner.fed.heard();
+    }
+
+    /// The leader tells no more.
+    pub fn unheard_of_leader(&self) {
+        self.inner.fed.end();
+    }
+
+    /// Takes a batch that the leader says is durable. It is applied if it follows what was applied before; if it does
+    /// not, the engine is asked. Answers how far this node is then, or `None` when it does not follow.
+    pub async fn hint(&self, journal: JournalId, batch: Batch) -> Option<Position> {
+        let (reply, heard) = oneshot::channel();
+        self.inner.commands.send(Command::Hint(journal, batch, reply)).ok()?;
+        heard.await.ok()
     }
 
     /// Waits until this node has applied what stands at a position.

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Position, is_planted};
-use orchestrix_engine::Shared;
+use orchestrix_core::is_planted;
+use orchestrix_engine::{Batch, JournalId, Shared};
 
 use crate::follower::{Follower, Following, Progress};
 use crate::open::Failure;
@@ -45,15 +45,11 @@ impl Standby {
         Self { engine, options, following, follower: None }
     }
 
-    /// Reads to the end, from a snapshot if need be. Answers how far that is.
+    /// Reads to the end, from a snapshot if need be.
     ///
     /// # Errors
     /// When the engine does not answer, or has less than or something other than what this node has seen.
-    pub fn read_to_end(&mut self) -> Result<Position, Failure> {
-        Ok(self.at_end()?.link().position)
-    }
-
-    fn at_end(&mut self) -> Result<&mut Follower, Failure> {
+    pub fn read_to_end(&mut self) -> Result<&Follower, Failure> {
         let follower = match &mut self.follower {
             Some(follower) => follower,
             none => none.insert(Follower::load(
@@ -66,12 +62,22 @@ impl Standby {
         Ok(follower)
     }
 
+    /// Takes a batch that the leader says is durable. Answers whether this node is as far now: if not, it has to read.
+    pub fn hint(&mut self, journal: JournalId, batch: Batch) -> bool {
+        let Some(follower) = &mut self.follower else { return false };
+        follower.hint(journal, batch).unwrap_or_else(|failure| {
+            tracing::warn!(%failure, "what the leader has told cannot be applied: reads the journal again");
+            self.forget_state();
+            false
+        })
+    }
+
     /// This node was elected in an epoch: reads to the end once more, and gives out what a term begins on.
     ///
     /// # Errors
     /// As for [`Standby::read_to_end`].
     pub fn begin(&mut self, epoch: u64) -> Result<Beginning, Failure> {
-        self.at_end()?;
+        self.read_to_end()?;
         let seen = self.epoch();
         if epoch <= seen && !is_planted("epoch-not-raised") {
             return Ok(Beginning::Outdated { seen });

@@ -253,7 +253,7 @@ impl Writer {
     pub(crate) fn finish(&mut self, writing: Writing) -> Result<Ack, Failure> {
         let Writing { batch, replies, purged, .. } = writing;
         self.mandate.prove(self.end);
-        self.events.publish(batch.previous.position.next(), batch.last(), batch.records);
+        self.events.publish(batch);
         let abandoned = self.answer(replies, purged)?;
         Ok(self.ack(abandoned))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orchestrix_core::{Event, Position, State, Term, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::memory::MemoryPlace;
-use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Shared};
+use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Read, Shared};
 use orchestrix_node::{
     Failure, Follower, Following, HighWater, Mandate, Mark, Options, Progress, Stepped, SystemClock,
 };
@@ -118,4 +118,56 @@ fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it
     leave_snapshot(&*journal, end);
     assert!(told(lost).contains("another history"), "{}", told(lost));
     follower_that_saw(&place, mark(first)).unwrap();
+}
+
+/// The batch that ends where a journal does.
+fn last_batch(journal: &dyn Journal, after: Link) -> Batch {
+    match journal.read(after.position, 1 << 20).unwrap() {
+        Read::Batches(batches) => batches.into_iter().next().unwrap(),
+        Read::End | Read::Truncated(_) => panic!("there should be a batch"),
+    }
+}
+
+#[test]
+fn a_hint_is_applied_only_if_it_follows() {
+    let place = MemoryPlace::new(JournalId([5; 16]));
+    let mut journal = place.journal().unwrap();
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    let mut follower = follower(&place);
+    let second = begin_term(&mut *journal, first, 2);
+    let hint = last_batch(&*journal, first);
+    assert!(!follower.hint(JournalId([6; 16]), hint.clone()).unwrap(), "another journal");
+    let elsewhere = Link { hash: ChainHash([9; 16]), ..first };
+    assert!(!follower.hint(journal.id(), Batch { previous: elsewhere, ..hint.clone() }).unwrap());
+    let later = Link { position: Position(7), ..second };
+    assert!(!follower.hint(journal.id(), Batch { previous: later, ..hint.clone() }).unwrap());
+    assert_eq!(follower.link(), first);
+    assert!(follower.hint(journal.id(), hint.clone()).unwrap());
+    assert_eq!((follower.link(), follower.state().epoch()), (second, 2));
+    assert!(follower.hint(journal.id(), hint).unwrap(), "a repeat changes nothing");
+    assert_eq!(follower.advance().unwrap(), Progress::AtEnd);
+    let third = begin_term(&mut *journal, second, 3);
+    while follower.advance().unwrap() == Progress::Moved {}
+    assert_eq!(follower.link(), third);
+}
+
+#[test]
+fn what_was_told_and_is_not_in_the_engine_is_noticed_before_anybody_leads() {
+    let (place, other) = (MemoryPlace::new(JournalId([5; 16])), MemoryPlace::new(JournalId([5; 16])));
+    let (mut journal, mut elsewhere) = (place.journal().unwrap(), other.journal().unwrap());
+    let first = begin_term(&mut *journal, Link::default(), 1);
+    assert_eq!(begin_term(&mut *elsewhere, Link::default(), 1), first);
+    begin_term(&mut *elsewhere, first, 2);
+    let told = last_batch(&*elsewhere, first);
+    let (mut one, mut two) = (follower(&place), follower(&place));
+    for follower in [&mut one, &mut two] {
+        assert!(follower.hint(journal.id(), told.clone()).unwrap());
+    }
+    let refused = one.advance().unwrap_err();
+    assert!(refused.to_string().contains("its leader has told of 2"), "{refused}");
+    assert!(!refused.is_retryable());
+    // The same when the engine has something else there by now.
+    begin_term(&mut *journal, first, 3);
+    let refused = two.advance().unwrap_err();
+    assert!(refused.to_string().contains("its leader has told of 2"), "{refused}");
 }

@@ -56,6 +56,9 @@ settings! {
     /// File of tokens; without it everyone who can connect may do everything
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
+    /// File with the token that this node shows the others; there it has the role node
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    node_token: PathBuf,
     /// Serve other machines without encryption; for networks that you trust
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     insecure_plaintext: bool,
@@ -158,6 +161,7 @@ pub struct Settings {
     pub leadership: orchestrix_leadership::Options,
     pub accept_data_loss: bool,
     pub tokens: Option<PathBuf>,
+    pub node_token: Option<PathBuf>,
     pub insecure_plaintext: bool,
     pub retention: Retention,
     /// Bytes of journal after which a snapshot is taken.
@@ -250,6 +254,7 @@ impl Settings {
             leadership,
             accept_data_loss: set.accept_data_loss.unwrap_or(false),
             tokens: set.tokens,
+            node_token: set.node_token,
             insecure_plaintext: set.insecure_plaintext.unwrap_or(false),
             retention: Retention {
                 done_ms: set.retention.map_or(kept.done_ms, Span::millis),
@@ -342,129 +347,4 @@ fn from_file(path: &std::path::Path) -> Result<ServeArgs, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn flags(arguments: &[&str]) -> ServeArgs {
-        let parser = ServeArgs::augment_args(clap::Command::new("serve").no_binary_name(true));
-        ServeArgs::from_arg_matches(&parser.try_get_matches_from(arguments).unwrap()).unwrap()
-    }
-
-    fn resolve(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Settings, String> {
-        let variable = |name: &str| {
-            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
-        };
-        Settings::resolve(flags(arguments), variable)
-    }
-
-    fn file(text: &str) -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-        file
-    }
-
-    #[test]
-    fn a_flag_beats_a_variable_beats_an_older_variable_beats_the_file_beats_the_default() {
-        let file = file("listen = \"127.0.0.1:5\"\nnode = \"file\"\nmax_body = \"2MiB\"\n");
-        let path = file.path().to_str().unwrap();
-        let port = |arguments: &[&str], variables: &[(&str, &str)]| {
-            let settings = resolve(arguments, variables).unwrap();
-            (settings.listen.port(), settings.node.unwrap_or_default(), settings.limits.body_bytes)
-        };
-        let (own, older) = (("ORCHESTRIX_LISTEN", "127.0.0.1:3"), ("PORT", "4"));
-        let config = ("ORCHESTRIX_CONFIG", path);
-        assert_eq!(port(&["--listen", "127.0.0.1:2"], &[own, older, config]), (2, "file".into(), 2 << 20));
-        assert_eq!(port(&[], &[own, older, config]).0, 3);
-        assert_eq!(port(&[], &[older, config, ("PROCESS_NAME", "older")]), (4, "older".into(), 2 << 20));
-        assert_eq!(port(&["--config", path], &[]).0, 5);
-        assert_eq!(port(&[], &[]), (3000, String::new(), 1 << 20));
-    }
-
-    #[test]
-    fn every_setting_can_be_given_in_every_layer() {
-        for name in ServeArgs::NAMES {
-            let text = match *name {
-                "listen" => "127.0.0.1:9",
-                "engine" => "memory",
-                "log_format" => "json",
-                "insecure_plaintext" | "accept_data_loss" => "true",
-                name if name.contains("max_") || ["retention_count", "snapshot_after"].contains(&name) => {
-                    "5000"
-                }
-                name if name.contains("timeout")
-                    || name.starts_with("retention")
-                    || name.starts_with("leader") =>
-                {
-                    "5s"
-                }
-                "config" => continue,
-                _ => "text",
-            };
-            let flag = flags(&[&format!("--{}", name.replace('_', "-")), text]);
-            let variable = from_variables(&|asked: &str| {
-                (asked == format!("ORCHESTRIX_{}", name.to_uppercase())).then(|| text.to_owned())
-            });
-            let quoted = if ["5000", "true"].contains(&text) { text.to_owned() } else { format!("{text:?}") };
-            let file: ServeArgs = toml::from_str(&format!("{name} = {quoted}")).unwrap();
-            assert_ne!(flag, ServeArgs::default(), "{name}");
-            assert_eq!(variable.unwrap(), flag, "{name}");
-            assert_eq!(file, flag, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_mistake_is_told_with_its_place() {
-        let told =
-            |arguments: &[&str], variables: &[(&str, &str)]| resolve(arguments, variables).unwrap_err();
-        let unknown = file("listne = \"127.0.0.1:5\"");
-        let told_of_file = told(&["--config", unknown.path().to_str().unwrap()], &[]);
-        assert!(
-            told_of_file.contains("unknown field `listne`") && told_of_file.contains("line 1"),
-            "{told_of_file}"
-        );
-        assert!(told(&["--config", "/nowhere/x.toml"], &[]).contains("/nowhere/x.toml"));
-        assert!(told(&[], &[("ORCHESTRIX_LISTEN", "here")]).contains("ORCHESTRIX_LISTEN"));
-        assert!(told(&[], &[("ORCHESTRIX_RETENTION", "5")]).contains("30s"));
-        assert!(told(&[], &[("PORT", "http")]).contains("PORT is \"http\""));
-        assert!(told(&["--max-body", "1"], &[]).contains("max_body is 1"));
-        assert!(told(&["--snapshot-after", "1"], &[]).contains("snapshot_after is 1"));
-    }
-
-    #[test]
-    fn leadership_is_checked_before_anything_is_opened() {
-        let told = |arguments: &[&str]| resolve(arguments, &[]).unwrap_err();
-        assert!(told(&["--leader-ttl", "50ms"]).contains("leader_ttl (50ms)"));
-        assert!(told(&["--leader-ttl", "2s", "--leader-renew", "1001ms"]).contains("leader_renew (1.001s)"));
-        let settings = resolve(&["--controller-ttl", "9s"], &[]).unwrap();
-        assert_eq!(settings.leadership.leader_renew, std::time::Duration::from_secs(3));
-        for wrong in ["10.0.0.5:3000", "https://h", "http://", "http://h/x", "http://u@h"] {
-            assert!(told(&["--advertise", wrong]).contains("http://10.0.0.5:3000"), "{wrong}");
-        }
-        assert_eq!(resolve(&["--advertise", "http://h:1/"], &[]).unwrap().advertise.unwrap(), "http://h:1");
-    }
-
-    #[test]
-    fn a_mistake_in_the_address_of_an_engine_does_not_show_its_password() {
-        let wrong = "radish://user:canary@host";
-        let file = file(&format!("engine = \"{wrong}\""));
-        let path = file.path().to_str().unwrap();
-        for told in [
-            resolve(&["--engine", wrong], &[]).unwrap_err(),
-            resolve(&[], &[("ORCHESTRIX_ENGINE", wrong)]).unwrap_err(),
-            resolve(&["--config", path], &[]).unwrap_err(),
-        ] {
-            assert!(told.contains("redis://") && !told.contains("canary"), "{told}");
-        }
-        assert!(!format!("{:?}", flags(&["--engine", wrong])).contains("canary"));
-    }
-
-    #[test]
-    fn production_logs_in_json_unless_told_otherwise() {
-        let format =
-            |arguments: &[&str]| resolve(arguments, &[("NODE_ENV", "production")]).unwrap().log_format;
-        assert_eq!(format(&[]), LogFormat::Json);
-        assert_eq!(format(&["--log-format", "text"]), LogFormat::Text);
-    }
-}
+mod tests;

@@ -2,7 +2,8 @@
 //!
 //! One request, file by file: `accept` takes the connection, `connection` watches its clock, `handle` checks
 //! who asks and finds the route in `routes`, one of `tasks`, `leasing`, `views`, `logs` and `events` asks the
-//! node, and `answer` writes the reply. `error` alone knows which status a problem has.
+//! node, and `answer` writes the reply. On a node that follows, `forward` has the leader answer, and `feed` brings
+//! what the leader writes. `error` alone knows which status a problem has.
 //!
 //! **Invariant:** a request is refused before its body is read whenever that can be known: by size, by token,
 //! by route.
@@ -18,6 +19,7 @@ pub mod doors;
 mod endings;
 mod error;
 mod events;
+mod feed;
 mod forward;
 mod guard;
 mod handle;
@@ -45,7 +47,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
 use crate::metrics::HttpMetrics;
-use crate::tokens::Tokens;
+use crate::tokens::{Secret, Tokens};
 
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
@@ -60,6 +62,8 @@ pub struct Options {
     pub limits: Limits,
     /// Who may do what; without them everyone may do everything.
     pub tokens: Option<Tokens>,
+    /// What this node shows the others, who have it among their tokens with the role `node`.
+    pub node_token: Option<Secret>,
 }
 
 /// What all requests share.
@@ -73,6 +77,7 @@ pub(crate) struct App {
     /// Only requests that name this machine as their host are answered.
     pub(crate) local_only: bool,
     pub(crate) metrics: HttpMetrics,
+    pub(crate) seats: Arc<accept::Seats>,
     pub(crate) quotas: quota::Quotas,
     pub(crate) streams: Arc<streams::Streams>,
     pub(crate) endings: Arc<endings::Endings>,
@@ -89,6 +94,7 @@ impl App {
         Self {
             local_only: served_on.is_loopback() && options.tokens.is_none(),
             metrics: HttpMetrics::default(),
+            seats: Arc::default(),
             quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
             streams: Arc::new(streams::Streams::new(&options.limits)),
             endings: Arc::new(endings::Endings::new(coordinator.clone())),
@@ -98,7 +104,7 @@ impl App {
             accept_fails: AtomicBool::new(false),
             limits: options.limits,
             tokens: options.tokens,
-            courier: forward::Courier::default(),
+            courier: forward::Courier::new(options.node_token.as_ref()),
             coordinator,
         }
     }
@@ -171,6 +177,7 @@ impl Listening {
             let _ = ended.coordinator.stopped().await;
             ended.node_ended.store(true, Relaxed);
         });
+        tokio::spawn(feed::take(Arc::clone(&app)));
         let accepting = tokio::spawn(accept::run(listener, app));
         Serving { address, coordinator, stop, accepting }
     }

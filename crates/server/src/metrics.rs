@@ -273,7 +273,7 @@ fn render_http(text: &mut Text, http: &HttpMetrics, streams: usize) {
         "Connections refused because there were too many.",
     );
     text.line("orchestrix_http_connections_refused_total", &[], http.connections_refused.get());
-    text.head("orchestrix_http_streams", "gauge", "Open streams of events and logs.");
+    text.head("orchestrix_http_streams", "gauge", "Open streams of events, logs and batches.");
     text.line("orchestrix_http_streams", &[], streams as u64);
 }
 

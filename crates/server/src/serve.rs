@@ -19,7 +19,7 @@ use crate::config::{LogFormat, Settings};
 use crate::coordinator::Coordinator;
 use crate::engine::{Engine, Url};
 use crate::http::{self, Listening, Serving};
-use crate::tokens::Tokens;
+use crate::tokens::{Secret, Tokens};
 
 pub use crate::config::ServeArgs;
 
@@ -68,13 +68,15 @@ fn try_run(args: ServeArgs) -> Result<(), Ended> {
     let settings = Settings::resolve(args, |name| std::env::var(name).ok()).map_err(unusable)?;
     start_log(&settings)?;
     let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
+    let node_token = settings.node_token.as_deref().map(Secret::load).transpose().map_err(unusable)?;
     check_exposure(&settings, tokens.is_some())?;
     // One core is for the loop: on two cores this serves a fifth more requests than a worker for each.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
-    runtime.block_on(serve(settings, tokens))
+    let options = http::Options { limits: settings.limits.clone(), tokens, node_token };
+    runtime.block_on(serve(settings, options))
 }
 
 /// Other machines are served only with tokens, and without encryption only when that was asked for.
@@ -98,7 +100,7 @@ fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
     Ok(())
 }
 
-async fn serve(settings: Settings, tokens: Option<Tokens>) -> Result<(), Ended> {
+async fn serve(settings: Settings, options: http::Options) -> Result<(), Ended> {
     let mut signals = Signals::take()?;
     let listening = http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error))?;
     let opened = tokio::select! {
@@ -107,9 +109,9 @@ async fn serve(settings: Settings, tokens: Option<Tokens>) -> Result<(), Ended> 
         name = signals.next() => leave(name),
     };
     let port = listening.address().port();
-    announce(&opened, &listening, tokens.is_some());
+    announce(&opened, &listening, options.tokens.is_some());
     let coordinator = opened.coordinator;
-    let serving = listening.serve(coordinator.clone(), http::Options { limits: settings.limits, tokens });
+    let serving = listening.serve(coordinator.clone(), options);
     if let Some(path) = &settings.port_file {
         write_port(path, port)?;
     }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
+use http::HeaderValue;
 use orchestrix_core::Name;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -73,6 +74,27 @@ impl Secret {
         Self(text)
     }
 
+    /// Reads the text of one token from a file that only its owner can read.
+    ///
+    /// # Errors
+    /// A sentence that names the file and says what to do.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = read_private(path, "the file of the node's token")?;
+        let text = text.trim();
+        if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let shown = path.display();
+            return Err(format!("{shown} has no token in it; `orchestrix token new --role node` makes one"));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// What a request shows.
+    pub(crate) fn bearer(&self) -> HeaderValue {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0)).expect("its text was checked");
+        value.set_sensitive(true);
+        value
+    }
+
     fn digest(&self) -> [u8; 32] {
         Sha256::digest(self.0.as_bytes()).into()
     }
@@ -118,18 +140,8 @@ impl Tokens {
     /// # Errors
     /// A sentence that names the file and says what to do.
     pub fn load(path: &Path) -> Result<Self, String> {
+        let text = read_private(path, "the tokens file")?;
         let shown = path.display();
-        let unreadable = |error: io::Error| format!("cannot read the tokens file {shown}: {error}");
-        let mut file = std::fs::OpenOptions::new().read(true).open(path).map_err(unreadable)?;
-        let mode = file.metadata().map_err(unreadable)?.mode();
-        if mode & 0o077 != 0 {
-            let mode = mode & 0o777;
-            return Err(format!(
-                "others can read the tokens file {shown} (mode {mode:04o}); run `chmod 600 {shown}`"
-            ));
-        }
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(unreadable)?;
         Self::parse(&text).map_err(|why| format!("the tokens file {shown} cannot be used: {why}"))
     }
 
@@ -172,6 +184,20 @@ impl Tokens {
         }
         found
     }
+}
+
+/// Reads a file, unless others can read it too.
+fn read_private(path: &Path, what: &str) -> Result<String, String> {
+    let shown = path.display();
+    let unreadable = |error: io::Error| format!("cannot read {what} {shown}: {error}");
+    let mut file = std::fs::OpenOptions::new().read(true).open(path).map_err(unreadable)?;
+    let mode = file.metadata().map_err(unreadable)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(format!("others can read {what} {shown} (mode {mode:04o}); run `chmod 600 {shown}`"));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
 }
 
 impl Entry {

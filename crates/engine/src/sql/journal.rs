@@ -149,7 +149,7 @@ impl SqlJournal {
         let rows = self.session.rows(sql, &[Column::Int, Column::Bytes, Column::Int], &values)?;
         let head = |mut row: Row| {
             let (last, hash) = (position(row.int()), hash(&row.bytes()));
-            (last, hash, usize::try_from(row.int()).unwrap_or(0).saturating_sub(parcel::OVERHEAD))
+            (last, hash, usize::try_from(row.int()).unwrap_or(0).saturating_sub(parcel::PARCEL_BYTES_MORE))
         };
         Ok(rows.into_iter().map(head).collect())
     }

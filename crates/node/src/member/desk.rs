@@ -8,12 +8,13 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orchestrix_core::Position;
-use orchestrix_engine::{Journal, JournalId, Link};
+use orchestrix_engine::{Batch, Journal, JournalId, Link};
 use orchestrix_leadership::{Duty, Reason, Term, Work};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::{Command, DUTY, Inner, Seat};
 use crate::mandate::{Mandate, Office};
@@ -23,6 +24,8 @@ use crate::standby::{Beginning, Standby};
 
 /// The longest wait for the journal to grow; bounds how old the note about this node is.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often the engine is asked while the leader tells what it writes: what it tells has to be there.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// How long an engine that does not answer is left alone.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -102,6 +105,7 @@ impl Desk {
                     self.waiting = Some(reply);
                     self.follow()?;
                 }
+                Ok(Command::Hint(journal, batch, reply)) => self.hint(journal, batch, reply)?,
                 Ok(Command::Elected(term)) => self.lead(&term)?,
                 Ok(Command::Deposed(reason)) => {
                     tracing::info!(reason = reason.word(), "follows");
@@ -127,6 +131,28 @@ impl Desk {
         }
     }
 
+    /// Goes on with what the leader has told. Whoever told it hears nothing if this node does not follow.
+    fn hint(
+        &mut self,
+        journal: JournalId,
+        batch: Batch,
+        reply: oneshot::Sender<Position>,
+    ) -> Result<(), Failure> {
+        if self.leads.is_some() {
+            return Ok(());
+        }
+        let epoch = self.standby.epoch();
+        if !self.standby.hint(journal, batch) {
+            self.follow()?;
+        }
+        self.tell_epoch(epoch);
+        if let Some(follower) = self.standby.follower() {
+            // Whoever told it may be gone.
+            let _ = reply.send(follower.link().position);
+        }
+        Ok(())
+    }
+
     /// Reads to the end, unless this node leads. An engine that does not answer is asked again later.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.leads.is_some() {
@@ -150,11 +176,16 @@ impl Desk {
 
     fn read_to_end(&mut self) -> Result<Position, Failure> {
         let epoch = self.standby.epoch();
-        let position = self.standby.read_to_end()?;
-        if self.standby.epoch() > epoch {
+        let position = self.standby.read_to_end()?.link().position;
+        self.tell_epoch(epoch);
+        Ok(position)
+    }
+
+    /// An epoch in the journal that is above those seen so far is never stood for again.
+    fn tell_epoch(&self, seen: u64) {
+        if self.standby.epoch() > seen {
             self.inner.leadership().raise_epoch(self.standby.epoch());
         }
-        Ok(position)
     }
 
     /// Begins a term, again and again while somebody else gets between the end and our first event.
@@ -251,22 +282,26 @@ impl Desk {
 /// Waits for the journal to grow, and tells the member. Beside that it tells the others how far this node is.
 pub(super) fn wait_for_growth(inner: &Inner) {
     let mut journal: Option<Box<dyn Journal>> = None;
+    let mut looked = Instant::now();
     while !inner.running.is_stopping() {
+        tell_of_myself(inner);
+        if inner.fed.wait(WAIT_MAX) && looked.elapsed() < CHECK_EVERY {
+            continue;
+        }
         let (reply, next) = channel();
         if inner.commands.send(Command::Look(reply)).is_err() {
             return;
         }
         let after = loop {
-            let note = serde_json::to_string(&inner.note()).expect("a note is plain JSON");
-            inner.leadership().set_note(note);
-            inner.following.high_water.flush();
             match next.recv_timeout(WAIT_MAX) {
                 Ok(after) => break after,
-                Err(RecvTimeoutError::Timeout) if !inner.running.is_stopping() => {}
+                Err(RecvTimeoutError::Timeout) if !inner.running.is_stopping() => tell_of_myself(inner),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         };
+        looked = Instant::now();
         let waited = match &journal {
+            _ if inner.fed.wait(Duration::ZERO) => Ok(()),
             Some(journal) => journal.wait(after, WAIT_MAX),
             None => inner.engine.journal().map(|opened| journal = Some(opened)),
         };
@@ -276,4 +311,10 @@ pub(super) fn wait_for_growth(inner: &Inner) {
             std::thread::sleep(PAUSE);
         }
     }
+}
+
+fn tell_of_myself(inner: &Inner) {
+    let note = serde_json::to_string(&inner.note()).expect("a note is plain JSON");
+    inner.leadership().set_note(note);
+    inner.following.high_water.flush();
 }

@@ -23,7 +23,6 @@ const ONE_TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 
 /// Serves until told to stop, then waits for what is in flight, up to the grace.
 pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {
-    let seats = Arc::new(Seats::default());
     let connections = TaskTracker::new();
     let mut backoff = BACKOFF_MIN;
     loop {
@@ -35,7 +34,7 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {
             Ok((stream, peer)) => {
                 backoff = BACKOFF_MIN;
                 app.accept_fails.store(false, Relaxed);
-                take(stream, peer.ip().to_canonical(), &seats, &connections, &app);
+                take(stream, peer.ip().to_canonical(), &connections, &app);
             }
             Err(error) if is_of_the_peer(&error) => {}
             Err(error) => {
@@ -53,9 +52,9 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {
     }
 }
 
-fn take(stream: TcpStream, peer: IpAddr, seats: &Arc<Seats>, connections: &TaskTracker, app: &Arc<App>) {
+fn take(stream: TcpStream, peer: IpAddr, connections: &TaskTracker, app: &Arc<App>) {
     let limits = &app.limits;
-    let Some(seat) = Seats::take(seats, peer, limits.connections, limits.connections_per_ip) else {
+    let Some(seat) = Seats::take(&app.seats, peer, limits.connections, limits.connections_per_ip) else {
         app.metrics.connections_refused.add(1);
         // A peer that cannot take a few bytes at once does without the reason.
         let _ = stream.try_write(ONE_TOO_MANY);
@@ -81,7 +80,7 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 
 /// Who is connected how often.
 #[derive(Debug, Default)]
-struct Seats {
+pub(crate) struct Seats {
     taken: Mutex<Taken>,
 }
 
@@ -89,6 +88,15 @@ struct Seats {
 struct Taken {
     all: usize,
     by_ip: HashMap<IpAddr, usize>,
+    /// Addresses of other nodes, which bring the requests of many.
+    nodes: HashMap<IpAddr, usize>,
+}
+
+/// While it lives, an address is that of a node, and may have as many connections as all may.
+#[derive(Debug)]
+pub(crate) struct NodeAddress {
+    seats: Arc<Seats>,
+    ip: IpAddr,
 }
 
 /// One connection's seat; free again when dropped.
@@ -102,13 +110,18 @@ impl Seats {
     fn take(seats: &Arc<Self>, ip: IpAddr, all_max: usize, ip_max: usize) -> Option<Seat> {
         let mut taken = seats.lock();
         let of_ip = taken.by_ip.get(&ip).copied().unwrap_or(0);
-        if taken.all >= all_max || of_ip >= ip_max {
+        if taken.all >= all_max || (of_ip >= ip_max && !taken.nodes.contains_key(&ip)) {
             return None;
         }
         taken.all += 1;
         taken.by_ip.insert(ip, of_ip + 1);
         drop(taken);
         Some(Seat { seats: Arc::clone(seats), ip })
+    }
+
+    pub(crate) fn node_at(seats: &Arc<Self>, ip: IpAddr) -> NodeAddress {
+        *seats.lock().nodes.entry(ip).or_default() += 1;
+        NodeAddress { seats: Arc::clone(seats), ip }
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -120,13 +133,24 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut taken = self.seats.lock();
         taken.all -= 1;
-        let left = taken.by_ip.get_mut(&self.ip).map(|count| {
-            *count -= 1;
-            *count
-        });
-        if left == Some(0) {
-            taken.by_ip.remove(&self.ip);
-        }
+        leave(&mut taken.by_ip, self.ip);
+    }
+}
+
+impl Drop for NodeAddress {
+    fn drop(&mut self) {
+        leave(&mut self.seats.lock().nodes, self.ip);
+    }
+}
+
+/// One less at an address.
+fn leave(counts: &mut HashMap<IpAddr, usize>, ip: IpAddr) {
+    let left = counts.get_mut(&ip).map(|count| {
+        *count -= 1;
+        *count
+    });
+    if left == Some(0) {
+        counts.remove(&ip);
     }
 }
 
@@ -147,6 +171,24 @@ mod tests {
         drop(first);
         assert!(take(b).is_some());
         assert_eq!(seats.lock().by_ip.len(), 2);
+    }
+
+    #[test]
+    fn the_address_of_a_node_has_no_limit_of_its_own_as_long_as_a_node_is_there() {
+        let seats = Arc::new(Seats::default());
+        let ip: IpAddr = [10, 0, 0, 1].into();
+        let take = || Seats::take(&seats, ip, 3, 1);
+        let first = take().unwrap();
+        assert!(take().is_none(), "one per address");
+        let (node, again) = (Seats::node_at(&seats, ip), Seats::node_at(&seats, ip));
+        drop(node);
+        let more = (take().unwrap(), take().unwrap());
+        assert!(take().is_none(), "three in all");
+        drop((again, more));
+        assert!(take().is_none(), "one per address again");
+        drop(first);
+        assert!(take().is_some());
+        assert!(seats.lock().nodes.is_empty());
     }
 
     #[test]

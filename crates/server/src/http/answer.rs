@@ -13,6 +13,7 @@ use http::{Response, StatusCode};
 use hyper::body::{Frame, Incoming, SizeHint};
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::http::connection::Busy;
 use crate::http::error::{Fault, Told};
@@ -62,10 +63,10 @@ impl Reply {
         Self { status, content, body: Body::Whole(body.into()), again: false, allow: None }
     }
 
-    /// A stream of events that goes on.
-    pub(crate) fn stream(frames: mpsc::Receiver<Bytes>, place: Stream) -> Self {
-        let body = Body::Stream { frames, _place: place, _busy: None };
-        Self { status: StatusCode::OK, content: "text/event-stream", body, again: false, allow: None }
+    /// A stream that goes on.
+    pub(crate) fn stream(content: &'static str, pieces: mpsc::Receiver<Bytes>, place: Stream) -> Self {
+        let body = Body::Stream { pieces, _place: place, _busy: None };
+        Self { status: StatusCode::OK, content, body, again: false, allow: None }
     }
 
     pub(crate) fn fault(fault: Fault, request_id: &str) -> Self {
@@ -107,22 +108,27 @@ impl Reply {
 #[derive(Debug)]
 pub(crate) enum Body {
     Whole(Bytes),
-    /// Frames as they come; the place among the streams is free again when this is dropped.
+    /// Pieces as they come; the place among the streams is free again when this is dropped.
     Stream {
-        frames: mpsc::Receiver<Bytes>,
+        pieces: mpsc::Receiver<Bytes>,
         _place: Stream,
         _busy: Option<Busy>,
     },
-    /// What the leader answers, as it comes.
+    /// What the leader answers, as it comes. A stream ends when this node stops, an answer is brought to its end.
     Passed {
         incoming: Incoming,
+        stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
         _busy: Option<Busy>,
     },
 }
 
 impl Body {
     pub(crate) fn passed(incoming: Incoming) -> Self {
-        Self::Passed { incoming, _busy: None }
+        Self::Passed { incoming, stop: None, _busy: None }
+    }
+
+    pub(crate) fn passed_until(incoming: Incoming, stop: CancellationToken) -> Self {
+        Self::Passed { incoming, stop: Some(Box::pin(stop.cancelled_owned())), _busy: None }
     }
 
     /// Keeps the connection from being taken for idle while a stream lasts; ends it at once otherwise.
@@ -145,10 +151,15 @@ impl hyper::body::Body for Body {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Stream { frames, .. } => {
-                frames.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
+            Self::Stream { pieces, .. } => {
+                pieces.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
             }
-            Self::Passed { incoming, .. } => Pin::new(incoming).poll_frame(cx),
+            Self::Passed { incoming, stop, .. } => {
+                if stop.as_mut().is_some_and(|stop| stop.as_mut().poll(cx).is_ready()) {
+                    return Poll::Ready(None);
+                }
+                Pin::new(incoming).poll_frame(cx)
+            }
         }
     }
 

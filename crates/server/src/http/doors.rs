@@ -57,6 +57,7 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         | Endpoint::Workers
         | Endpoint::Cluster
         | Endpoint::ClusterNews
+        | Endpoint::Batches
         | Endpoint::Events
         | Endpoint::Health
         | Endpoint::Ready

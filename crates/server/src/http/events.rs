@@ -11,7 +11,8 @@ use crate::http::answer::Reply;
 use crate::http::error::Fault;
 use crate::http::forward;
 use crate::http::handle::Call;
-use crate::http::sse::{self, Gone, Piece, Sink};
+use crate::http::sse::{self, Piece};
+use crate::http::streams::{Gone, Sink};
 
 pub(crate) async fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
     let query = call.query(&["after"])?;

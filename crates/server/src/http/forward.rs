@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
@@ -24,7 +24,8 @@ use crate::http::answer::{Body, POSITION, REQUEST_ID};
 use crate::http::error::Fault;
 use crate::http::handle::{Answered, Call, dispatch};
 use crate::http::routes::Endpoint;
-use crate::http::sse::LAST_EVENT_ID;
+use crate::http::sse::{EVENT_STREAM, LAST_EVENT_ID};
+use crate::tokens::Secret;
 
 /// How long a request waits for a leader, and for a position that it has seen elsewhere.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
@@ -49,6 +50,8 @@ const LEFT_BEHIND: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER
 #[derive(Clone, Debug)]
 pub(crate) struct Courier {
     client: Client<HttpConnector, Full<Bytes>>,
+    /// What this node shows the others.
+    token: Option<HeaderValue>,
 }
 
 /// What became of a request that was passed on.
@@ -131,18 +134,26 @@ pub(crate) async fn reach(call: &Call<'_>, position: u64) -> Result<(), Fault> {
     Err(Fault::Behind { asked: position, at: call.app.coordinator.stats().durable.get() })
 }
 
-impl Default for Courier {
-    fn default() -> Self {
+impl Courier {
+    pub(crate) fn new(token: Option<&Secret>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let mut client = Client::builder(TokioExecutor::new());
         client.pool_timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
-        Self { client: client.build(connector) }
+        Self { client: client.build(connector), token: token.map(Secret::bearer) }
     }
-}
 
-impl Courier {
+    /// Asks another node, in the name of this one.
+    pub(crate) async fn ask(&self, request: request::Builder) -> Result<Response<Incoming>, String> {
+        let request = match &self.token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        };
+        let request = request.body(Full::default()).map_err(|error| error.to_string())?;
+        self.client.request(request).await.map_err(|error| error.to_string())
+    }
+
     async fn pass(&self, call: &Call<'_>, member: &Member, leader: &Candidate, epoch: u64) -> Passed {
         let Some(request) = request(call, member, leader) else { return Passed::NotAccepted };
         let sent = tokio::select! {
@@ -155,6 +166,10 @@ impl Courier {
         match sent {
             Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
                 refused(response, changes_nothing(call)).await
+            }
+            Ok(response) if is_stream(&response) => {
+                let stop = call.app.stop.clone();
+                Passed::Answer(response.map(|body| Body::passed_until(body, stop))).tidied()
             }
             Ok(response) => Passed::Answer(response.map(Body::passed)).tidied(),
             Err(error) if error.is_connect() => {
@@ -169,22 +184,9 @@ impl Courier {
     }
 }
 
-impl Passed {
-    fn tidied(mut self) -> Self {
-        if let Self::Answer(response) = &mut self {
-            LEFT_BEHIND.iter().for_each(|name| drop(response.headers_mut().remove(name)));
-        }
-        self
-    }
-}
-
 fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Request<Full<Bytes>>> {
     let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    // Callers' tokens go there: what is in the register has to be what a node may be started with.
-    let Ok(address) = advertised(&leader.address) else {
-        tracing::warn!(leader = leader.name, address = leader.address, "the leader's address cannot be used");
-        return None;
-    };
+    let address = address_of(leader)?;
     let mut request = Request::builder().method(call.head.method.clone()).uri(format!("{address}{path}"));
     for name in &TAKEN_ALONG {
         for value in call.head.headers.get_all(name) {
@@ -194,6 +196,28 @@ fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Reque
     let request = request.header(FORWARDED, member.name()).header(REQUEST_ID, call.request_id);
     let request = request.body(Full::new(call.body.clone()));
     request.inspect_err(|error| tracing::warn!(address, %error, "the leader's address cannot be used")).ok()
+}
+
+/// Where a leader is reached. Tokens go there: what is in the register has to be what a node may be started with.
+pub(crate) fn address_of(leader: &Candidate) -> Option<String> {
+    let address = advertised(&leader.address);
+    if address.is_err() {
+        tracing::warn!(leader = leader.name, address = leader.address, "the leader's address cannot be used");
+    }
+    address.ok()
+}
+
+impl Passed {
+    fn tidied(mut self) -> Self {
+        if let Self::Answer(response) = &mut self {
+            LEFT_BEHIND.iter().for_each(|name| drop(response.headers_mut().remove(name)));
+        }
+        self
+    }
+}
+
+fn is_stream(response: &Response<Incoming>) -> bool {
+    response.headers().get(CONTENT_TYPE).is_some_and(|content| content == EVENT_STREAM)
 }
 
 /// A refusal that says that nothing was changed is not the last word: another may lead by now.
@@ -211,7 +235,7 @@ async fn refused(response: Response<Incoming>, changes_nothing: bool) -> Passed 
 }
 
 /// Waits until somebody else leads.
-async fn replaced(member: &Member, epoch: u64) {
+pub(crate) async fn replaced(member: &Member, epoch: u64) {
     while member.leadership().leader().is_none_or(|(_, now)| now == epoch) {
         tokio::time::sleep(2 * LOOK_EVERY).await;
     }

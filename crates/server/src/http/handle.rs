@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::http::answer::{Body, Reply};
 use crate::http::error::Fault;
 use crate::http::routes::{Access, Endpoint, Found, Verb, find};
-use crate::http::{App, body, dashboard, events, forward, guard, leasing, logs, openapi, tasks, views};
+use crate::http::{App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, tasks, views};
 use crate::tokens::{Secret, Token, wall_seconds};
 
 /// A request whose caller may make it.
@@ -28,6 +28,8 @@ pub(crate) struct Call<'a> {
     /// What stands for the part in braces of the route.
     pub(crate) part: &'a str,
     pub(crate) caller: Caller<'a>,
+    /// The address that it comes from.
+    pub(crate) peer: IpAddr,
     pub(crate) body: Bytes,
     pub(crate) request_id: &'a HeaderValue,
 }
@@ -142,7 +144,7 @@ async fn answer(
         Verb::Get => Bytes::new(),
         Verb::Post => body::read(&head.headers, incoming, &app.limits).await?,
     };
-    let call = Call { app, head, part, caller, body, request_id };
+    let call = Call { app, head, part, caller, peer, body, request_id };
     match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours),
         None => forward::decide(route.endpoint, call).await,
@@ -191,6 +193,7 @@ async fn answer_here(endpoint: Endpoint, call: &Call<'_>) -> Option<Result<Reply
     Some(match endpoint {
         Endpoint::Cluster => views::cluster(call).await,
         Endpoint::ClusterNews => views::news(call),
+        Endpoint::Batches => feed::tell(call),
         Endpoint::Events => events::follow(call).await,
         Endpoint::Health => views::health(call),
         Endpoint::Ready => views::ready(call),
@@ -247,6 +250,7 @@ pub(crate) async fn dispatch(endpoint: Endpoint, call: Call<'_>, node: &Node) ->
         Endpoint::Lead => views::lead(&call).await,
         Endpoint::Cluster
         | Endpoint::ClusterNews
+        | Endpoint::Batches
         | Endpoint::Events
         | Endpoint::Health
         | Endpoint::Ready

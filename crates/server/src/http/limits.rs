@@ -27,7 +27,7 @@ pub struct Limits {
     pub in_flight_per_token: usize,
     /// Requests of one token per second, with one second's worth at once after a silence. At least 1.
     pub requests_per_second_per_token: u32,
-    /// Streams (events and followed logs) at one time.
+    /// Streams (events, followed logs, batches for other nodes) at one time.
     pub streams: usize,
     /// Streams of one token, or of one address without tokens.
     pub streams_per_client: usize,

@@ -14,7 +14,8 @@ use crate::http::endings::Following;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
 use crate::http::limits::Limits;
-use crate::http::sse::{self, Gone, Piece, Sink};
+use crate::http::sse::{self, Piece};
+use crate::http::streams::{Gone, Sink};
 
 /// Lines of a page when nothing else is asked for.
 const PAGE_DEFAULT: usize = 100;

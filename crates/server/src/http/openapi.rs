@@ -150,6 +150,9 @@ fn told(endpoint: Endpoint) -> Told {
         }
         Endpoint::ClusterNews => asks("Follow what happens to leadership")
             .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`."),
+        Endpoint::Batches => asks("Follow what the leader writes, as another node")
+            .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
+            .with(&[("after", Type::Integer, "The position that the asking node has reached.")]),
         Endpoint::Lead => {
             takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")
         }

@@ -28,6 +28,7 @@ pub enum Endpoint {
     Workers,
     Cluster,
     ClusterNews,
+    Batches,
     Lead,
     Events,
     Health,
@@ -76,7 +77,7 @@ const fn post(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
 const READ: Access = Access::Role(Role::Read);
 
 /// All routes, the busiest first.
-pub const ROUTES: [Route; 30] = [
+pub const ROUTES: [Route; 31] = [
     post("/v1/tasks", Endpoint::Submit, Role::Submit),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work),
@@ -98,6 +99,7 @@ pub const ROUTES: [Route; 30] = [
     get("/v1/workers", Endpoint::Workers, READ),
     get("/v1/cluster", Endpoint::Cluster, READ),
     get("/v1/cluster/news", Endpoint::ClusterNews, READ),
+    get("/v1/cluster/batches", Endpoint::Batches, Access::Role(Role::Node)),
     post("/v1/cluster/leader", Endpoint::Lead, Role::Admin),
     get("/v1/events", Endpoint::Events, READ),
     get("/health", Endpoint::Health, Access::Public),

@@ -1,7 +1,4 @@
-//! Server-sent events: frames as text, and the task that fills a stream.
-//!
-//! **Invariant:** a stream is filled only as fast as its reader takes it. A reader that takes nothing holds a
-//! few frames of memory, is let go by the clock of its connection, and nobody else notices.
+//! Server-sent events: frames as text.
 
 use std::fmt::Write;
 use std::future::Future;
@@ -9,18 +6,17 @@ use std::future::Future;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use crate::http::answer::Reply;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
-use crate::http::streams::Streams;
+use crate::http::streams::{self, Gone, Sink};
 
-/// Pieces of a stream that wait for the socket.
-const PIECES_MAX: usize = 2;
 /// Bytes after which a piece is sent, even if more is at hand.
 const PIECE_BYTES: usize = 16 << 10;
 
+/// What a stream of frames is called.
+pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Frames to be sent together.
@@ -48,53 +44,23 @@ impl Piece {
         Self(": still here\n\n".to_owned())
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= PIECE_BYTES
     }
 }
 
-/// Where the pieces of a stream go.
-#[derive(Debug)]
-pub(crate) struct Sink(mpsc::Sender<Bytes>);
-
-/// The reader has gone.
-#[derive(Debug)]
-pub(crate) struct Gone;
-
-impl Sink {
-    /// Waits until there is room.
-    pub(crate) async fn send(&self, piece: Piece) -> Result<(), Gone> {
-        if piece.is_empty() {
-            return Ok(());
-        }
-        self.0.send(Bytes::from(piece.0)).await.map_err(|_| Gone)
-    }
-
-    pub(crate) async fn gone(&self) {
-        self.0.closed().await;
+impl From<Piece> for Bytes {
+    fn from(piece: Piece) -> Self {
+        piece.0.into()
     }
 }
 
-/// Answers with a stream that `fill` fills until it is done, its reader is gone or the server stops.
+/// Answers with a stream of frames; see [`streams::reply`].
 pub(crate) fn reply<F>(call: &Call<'_>, fill: impl FnOnce(Sink) -> F) -> Result<Reply, Fault>
 where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {
-    let place = Streams::open(&call.app.streams, call.caller.client())?;
-    let (sender, frames) = mpsc::channel(PIECES_MAX);
-    let filling = fill(Sink(sender));
-    let stop = call.app.stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = filling => {}
-            () = stop.cancelled() => {}
-        }
-    });
-    Ok(Reply::stream(frames, place))
+    streams::reply(call, EVENT_STREAM, fill)
 }
 
 /// What a reader had last, when it comes back.

@@ -1,10 +1,67 @@
-//! Who watches: caps on streams, so that watchers cannot crowd out those who work.
+//! Answers that go on: the task that fills one, and caps, so that watchers cannot crowd out those who work.
+//!
+//! **Invariant:** a stream is filled only as fast as its reader takes it. A reader that takes nothing holds a
+//! few pieces of memory, is let go by the clock of its connection, and nobody else notices.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::http::answer::Reply;
 use crate::http::error::Fault;
+use crate::http::handle::Call;
 use crate::http::limits::Limits;
+
+/// Pieces of a stream that wait for the socket.
+const PIECES_MAX: usize = 2;
+
+/// Where the pieces of a stream go.
+#[derive(Debug)]
+pub(crate) struct Sink(mpsc::Sender<Bytes>);
+
+/// The reader has gone.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl Sink {
+    /// Waits until there is room.
+    pub(crate) async fn send(&self, piece: impl Into<Bytes>) -> Result<(), Gone> {
+        let piece = piece.into();
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.0.send(piece).await.map_err(|_| Gone)
+    }
+
+    pub(crate) async fn gone(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// Answers with a stream that `fill` fills until it is done, its reader is gone or the server stops.
+pub(crate) fn reply<F>(
+    call: &Call<'_>,
+    content: &'static str,
+    fill: impl FnOnce(Sink) -> F,
+) -> Result<Reply, Fault>
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    let place = Streams::open(&call.app.streams, call.caller.client())?;
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let filling = fill(Sink(sender));
+    let stop = call.app.stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = filling => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    Ok(Reply::stream(content, pieces, place))
+}
 
 /// All open streams, by client.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use crate::http::answer::Reply;
 use crate::http::body::parse;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
-use crate::http::sse::{self, Gone, Piece, Sink};
+use crate::http::sse::{self, Piece};
+use crate::http::streams::{Gone, Sink};
 use crate::metrics;
 
 pub(crate) async fn queues(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
@@ -89,7 +90,7 @@ pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
     Reply::ok(&member.cluster())
 }
 
-fn member<'a>(call: &Call<'a>) -> Result<&'a Member, Fault> {
+pub(crate) fn member<'a>(call: &Call<'a>) -> Result<&'a Member, Fault> {
     let alone = || Fault::Invalid("this node is alone on its engine; nobody else could lead".to_owned());
     call.app.coordinator.member().ok_or_else(alone)
 }

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::kit::{Answer, Server, start, start_with};
 
 /// A tokens file with a token for every role, called as the role, and some special ones.
-fn tokens_file() -> String {
+pub(crate) fn tokens_file() -> String {
     let entry = |name: &str, roles: &str, more: &str| {
         let digest: String = Sha256::digest(secret(name)).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("[[token]]\nname = \"{name}\"\nroles = [{roles}]\nsha256 = \"{digest}\"\n{more}\n")
@@ -22,7 +22,7 @@ fn tokens_file() -> String {
     text
 }
 
-fn secret(name: &str) -> String {
+pub(crate) fn secret(name: &str) -> String {
     format!("orx_canary_{name}")
 }
 
@@ -32,7 +32,7 @@ async fn with_tokens() -> Server {
 
 async fn with_limits(limits: Limits) -> Server {
     let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
-    start_with(Options { limits, tokens }, NodeOptions::default()).await
+    start_with(Options { limits, tokens, node_token: None }, NodeOptions::default()).await
 }
 
 async fn ask(server: &Server, token: Option<&str>, method: &str, path: &str, body: &str) -> Answer {

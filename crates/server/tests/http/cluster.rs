@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_engine::JournalId;
 use orchestrix_engine::memory::MemoryPlace;
+use orchestrix_engine::{JournalId, Shared};
 use orchestrix_leadership::Candidate;
 use orchestrix_node::{HighWater, Member, Membership, Options as NodeOptions, Seat};
 use orchestrix_server::http::{self, Options, Serving};
@@ -15,9 +15,9 @@ use crate::kit::{Door, until, within};
 const TTL: Duration = Duration::from_secs(3);
 
 /// One of several nodes, behind a door of its own.
-struct OneOf {
-    door: Door,
-    member: Member,
+pub(crate) struct OneOf {
+    pub(crate) door: Door,
+    pub(crate) member: Member,
     serving: Serving,
 }
 
@@ -29,38 +29,42 @@ impl std::ops::Deref for OneOf {
     }
 }
 
-fn place() -> MemoryPlace {
+pub(crate) fn place() -> MemoryPlace {
     MemoryPlace::new(JournalId([5; 16]))
 }
 
 async fn join(place: &MemoryPlace, name: &str, stands: bool) -> OneOf {
+    join_as(Arc::new(place.clone()), name, stands, Options::default()).await
+}
+
+pub(crate) async fn join_as(engine: Arc<dyn Shared>, name: &str, stands: bool, options: Options) -> OneOf {
     let listening = http::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let address = format!("http://{}", listening.address());
     let mut leadership = orchestrix_leadership::Options::first_come(TTL);
     leadership.enable_coordinator = stands;
     let member = Member::open(Membership {
-        engine: Arc::new(place.clone()),
+        engine,
         me: Candidate { name: name.to_owned(), incarnation: format!("{name}-1"), address },
         leadership,
         node: NodeOptions { node: name.to_owned(), ..NodeOptions::default() },
         high_water: HighWater::in_memory(),
     });
     let member = member.unwrap();
-    let serving = listening.serve(member.clone(), Options::default());
+    let serving = listening.serve(member.clone(), options);
     OneOf { door: Door { address: serving.address }, member, serving }
 }
 
 impl OneOf {
-    async fn leads(&self) {
+    pub(crate) async fn leads(&self) {
         until("it leads", || matches!(self.member.seat(), Seat::Leads(_))).await;
     }
 
-    async fn sees_leader(&self, name: &str) {
+    pub(crate) async fn sees_leader(&self, name: &str) {
         let sees = || self.member.leadership().leader().is_some_and(|(leader, _)| leader.name == name);
         until("it sees who leads", sees).await;
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         within(self.serving.stop()).await.unwrap();
     }
 }

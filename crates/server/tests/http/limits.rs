@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::kit::{Server, read_answer, start_with, within};
 
 async fn limited(limits: Limits) -> Server {
-    start_with(Options { limits, tokens: None }, NodeOptions::default()).await
+    start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod access;
 mod bad_input;
 mod cluster;
 mod document;
+mod feed;
 mod kit;
 mod limits;
 mod neighbours;

@@ -134,7 +134,7 @@ async fn events_that_are_not_kept_any_more_are_a_gap() {
 #[tokio::test]
 async fn signs_of_life_come_while_nothing_happens() {
     let limits = Limits { keep_alive: Duration::from_millis(20), ..Limits::default() };
-    let server = start_with(Options { limits, tokens: None }, NodeOptions::default()).await;
+    let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut bytes = Vec::new();
@@ -151,7 +151,7 @@ async fn signs_of_life_come_while_nothing_happens() {
 async fn a_reader_that_takes_nothing_is_let_go_and_nobody_else_notices() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
     let node = NodeOptions { event_ring_bytes: 64 << 20, ..NodeOptions::default() };
-    let server = start_with(Options { limits, tokens: None }, node).await;
+    let server = start_with(Options { limits, ..Options::default() }, node).await;
     let mut stuck = server.connect().await;
     stuck.write_all(b"GET /v1/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let tasks = vec![json!({ "queue": "q".repeat(100), "payload": 1 }); 1000];
@@ -178,7 +178,7 @@ async fn a_reader_that_takes_nothing_is_let_go_and_nobody_else_notices() {
 #[tokio::test]
 async fn streams_are_capped_per_client_and_in_all() {
     let limits = Limits { streams: 3, streams_per_client: 2, ..Limits::default() };
-    let server = start_with(Options { limits, tokens: None }, NodeOptions::default()).await;
+    let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
     let first = server.follow("/v1/events", &[]).await;
     let _second = server.follow("/v1/events", &[]).await;
     let third = server.get("/v1/events").await;
@@ -194,7 +194,7 @@ async fn streams_are_capped_per_client_and_in_all() {
     let _again = server.follow("/v1/events", &[]).await;
     server.stop().await;
     let limits = Limits { streams: 1, streams_per_client: 2, ..Limits::default() };
-    let server = start_with(Options { limits, tokens: None }, NodeOptions::default()).await;
+    let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
     let _first = server.follow("/v1/events", &[]).await;
     let second = server.get("/v1/events").await;
     assert_eq!((second.status, second.code()), (503, "overloaded".to_owned()));

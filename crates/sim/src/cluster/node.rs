@@ -302,7 +302,7 @@ impl ClusterWorld {
             return Ok(());
         }
         let before = self.process(who).standby.follower().map(|follower| follower.link().position);
-        match self.process(who).standby.read_to_end() {
+        match self.process(who).standby.read_to_end().map(|follower| follower.link().position) {
             Ok(position) => {
                 let process = self.process(who);
                 let epoch = process.standby.epoch();
