@@ -298,6 +298,11 @@ impl Nodes {
         Actor { client, ledger: Arc::clone(&self.ledger), name, payload: PAYLOAD }
     }
 
+    /// How many tasks were completed so far.
+    pub(super) fn completions(&self) -> Checked<usize> {
+        Ok(self.ledger.settle()?.completed.len())
+    }
+
     /// Holds the nodes to every word, through one of them.
     pub(super) fn hold(&mut self, round: &mut Round<'_>) -> Checked {
         self.leader(round, None)?;

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::load::{Actor, Answered};
 use super::nodes::{NODES, Nodes, prepare};
-use super::process::PATIENCE;
+use super::process::{PATIENCE, eventually};
 use super::servers::{Kind, Server, free_port};
 use super::{Checked, Round, Trial, Tried, failed};
 
@@ -56,7 +56,13 @@ fn roll(cluster: &mut Nodes, round: &mut Round<'_>) -> Checked {
         actors.push(round.runtime.spawn(work_all(worker, Arc::clone(&stop))));
     }
     let mut rolled = || -> Checked {
+        let mut completed = cluster.completions()?;
         for node in 0..NODES {
+            // Nodes that are restarted before anybody could use them prove nothing.
+            completed = eventually("something is completed between two restarts", || {
+                let now = cluster.completions()?;
+                Ok((now > completed).then_some(now))
+            })?;
             let leader = cluster.leader(round, None)?;
             cluster.nodes[node].signal(Signal::TERM)?;
             let ended = cluster.nodes[node].ended()?;
