@@ -15,6 +15,7 @@ mod clock;
 mod engine;
 mod faults;
 mod handles;
+mod hints;
 mod leader;
 mod life;
 mod node;

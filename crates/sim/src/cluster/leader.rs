@@ -141,6 +141,9 @@ impl ClusterWorld {
                         format!("{who:?} believes that {link:?} is durable in {id}, and it is not there");
                     return Err(Violation::new("W1", what));
                 }
+                if let Some(batch) = believed {
+                    self.spread(who, batch);
+                }
                 self.take_answers(who)?;
                 let takes = self.rng.range(1, 50);
                 self.decide_after(who, takes);

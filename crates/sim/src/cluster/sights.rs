@@ -35,11 +35,15 @@ pub enum ClusterSight {
     CellsForgotten,
     DataLossNoticed,
     EpochRaisedAboveTheRegister,
+    /// A follower went on with what the leader told it.
+    HintApplied,
+    /// It did not follow what was read before.
+    HintRefused,
 }
 
 impl ClusterSight {
     /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 27] = [
+    pub const MUST: [Self; 29] = [
         Self::Elected,
         Self::NodeCrashed,
         Self::NodeStopped,
@@ -67,6 +71,8 @@ impl ClusterSight {
         Self::EngineWiped,
         Self::CellsForgotten,
         Self::DataLossNoticed,
+        Self::HintApplied,
+        Self::HintRefused,
     ];
 
     /// Things that went wrong, rather than what came of them.

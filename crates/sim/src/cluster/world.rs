@@ -15,6 +15,7 @@ use crate::check::{self, Violation};
 use crate::cluster::check as elections;
 use crate::cluster::engine::{Model, Who};
 use crate::cluster::handles::lock;
+use crate::cluster::hints::Hint;
 use crate::cluster::node::Machine;
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::{Fact, Record};
@@ -55,6 +56,8 @@ pub struct ClusterWorld {
     pub(crate) mirror: Mirror,
     /// Batches of the journal that the mirror has.
     pub(crate) mirrored: usize,
+    pub(crate) hints: BTreeMap<u64, Hint>,
+    pub(crate) next_hint: u64,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_pending: u64,
     pub(crate) actors: Vec<Actor>,
@@ -125,6 +128,8 @@ pub(crate) enum Doing {
     Hear(u64),
     /// Reads the journal.
     Look,
+    /// Hears of a batch from the leader.
+    Hint(u64),
     /// Begins a term.
     Begin(u64),
     /// Leaves a term.
@@ -175,6 +180,8 @@ impl ClusterWorld {
             requests: BTreeMap::new(),
             next_request: 0,
             first_asked: BTreeMap::new(),
+            hints: BTreeMap::new(),
+            next_hint: 0,
             mirror: Mirror::new(),
             mirrored: 0,
             pending: BTreeMap::new(),
@@ -295,6 +302,7 @@ impl ClusterWorld {
             Doing::Elect => self.elect(who),
             Doing::Hear(request) => self.hear(who, request)?,
             Doing::Look => self.look(who)?,
+            Doing::Hint(number) => self.hint(who, number)?,
             Doing::Begin(epoch) => self.begin(who, epoch)?,
             Doing::StepDown(epoch) => self.step_down(who, epoch)?,
             Doing::Decide => self.decide(who)?,
