@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use memchr::memchr2;
 use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -57,26 +58,42 @@ pub fn canonical_hash(json: &str) -> [u8; 16] {
 #[must_use]
 pub fn is_deeper(json: &[u8], levels: usize) -> bool {
     // Text with few brackets cannot be deep, and counting them is much faster than following them.
-    let brackets = json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
-    brackets > levels && depth(json) > levels
+    opening(json) > levels && goes_deeper(json, levels)
 }
 
-fn depth(json: &[u8]) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in json {
+/// How many brackets open, in strings or not. The counts are bytes, of which a processor adds many at once.
+fn opening(json: &[u8]) -> usize {
+    let count = |some: &[u8]| some.iter().map(|byte| u8::from(matches!(byte, b'[' | b'{'))).sum::<u8>();
+    json.chunks(usize::from(u8::MAX)).map(|some| usize::from(count(some))).sum()
+}
+
+fn goes_deeper(json: &[u8], levels: usize) -> bool {
+    let (mut rest, mut depth) = (json, 0_usize);
+    while let [byte, after @ ..] = rest {
+        rest = after;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            b'"' => rest = after_string(after),
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
+        if depth > levels {
+            return true;
+        }
     }
-    deepest
+    false
+}
+
+/// What follows the end of the string that this begins in. Most text is in strings, so they are skipped, not read.
+fn after_string(inside: &[u8]) -> &[u8] {
+    let mut rest = inside;
+    while let Some(at) = memchr2(b'"', b'\\', rest) {
+        if rest[at] == b'"' {
+            return &rest[at + 1..];
+        }
+        rest = rest.get(at + 2..).unwrap_or_default();
+    }
+    &[]
 }
 
 /// Walks over valid JSON text of bounded depth.
@@ -238,6 +255,38 @@ mod tests {
             Json::parse(&format!("{:?}", "[".repeat(100))).is_ok(),
             "brackets inside a string are not nesting"
         );
+    }
+
+    /// The depth, read byte by byte.
+    fn depth(json: &[u8]) -> usize {
+        let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+        for byte in json {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' if in_string => escaped = true,
+                b'"' => in_string = !in_string,
+                b'[' | b'{' if !in_string => {
+                    depth += 1;
+                    deepest = deepest.max(depth);
+                }
+                b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        deepest
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn skipping_finds_the_depth_that_reading_finds(json in r#"[]\[{}"\\a]{0,600}"#, levels in 0_usize..40) {
+            proptest::prop_assert_eq!(is_deeper(json.as_bytes(), levels), depth(json.as_bytes()) > levels);
+        }
+    }
+
+    #[test]
+    fn brackets_are_counted_past_what_a_byte_holds() {
+        let nested = "[".repeat(10_000);
+        assert!(is_deeper(nested.as_bytes(), 9_999) && !is_deeper(nested.as_bytes(), 10_000));
     }
 
     #[test]

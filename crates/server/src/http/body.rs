@@ -88,13 +88,11 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Fault> {
     Err(Fault::MediaType(format!("the content type is {given:?}; {hint}")))
 }
 
-/// Understands a body.
+/// Understands a body. How deep it is nested is looked at only where it is refused: our types know what they nest, and
+/// payloads and results are looked at one by one when they are taken.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     if body.is_empty() {
         return Err(Fault::Invalid("the body is empty; JSON is expected".to_owned()));
-    }
-    if is_deeper(body, JSON_DEPTH_MAX + ENVELOPE_LEVELS) {
-        return Err(Fault::Invalid(format!("the body is nested deeper than {JSON_DEPTH_MAX} levels")));
     }
     serde_json::from_slice(body).map_err(|error| Fault::Invalid(explain::<T>(body, &error)))
 }
@@ -115,6 +113,9 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Strin
     if let Err(error) = std::str::from_utf8(body) {
         return format!("the body is not UTF-8 from byte {} on", error.valid_up_to());
     }
+    if is_deeper(body, JSON_DEPTH_MAX + ENVELOPE_LEVELS) {
+        return format!("the body is nested deeper than {JSON_DEPTH_MAX} levels");
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Err(located) if located.path().iter().next().is_some() => {
@@ -126,7 +127,7 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::wire::{Submit, SubmitBatch};
+    use orchestrix_core::wire::{CompleteBatch, Submit, SubmitBatch};
 
     use super::*;
 
@@ -164,8 +165,30 @@ mod tests {
         );
         let deeper = complaint::<Submit>(&format!(r#"{{"queue":"q","payload":[{payload}]}}"#));
         assert!(deeper.contains("nested deeper than 64 levels"), "{deeper}");
+    }
+
+    #[test]
+    fn nesting_without_end_is_refused_wherever_it_stands() {
         let bomb = "[".repeat(1_000_000);
-        assert!(complaint::<Submit>(&bomb).contains("nested deeper"));
+        let closed = bomb.clone() + &"]".repeat(1_000_000);
+        for nested in [&bomb, &closed, &bomb.replace('[', "{\"a\":")] {
+            let submit = [
+                nested.clone(),
+                format!(r#"{{"queue":{nested},"payload":1}}"#),
+                format!(r#"{{"queue":"q","payload":1,"backoff":{nested}}}"#),
+                format!(r#"{{"queue":"q","payload":1,"other":{nested}}}"#),
+                format!(r#"{{"queue":"q","payload":{nested}}}"#),
+            ];
+            let complaints = submit.iter().map(|body| complaint::<Submit>(body));
+            let result = format!(r#"{{"items":[{{"task_id":1,"lease_id":2,"result":{nested}}}]}}"#);
+            for complaint in complaints.chain([
+                complaint::<SubmitBatch>(nested),
+                complaint::<SubmitBatch>(&format!(r#"{{"tasks":{nested}}}"#)),
+                complaint::<CompleteBatch>(&result),
+            ]) {
+                assert!(complaint.contains("nested deeper than 64 levels"), "{complaint}");
+            }
+        }
     }
 
     #[test]
