@@ -1,13 +1,15 @@
 //! The engine on a Redis server, for several nodes.
 //!
 //! - One file, `server.rs`, knows the driver: connections, timeouts, what a failure means.
-//! - The journal is a stream, its end is noted a second time in a hash, and one script appends to both.
+//! - The journal is a stream, its end is noted a second time in a hash, and one script, or one transaction under a watch,
+//!   appends to both.
 //! - Snapshots, cells and logs are hashes. Nothing has a time to live in Redis.
 //!
-//! **Invariant:** whatever changes more than one key is one script. A script that answers with an error has
+//! **Invariant:** whatever changes more than one key is one script, or one transaction. A script that answers with an error has
 //! changed nothing: it looks before it writes, and Redis refuses only the first write of a script.
 //!
-//! **Invariant:** nothing is sent twice by this engine itself. An answer that was lost is told to the caller.
+//! **Invariant:** nothing is sent twice by this engine itself, except a script that the server said it does not know and
+//! so has not run. An answer that was lost is told to the caller.
 
 mod durability;
 mod journal;
@@ -16,6 +18,7 @@ mod logs;
 mod register;
 mod server;
 mod snapshots;
+mod watch;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
 //! What the server promises, found by asking it.
 
-use super::server::{Failure, Server};
+use super::server::{Command, Failure, Server};
 use crate::{Cause, Error};
 
 const DOING: &str = "ask Redis what it promises";
@@ -47,14 +47,14 @@ pub(super) fn warnings(server: &Server) -> Result<Vec<String>, Error> {
 
 /// A setting; or why it is not told.
 fn config(server: &Server, setting: &str) -> Result<Result<Option<String>, String>, Error> {
-    let mut command = redis::cmd("CONFIG");
+    let mut command = Command::new("CONFIG");
     command.arg("GET").arg(setting);
     let answer: Result<Vec<String>, String> = told(server, server.ask(&command))?;
     Ok(answer.map(|pair| pair.into_iter().nth(1)))
 }
 
 fn replication(server: &Server) -> Result<Result<String, String>, Error> {
-    let mut command = redis::cmd("INFO");
+    let mut command = Command::new("INFO");
     command.arg("replication");
     told(server, server.ask(&command))
 }

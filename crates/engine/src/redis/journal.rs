@@ -1,7 +1,8 @@
 //! The journal in Redis: a stream with one entry for each batch, named by its last position.
 //!
-//! The end is noted a second time, in a hash. Every script compares the two, so a server that lost one of them is
-//! noticed; a handle remembers what it has seen, so a server that lost both is noticed, too.
+//! The end is noted a second time, in a hash. Whoever opens, refreshes or reads compares the two, so a server that lost
+//! one of them is noticed; a handle remembers what it has seen, so a server that lost both is noticed, too. So does the
+//! script that appends; a handle that goes on appending has the server watch that nobody touches either (`watch.rs`).
 //!
 //! **Invariant:** nothing is appended to a journal that ends before what this handle has seen.
 
@@ -9,21 +10,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use orchestrix_core::Position;
-use redis::Cmd;
 
 use super::keys::Keys;
-use super::server::{Failure, Server, random, script};
+use super::server::{Command, Failure, Script, Server, random};
 use super::snapshots::RedisSnapshots;
+use super::watch::{Outcome, Watch};
 use crate::fault::invalid;
 use crate::parcel::{PARCEL_BYTES_MORE, pack, unpack};
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, ChainHash, Error, Journal, JournalId, Link, Read, Snapshots, Space,
 };
 
-const MAKE: &str = include_str!("scripts/make.lua");
-const APPEND: &str = concat!(include_str!("scripts/ending.lua"), include_str!("scripts/append.lua"));
-const READ: &str = concat!(include_str!("scripts/ending.lua"), include_str!("scripts/read.lua"));
-const RAISE: &str = concat!(include_str!("scripts/ending.lua"), include_str!("scripts/raise.lua"));
+static MAKE: Script = Script::new(include_str!("scripts/make.lua"));
+static APPEND: Script =
+    Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/append.lua")));
+static READ: Script =
+    Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/read.lua")));
+static RAISE: Script =
+    Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/raise.lua")));
 
 /// Batches in one answer. Bounds for how long a read keeps the server from everybody else.
 const READ_BATCHES_MAX: usize = 1000;
@@ -45,6 +49,8 @@ pub(super) struct RedisJournal {
     seen: Mutex<Seen>,
     /// A batch whose outcome is not known.
     unresolved: Option<Link>,
+    /// The short way to the next append.
+    watch: Option<Watch>,
 }
 
 /// What this handle was told, to be held against what it is told next.
@@ -74,7 +80,7 @@ impl RedisJournal {
         known: Option<JournalId>,
     ) -> Result<Self, Error> {
         let new = if known.is_some() { String::new() } else { JournalId(random()?).to_string() };
-        let mut command = script(MAKE, &[keys.meta(), keys.journal()]);
+        let mut command = MAKE.with(&[keys.meta(), keys.journal()]);
         command.arg(new);
         let answer: Vec<Vec<u8>> = server.get(DO_OPEN, &command)?;
         let id = match &answer[..] {
@@ -92,7 +98,7 @@ impl RedisJournal {
             let what = format!("it was the journal {known} before, and is {id} now");
             return Err(server.damaged(DO_OPEN, &keys.meta(), what));
         }
-        let mut journal = Self { server, keys, id, seen: Mutex::default(), unresolved: None };
+        let mut journal = Self { server, keys, id, seen: Mutex::default(), unresolved: None, watch: None };
         let end = journal.refresh()?;
         journal.seen().own = end;
         Ok(journal)
@@ -102,8 +108,8 @@ impl RedisJournal {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn script(&self, text: &str) -> Cmd {
-        let mut command = script(text, &[self.keys.meta(), self.keys.journal(), self.keys.snapshots()]);
+    fn script(&self, script: &'static Script) -> Command {
+        let mut command = script.with(&[self.keys.meta(), self.keys.journal(), self.keys.snapshots()]);
         command.arg(self.id.to_string());
         command
     }
@@ -161,8 +167,25 @@ impl RedisJournal {
         Ok(())
     }
 
+    /// The short way, where it is open. Nothing was written if it was dropped.
+    fn append_watched(&mut self, batch: &Batch, link: Link) -> Result<Outcome, Failure> {
+        let end = self.seen().end;
+        let Some(mut watch) = self.watch.take_if(|watch| watch.is_at(batch.previous)) else {
+            return Ok(Outcome::Dropped);
+        };
+        // Whoever has heard of a later end may not go on from here, whatever the server says.
+        if end != batch.previous || self.unresolved.is_some() {
+            return Ok(Outcome::Dropped);
+        }
+        let outcome = watch.append(&self.server, &self.keys, self.id, link, &pack(self.id, batch));
+        if outcome.is_ok() {
+            self.watch = Some(watch);
+        }
+        outcome
+    }
+
     fn append_once(&self, batch: &Batch, link: Link) -> Result<Result<Answer, Error>, Failure> {
-        let mut command = self.script(APPEND);
+        let mut command = self.script(&APPEND);
         command.arg(self.seen().end.position.0);
         for link in [batch.previous, link] {
             command.arg(link.position.0).arg(link.hash.to_string());
@@ -230,7 +253,7 @@ impl Journal for RedisJournal {
     }
 
     fn refresh(&mut self) -> Result<Link, Error> {
-        let mut command = self.script(READ);
+        let mut command = self.script(&READ);
         // No batches: only where it ends.
         command.arg(0).arg(0).arg(0).arg(0);
         let answer = self.heard(DO_READ, self.server.get(DO_READ, &command)?)?;
@@ -246,7 +269,7 @@ impl Journal for RedisJournal {
             }
             // In parts: a connection that broke without a sign is noticed after one of them.
             let part = left.clamp(Duration::from_millis(1), self.server.timeout());
-            let mut command = redis::cmd("XREAD");
+            let mut command = Command::new("XREAD");
             command.arg("COUNT").arg(1).arg("BLOCK").arg(part.as_millis().max(1).to_string());
             command.arg("STREAMS").arg(self.keys.journal()).arg(format!("{}-0", after.0));
             let answer: Result<Option<redis::Value>, Failure> =
@@ -265,7 +288,16 @@ impl Journal for RedisJournal {
         let link = batch.link(self.id);
         // That nothing was sent now says nothing about what was sent before.
         let again = self.unresolved == Some(link);
-        match self.append_once(batch, link) {
+        let answer = match self.append_watched(batch, link) {
+            Ok(Outcome::Done) => {
+                let mut seen = self.seen();
+                (seen.end, seen.own) = (link, link);
+                return Ok(Appended::Done(link));
+            }
+            Ok(Outcome::Dropped) => self.append_once(batch, link),
+            Err(failure) => Err(failure),
+        };
+        match answer {
             Ok(answer) => {
                 let answer = answer?;
                 self.unresolved = None;
@@ -273,6 +305,7 @@ impl Journal for RedisJournal {
                     return Ok(Appended::Conflict(answer.end));
                 }
                 self.seen().own = link;
+                self.watch = Watch::begin(&self.server, &self.keys, self.id, self.watch.take());
                 Ok(Appended::Done(link))
             }
             Err(Failure::Lost(what)) => {
@@ -289,7 +322,7 @@ impl Journal for RedisJournal {
 
     fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error> {
         let old = *self.seen();
-        let mut command = self.script(READ);
+        let mut command = self.script(&READ);
         command.arg(after.0).arg(limit_bytes).arg(PARCEL_BYTES_MORE).arg(READ_BATCHES_MAX);
         let answer = self.heard(DO_READ, self.server.get(DO_READ, &command)?)?;
         if after < answer.floor {
@@ -314,13 +347,13 @@ impl Journal for RedisJournal {
     fn truncate(&mut self) -> Result<Position, Error> {
         let snapshots = RedisSnapshots::new(Arc::clone(&self.server), Arc::clone(&self.keys), self.id);
         let older = snapshots.whole(DO_TRUNCATE)?.get(1).copied().unwrap_or_default();
-        let mut command = self.script(RAISE);
+        let mut command = self.script(&RAISE);
         command.arg(older.0);
         let floor = self.heard(DO_TRUNCATE, self.server.get(DO_TRUNCATE, &command)?)?.floor;
         // The floor is durable: what is below it may go now or later. The entry that ends at the floor stays, and
         // with it always the last one.
         loop {
-            let mut command = redis::cmd("XTRIM");
+            let mut command = Command::new("XTRIM");
             command.arg(self.keys.journal()).arg("MINID").arg("~").arg(format!("{}-0", floor.0));
             let removed: usize = self.server.get(DO_TRUNCATE, command.arg("LIMIT").arg(TRIM_ENTRIES_MAX))?;
             if removed == 0 {
@@ -330,11 +363,11 @@ impl Journal for RedisJournal {
     }
 }
 
-fn number(text: &[u8]) -> Option<u64> {
+pub(super) fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-fn hex(text: &[u8]) -> Option<[u8; 16]> {
+pub(super) fn hex(text: &[u8]) -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
     if text.len() != 32 {
         return None;

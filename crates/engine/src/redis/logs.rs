@@ -10,15 +10,15 @@ use std::sync::Arc;
 use orchestrix_core::{LeaseId, TaskId};
 
 use super::keys::Keys;
-use super::server::{Server, script};
+use super::server::{Command, Script, Server};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::{Bookmark, Error, LogChunk, Logged, Logs};
 
-const APPEND: &str = include_str!("scripts/log_append.lua");
-const MEND: &str = include_str!("scripts/log_mend.lua");
-const READ: &str = include_str!("scripts/log_read.lua");
-const DELETE: &str = include_str!("scripts/log_delete.lua");
+static APPEND: Script = Script::new(include_str!("scripts/log_append.lua"));
+static MEND: Script = Script::new(include_str!("scripts/log_mend.lua"));
+static READ: Script = Script::new(include_str!("scripts/log_read.lua"));
+static DELETE: Script = Script::new(include_str!("scripts/log_delete.lua"));
 
 /// What a record adds to its bytes.
 const RECORD_BYTES_MORE: usize = 20;
@@ -46,7 +46,7 @@ impl RedisLogs {
 impl Logs for RedisLogs {
     fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
         let record = encode(task, lease, offset, bytes);
-        let mut command = script(APPEND, &[self.keys.log(task), self.keys.logs()]);
+        let mut command = APPEND.with(&[self.keys.log(task), self.keys.logs()]);
         command.arg(task.0).arg(format!("{}@{offset}", lease.0)).arg(&record).arg(TASK_CHUNKS_MAX);
         let answer: Vec<Vec<u8>> = self.server.get(DO_WRITE, &command)?;
         match &answer[..] {
@@ -54,7 +54,7 @@ impl Logs for RedisLogs {
             [word, number, there] if word == b"existed" => {
                 let same = |chunk: LogChunk| (chunk.lease, chunk.offset) == (lease, offset);
                 if !decode(task, there).is_some_and(same) {
-                    let mut command = script(MEND, &[self.keys.log(task)]);
+                    let mut command = MEND.with(&[self.keys.log(task)]);
                     let () = self.server.get(DO_WRITE, command.arg(number).arg(there).arg(record))?;
                 }
                 Ok(Logged::Existed)
@@ -68,7 +68,7 @@ impl Logs for RedisLogs {
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
         let key = self.keys.log(task);
-        let mut command = script(READ, std::slice::from_ref(&key));
+        let mut command = READ.with(std::slice::from_ref(&key));
         command.arg(skip).arg(limit_bytes).arg(RECORD_BYTES_MORE);
         let records: Vec<Vec<u8>> = self.server.get(DO_READ, &command)?;
         let damaged = !records.is_empty();
@@ -81,7 +81,7 @@ impl Logs for RedisLogs {
     }
 
     fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
-        let mut command = redis::cmd("SSCAN");
+        let mut command = Command::new("SSCAN");
         command.arg(self.keys.logs()).arg(from.0).arg("COUNT").arg(about.min(TASKS_MAX));
         let (next, some): (u64, Vec<u64>) = self.server.get(DO_LIST, &command)?;
         Ok((some.into_iter().map(TaskId).collect(), (next != 0).then_some(Bookmark(next))))
@@ -91,7 +91,7 @@ impl Logs for RedisLogs {
         for some in tasks.chunks(TASKS_MAX) {
             let mut keys = vec![self.keys.logs()];
             keys.extend(some.iter().map(|task| self.keys.log(*task)));
-            let mut command = script(DELETE, &keys);
+            let mut command = DELETE.with(&keys);
             for task in some {
                 command.arg(task.0);
             }

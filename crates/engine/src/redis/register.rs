@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::keys::Keys;
-use super::server::{Failure, Server, random, script};
+use super::server::{Failure, Script, Server, random};
 use crate::{Cell, Claim, Error, JournalId, Register, Set, Version};
 
-const LOOK: &str = concat!(include_str!("scripts/cell.lua"), include_str!("scripts/look.lua"));
-const LIST: &str = concat!(include_str!("scripts/cell.lua"), include_str!("scripts/list.lua"));
-const SET: &str = concat!(include_str!("scripts/cell.lua"), include_str!("scripts/set.lua"));
+static LOOK: Script =
+    Script::new(concat!(include_str!("scripts/cell.lua"), include_str!("scripts/look.lua")));
+static LIST: Script =
+    Script::new(concat!(include_str!("scripts/cell.lua"), include_str!("scripts/list.lua")));
+static SET: Script = Script::new(concat!(include_str!("scripts/cell.lua"), include_str!("scripts/set.lua")));
 
 const DO_READ: &str = "read a cell";
 const DO_SET: &str = "write a cell";
@@ -71,7 +73,7 @@ impl RedisRegister {
 
     fn send(&self, key: &str, writing: &Writing) -> Result<Fields, Failure> {
         let Writing { seen, claim, nonce } = writing;
-        let mut command = script(SET, &[self.keys.cell(key), self.keys.cells(), self.keys.writings()]);
+        let mut command = SET.with(&[self.keys.cell(key), self.keys.cells(), self.keys.writings()]);
         command.arg(key).arg(seen.as_ref().map(|seen| format!("={}", seen.0)).unwrap_or_default());
         command.arg(nonce).arg(&claim.owner).arg(claim.epoch).arg(claim.ttl_ms).arg(u8::from(claim.held));
         self.server.ask(command.arg(&claim.value).arg(sum(key, nonce, claim)))
@@ -99,7 +101,7 @@ enum Repeated {
 
 impl Register for RedisRegister {
     fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
-        let mut command = script(LOOK, &[self.keys.cell(key), self.keys.cells()]);
+        let mut command = LOOK.with(&[self.keys.cell(key), self.keys.cells()]);
         let answer: Fields = self.server.get(DO_READ, command.arg(key))?;
         self.cell(DO_READ, key, &answer)
     }
@@ -129,7 +131,7 @@ impl Register for RedisRegister {
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
-        let mut command = script(LIST, &[self.keys.cells()]);
+        let mut command = LIST.with(&[self.keys.cells()]);
         // No text has the byte 0xff, so nothing that begins with the prefix is behind it.
         let [first, last] = [format!("[{prefix}").into_bytes(), [b"[", prefix.as_bytes(), b"\xff"].concat()];
         command.arg(first).arg(last).arg(self.keys.leader()).arg(self.keys.cell_prefix());

@@ -1,18 +1,21 @@
 //! The one place that knows the driver: connections to the server, how long anybody waits, and what a failure
 //! says about what was done.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisError,
-    TlsCertificates,
+    Client, Cmd, Connection, ConnectionInfo, ConnectionLike as _, ErrorKind, FromRedisValue, ProtocolVersion,
+    RedisError, TlsCertificates, ToRedisArgs, Value, cmd,
 };
 use rustls::crypto::CryptoProvider;
+use sha1::{Digest as _, Sha1};
 
 use crate::{Cause, Error};
 
@@ -40,6 +43,21 @@ struct Address {
     tls: bool,
 }
 
+/// What is asked of the server.
+#[derive(Debug)]
+pub(super) struct Command {
+    sent: Cmd,
+    /// The script that is called by its name here.
+    script: Option<&'static Script>,
+}
+
+/// A script. Servers know those that they have run by their names, and forget them when they stop.
+#[derive(Debug)]
+pub(super) struct Script {
+    text: &'static str,
+    name: OnceLock<String>,
+}
+
 /// A server, and connections to it. A caller that finds none idle opens one, so nobody waits for another.
 pub(super) struct Server {
     client: Client,
@@ -47,13 +65,15 @@ pub(super) struct Server {
     tls: bool,
     timeout: Duration,
     idle: Mutex<Vec<Connection>>,
+    /// The names of scripts that the server has run for us.
+    known: Mutex<BTreeSet<&'static str>>,
 }
 
 impl Server {
     pub(super) fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let Address { client, place, tls } = address(url)?;
         let timeout = timeout.max(TIMEOUT_MIN);
-        let server = Self { client, place, tls, timeout, idle: Mutex::default() };
+        let server = Self { client, place, tls, timeout, idle: Mutex::default(), known: Mutex::default() };
         match server.open() {
             Ok(connection) => server.keep(connection),
             Err(failure) => return Err(server.error("connect to Redis", failure)),
@@ -70,23 +90,38 @@ impl Server {
         self.timeout
     }
 
-    pub(super) fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Failure> {
+    pub(super) fn ask<T: FromRedisValue>(&self, command: &Command) -> Result<T, Failure> {
         self.ask_for(command, self.timeout)
     }
 
-    /// Sends a command once and waits so long for its answer.
-    pub(super) fn ask_for<T: FromRedisValue>(&self, command: &Cmd, patience: Duration) -> Result<T, Failure> {
+    /// Sends a command once and waits so long for its answer. A script is sent in full the first time, and again if the
+    /// server says that it has forgotten it, because then it was not run.
+    pub(super) fn ask_for<T: FromRedisValue>(
+        &self,
+        command: &Command,
+        patience: Duration,
+    ) -> Result<T, Failure> {
+        let Some(script) = command.script else { return self.send(&command.sent, patience) };
+        if self.known().contains(script.name()) {
+            match self.send(&command.sent, patience) {
+                Err(Failure::Refused { code, .. }) if code == "NOSCRIPT" => {}
+                answer => return answer,
+            }
+        }
+        let answer = self.send(&command.in_full(script), patience);
+        if answer.is_ok() {
+            self.known().insert(script.name());
+        }
+        answer
+    }
+
+    fn send<T: FromRedisValue>(&self, command: &Cmd, patience: Duration) -> Result<T, Failure> {
         let idle = self.idle().pop();
         let mut connection = match idle {
             Some(connection) => connection,
             None => self.open()?,
         };
-        let timed = connection
-            .set_read_timeout(Some(patience))
-            .and_then(|()| connection.set_write_timeout(Some(self.timeout)));
-        if let Err(error) = timed {
-            return Err(Failure::Unsent { what: error.to_string(), retryable: true });
-        }
+        self.set_patience(&connection, patience)?;
         match command.query(&mut connection) {
             Ok(answer) => {
                 self.keep(connection);
@@ -97,16 +132,39 @@ impl Server {
                 let code = error.code().unwrap_or_default().to_owned();
                 Err(Failure::Refused { code, what: error.to_string() })
             }
-            Err(error) => {
-                // What broke one has probably broken all, and each would lose an answer to show it.
-                self.idle().clear();
-                Err(Failure::Lost(self.lost(&error, patience)))
-            }
+            Err(error) => Err(self.broken(&error, patience)),
         }
     }
 
+    /// Sends commands in one message, once, and waits for the answer to each; a refusal is an answer.
+    pub(super) fn converse(
+        &self,
+        connection: &mut Connection,
+        commands: &[Command],
+    ) -> Result<Vec<Value>, Failure> {
+        self.set_patience(connection, self.timeout)?;
+        let mut message = Vec::new();
+        commands.iter().for_each(|command| command.sent.write_packed_command(&mut message));
+        connection
+            .req_packed_commands(&message, 0, commands.len())
+            .map_err(|error| self.broken(&error, self.timeout))
+    }
+
+    fn set_patience(&self, connection: &Connection, patience: Duration) -> Result<(), Failure> {
+        let timed = connection
+            .set_read_timeout(Some(patience))
+            .and_then(|()| connection.set_write_timeout(Some(self.timeout)));
+        timed.map_err(|error| Failure::Unsent { what: error.to_string(), retryable: true })
+    }
+
+    /// What broke one connection has probably broken all, and each would lose an answer to show it.
+    fn broken(&self, error: &RedisError, patience: Duration) -> Failure {
+        self.idle().clear();
+        Failure::Lost(self.lost(error, patience))
+    }
+
     /// As [`Server::ask`], where not to know is as bad as not to have.
-    pub(super) fn get<T: FromRedisValue>(&self, doing: &str, command: &Cmd) -> Result<T, Error> {
+    pub(super) fn get<T: FromRedisValue>(&self, doing: &str, command: &Command) -> Result<T, Error> {
         self.ask(command).map_err(|failure| self.error(doing, failure))
     }
 
@@ -131,7 +189,8 @@ impl Server {
         Error { operation: doing.to_owned(), retryable: false, source }
     }
 
-    fn open(&self) -> Result<Connection, Failure> {
+    /// A connection for one caller alone.
+    pub(super) fn open(&self) -> Result<Connection, Failure> {
         let connection = self.client.get_connection_with_timeout(self.timeout);
         let connection = connection.and_then(|connection| self.shake_hands(connection));
         connection.map_err(|error| {
@@ -179,8 +238,55 @@ impl Server {
         }
     }
 
+    fn known(&self) -> MutexGuard<'_, BTreeSet<&'static str>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Command {
+    pub(super) fn new(word: &str) -> Self {
+        Self { sent: cmd(word), script: None }
+    }
+
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        self.sent.arg(argument);
+        self
+    }
+
+    /// The same, with the text of the script in place of its name.
+    fn in_full(&self, script: &Script) -> Cmd {
+        let mut full = cmd("EVAL");
+        full.arg(script.text);
+        for argument in self.sent.args_iter().skip(2) {
+            if let redis::Arg::Simple(bytes) = argument {
+                full.arg(bytes);
+            }
+        }
+        full
+    }
+}
+
+impl Script {
+    pub(super) const fn new(text: &'static str) -> Self {
+        Self { text, name: OnceLock::new() }
+    }
+
+    /// The script with its keys; its arguments follow.
+    pub(super) fn with(&'static self, keys: &[String]) -> Command {
+        let mut sent = cmd("EVALSHA");
+        sent.arg(self.name()).arg(keys.len()).arg(keys);
+        Command { sent, script: Some(self) }
+    }
+
+    fn name(&'static self) -> &'static str {
+        self.name.get_or_init(|| {
+            let digest = Sha1::digest(self.text.as_bytes());
+            digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        })
     }
 }
 
@@ -218,7 +324,9 @@ fn address(url: &str) -> Result<Address, Error> {
     let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
     let scheme = if tls { "rediss" } else { "redis" };
     let place = format!("{scheme}://{}/{}", info.addr(), settings.db());
-    let info = info.set_redis_settings(settings);
+    // The end of a large batch must not wait until the server has acknowledged its beginning.
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     if !tls {
         let client = Client::open(info).map_err(|_| wrong(form))?;
         return Ok(Address { client, place, tls });
@@ -246,9 +354,25 @@ pub(super) fn random() -> Result<[u8; 16], Error> {
     Ok(bytes)
 }
 
-/// A script with its keys; its arguments follow.
-pub(super) fn script(text: &str, keys: &[String]) -> Cmd {
-    let mut command = redis::cmd("EVAL");
-    command.arg(text).arg(keys.len()).arg(keys);
-    command
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_called_by_the_name_that_servers_give_it() {
+        static SCRIPT: Script = Script::new("return 1");
+        // What `SCRIPT LOAD "return 1"` answers.
+        assert_eq!(SCRIPT.name(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+
+    #[test]
+    fn a_script_in_full_has_the_same_keys_and_arguments() {
+        static SCRIPT: Script = Script::new("return 1");
+        let mut command = SCRIPT.with(&["a".to_owned(), "b".to_owned()]);
+        command.arg(b"\xff\r\n".as_slice()).arg(7);
+        let full = command.in_full(&SCRIPT).get_packed_command();
+        let mut expected = cmd("EVAL");
+        expected.arg("return 1").arg(2).arg("a").arg("b").arg(b"\xff\r\n".as_slice()).arg("7");
+        assert_eq!(full, expected.get_packed_command());
+    }
 }

@@ -13,16 +13,16 @@ use std::sync::Arc;
 use orchestrix_core::Position;
 
 use super::keys::Keys;
-use super::server::{Server, random, script};
+use super::server::{Command, Script, Server, random};
 use crate::fault::invalid;
 use crate::{
     ChainHash, Error, JournalId, Link, SNAPSHOT_CHUNK_MAX, SnapshotReader, SnapshotWriter, Snapshots,
 };
 
-const CHUNK: &str = include_str!("scripts/chunk.lua");
-const FINISH: &str = include_str!("scripts/finish.lua");
-const FORGET: &str = include_str!("scripts/forget.lua");
-const DROP: &str = include_str!("scripts/drop.lua");
+static CHUNK: Script = Script::new(include_str!("scripts/chunk.lua"));
+static FINISH: Script = Script::new(include_str!("scripts/finish.lua"));
+static FORGET: Script = Script::new(include_str!("scripts/forget.lua"));
+static DROP: Script = Script::new(include_str!("scripts/drop.lua"));
 
 const FORMAT: u8 = 1;
 const MANIFEST: usize = 61;
@@ -65,7 +65,7 @@ impl RedisSnapshots {
         let mut whole = Vec::new();
         for listed in self.listed(doing)? {
             let Ok(manifest) = listed.manifest else { continue };
-            let mut command = redis::cmd("HLEN");
+            let mut command = Command::new("HLEN");
             let chunks: u32 = self.server.get(doing, command.arg(self.name(&manifest)))?;
             if chunks == manifest.chunks {
                 whole.push(listed.position);
@@ -76,7 +76,7 @@ impl RedisSnapshots {
 
     /// All manifests, newest first.
     fn listed(&self, doing: &str) -> Result<Vec<Listed>, Error> {
-        let mut command = redis::cmd("HGETALL");
+        let mut command = Command::new("HGETALL");
         let pairs: Vec<(String, Vec<u8>)> = self.server.get(doing, command.arg(self.keys.snapshots()))?;
         let mut listed = Vec::with_capacity(pairs.len());
         for (field, bytes) in pairs {
@@ -92,7 +92,7 @@ impl RedisSnapshots {
     }
 
     fn manifest(&self, doing: &str, at: Position) -> Result<Option<Result<Manifest, String>>, Error> {
-        let mut command = redis::cmd("HGET");
+        let mut command = Command::new("HGET");
         let bytes: Option<Vec<u8>> = self.server.get(doing, command.arg(self.keys.snapshots()).arg(at.0))?;
         Ok(bytes.map(|bytes| decode(self.journal, at, &bytes)))
     }
@@ -110,7 +110,7 @@ impl Snapshots for RedisSnapshots {
     fn create(&self, at: Link) -> Result<Box<dyn SnapshotWriter>, Error> {
         let manifest = Manifest { link: at, nonce: random()?, chunks: 0 };
         let name = self.name(&manifest);
-        let mut command = redis::cmd("SADD");
+        let mut command = Command::new("SADD");
         let () = self.server.get(DO_WRITE, command.arg(self.keys.unfinished()).arg(&name))?;
         Ok(Box::new(Writer { snapshots: self.clone(), name, manifest }))
     }
@@ -132,14 +132,14 @@ impl Snapshots for RedisSnapshots {
         if let Some(second) = self.whole(DO_PRUNE)?.get(1) {
             for old in self.listed(DO_PRUNE)?.iter().filter(|listed| listed.position < *second) {
                 let name = old.manifest.as_ref().map(|manifest| self.name(manifest)).unwrap_or_default();
-                let mut command = script(DROP, &[self.keys.snapshots(), self.keys.unfinished()]);
+                let mut command = DROP.with(&[self.keys.snapshots(), self.keys.unfinished()]);
                 let () = self.server.get(DO_PRUNE, command.arg(old.position.0).arg(&old.bytes).arg(name))?;
             }
         }
-        let mut command = redis::cmd("SMEMBERS");
+        let mut command = Command::new("SMEMBERS");
         let unfinished: Vec<String> = self.server.get(DO_PRUNE, command.arg(self.keys.unfinished()))?;
         for name in unfinished {
-            let () = self.server.get(DO_PRUNE, &script(FORGET, &[self.keys.unfinished(), name]))?;
+            let () = self.server.get(DO_PRUNE, &FORGET.with(&[self.keys.unfinished(), name]))?;
         }
         Ok(())
     }
@@ -161,7 +161,7 @@ impl SnapshotWriter for Writer {
         let RedisSnapshots { server, keys, .. } = &self.snapshots;
         let number = self.manifest.chunks;
         let stored = [&sum(&self.manifest, number, bytes).to_le_bytes(), bytes].concat();
-        let mut command = script(CHUNK, &[keys.unfinished(), self.name.clone()]);
+        let mut command = CHUNK.with(&[keys.unfinished(), self.name.clone()]);
         let kept: u8 = server.get(DO_WRITE, command.arg(number).arg(stored))?;
         if kept == 0 {
             return Err(invalid(DO_WRITE, format!("{} was pruned before it was finished", self.name)));
@@ -177,7 +177,7 @@ impl SnapshotWriter for Writer {
             Some(Ok(there)) => self.snapshots.name(&there),
             Some(Err(_)) | None => String::new(),
         };
-        let mut command = script(FINISH, &[keys.unfinished(), self.name.clone(), keys.snapshots()]);
+        let mut command = FINISH.with(&[keys.unfinished(), self.name.clone(), keys.snapshots()]);
         command.arg(at.0).arg(encode(*journal, &self.manifest)).arg(self.manifest.chunks).arg(replaced);
         let visible: u8 = server.get(DO_WRITE, &command)?;
         if visible == 0 {
@@ -205,7 +205,7 @@ impl SnapshotReader for Reader {
             return Ok(None);
         }
         let server = &self.snapshots.server;
-        let mut command = redis::cmd("HGET");
+        let mut command = Command::new("HGET");
         let stored: Option<Vec<u8>> = server.get(DO_READ, command.arg(&self.name).arg(self.next))?;
         let place = format!("{}/{}", self.name, self.next);
         let stored = stored.ok_or_else(|| server.damaged(DO_READ, &place, "it is not there"))?;

@@ -110,6 +110,33 @@ fn an_end_that_is_noted_otherwise_than_it_is_stops_everything() {
 }
 
 #[test]
+fn a_stream_that_somebody_has_touched_is_not_appended_to() {
+    for damage in [
+        "DEL orchestrix:default:journal",
+        "XDEL orchestrix:default:journal 11-0",
+        "XTRIM orchestrix:default:journal MAXLEN 0",
+        "XADD orchestrix:default:journal 12-0 hash x batch y",
+        "XADD orchestrix:default:journal 13-0 hash x batch y",
+        "FLUSHALL",
+    ] {
+        let (server, mut raw) = written();
+        let mut new = journal(server.port(), PATIENT);
+        let mut writer = journal(server.port(), PATIENT);
+        // Goes the short way from now on.
+        append_one(&mut *writer, 1, 10);
+        new.refresh().unwrap();
+        raw.run(damage);
+        let before: Vec<Entry> = raw.ask("XRANGE orchestrix:default:journal - +");
+        for handle in [&mut writer, &mut new] {
+            let batch = batch_after(handle.end(), 1, 10);
+            names(&handle.append(&batch).unwrap_err(), "orchestrix:default:");
+            assert_eq!(raw.ask::<Vec<Entry>>("XRANGE orchestrix:default:journal - +"), before, "{damage}");
+        }
+        names(&writer.refresh().unwrap_err(), "orchestrix:default:");
+    }
+}
+
+#[test]
 fn a_damaged_snapshot_is_refused_by_name_and_holds_no_floor() {
     let (server, mut raw) = written();
     let mut handle = journal(server.port(), PATIENT);

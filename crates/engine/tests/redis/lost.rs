@@ -6,7 +6,7 @@ use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Claim, Logged, Read, Register, Set, Shared, Version};
 
-use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, journal, place, redis};
+use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
 use crate::support::eventually;
 use crate::support::proxy::{Proxy, Wire};
 
@@ -46,6 +46,70 @@ fn an_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
     assert_eq!(journal.append(&second).unwrap(), Appended::Done(second.link(journal.id())));
     assert_eq!(read_all(&*journal, Position(0), 1 << 20), [first, second]);
     append_one(&mut *journal, 1, 10);
+}
+
+#[test]
+fn a_server_that_forgot_its_scripts_gets_them_again() {
+    let server = redis(&FORGETFUL);
+    let mut raw = Raw::to(&server);
+    let mut journal = journal(server.port(), PATIENT);
+    for _ in 0..3 {
+        append_one(&mut *journal, 1, 10);
+        raw.run("SCRIPT FLUSH");
+    }
+    assert_eq!(read_all(&*journal, Position(0), 1 << 20).len(), 3);
+    assert_eq!(raw.ask::<u64>("XLEN orchestrix:default:journal"), 3);
+}
+
+/// How often a command was run.
+fn calls(raw: &mut Raw, command: &str) -> u64 {
+    let told: String = raw.ask("INFO commandstats");
+    let line = told.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn whoever_goes_on_writing_needs_no_script_until_another_has_written() {
+    let server = redis(&FORGETFUL);
+    let mut raw = Raw::to(&server);
+    let (mut one, mut other) = (journal(server.port(), PATIENT), journal(server.port(), PATIENT));
+    append_one(&mut *one, 1, 10);
+    let scripts = |raw: &mut Raw| calls(raw, "eval") + calls(raw, "evalsha");
+    let before = scripts(&mut raw);
+    for _ in 0..5 {
+        append_one(&mut *one, 2, 100);
+    }
+    assert_eq!(scripts(&mut raw), before);
+    assert_eq!(calls(&mut raw, "exec"), 5);
+    // Longer, so that the stream itself would take it.
+    let mine = batch_after(one.end(), 3, 10);
+    other.refresh().unwrap();
+    let (_, end) = append_one(&mut *other, 2, 10);
+    assert_eq!(one.append(&mine).unwrap(), Appended::Conflict(end));
+    append_one(&mut *one, 1, 10);
+    let before = scripts(&mut raw);
+    append_one(&mut *one, 1, 10);
+    assert_eq!(scripts(&mut raw), before, "the short way is open again");
+    assert_eq!(read_all(&*other, Position(0), 1 << 20).len(), 9);
+}
+
+#[test]
+fn a_watched_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+    let server = redis(&FORGETFUL);
+    let wire = Proxy::to(server.port());
+    let mut raw = Raw::to(&server);
+    let mut journal = journal(wire.port(), PATIENT);
+    for _ in 0..2 {
+        append_one(&mut *journal, 1, 10);
+        let batch = batch_after(journal.end(), 1, 10);
+        let before = calls(&mut raw, "exec");
+        wire.set(Wire::LosesAnswers);
+        assert_eq!(journal.append(&batch).unwrap(), Appended::Unknown);
+        wire.set(Wire::Good);
+        eventually("the transaction is done", || (calls(&mut raw, "exec") > before).then_some(()));
+        assert_eq!(journal.append(&batch).unwrap(), Appended::Done(batch.link(journal.id())));
+    }
+    assert_eq!(read_all(&*journal, Position(0), 1 << 20).len(), 4);
 }
 
 #[test]

@@ -1,0 +1,111 @@
+//! The short way to append, for a handle that has just written.
+//!
+//! A script carries a batch through Lua, which copies it several times; without, the server needs a fraction of the
+//! time. So a handle that has written lets the server watch both keys of the journal, and adds its next batch in a
+//! transaction, which the server drops if anybody has touched either key meanwhile. The same message begins the next
+//! watch, so that it costs no turn of its own. Whatever is not plain success goes the long way, by the script.
+//!
+//! **Invariant:** a transaction is sent only where the note, read after the watch began, has the end that the batch
+//! follows. So it is done if and only if the journal still ends there.
+
+use std::fmt;
+
+use orchestrix_core::Position;
+use redis::{Connection, Value};
+
+use super::journal::{hex, number};
+use super::keys::Keys;
+use super::server::{Command, Failure, Server};
+use crate::{ChainHash, JournalId, Link};
+
+/// A connection on which the journal is watched.
+pub(super) struct Watch {
+    connection: Connection,
+    /// Where the journal ends, if nobody has touched it since the watch began.
+    end: Option<Link>,
+}
+
+/// What became of a transaction.
+pub(super) enum Outcome {
+    Done,
+    /// Nothing was written.
+    Dropped,
+}
+
+impl Watch {
+    /// Begins to watch, on a connection that is there or on a new one; `None` if that is not to be had now.
+    pub(super) fn begin(server: &Server, keys: &Keys, id: JournalId, old: Option<Self>) -> Option<Self> {
+        let mut connection = match old {
+            Some(old) => old.connection,
+            None => server.open().ok()?,
+        };
+        let [watch, note] = watching(keys);
+        let answers = server.converse(&mut connection, &[Command::new("UNWATCH"), watch, note]).ok()?;
+        let end = noted(id, answers.last()?);
+        Some(Self { connection, end })
+    }
+
+    pub(super) fn is_at(&self, end: Link) -> bool {
+        self.end == Some(end)
+    }
+
+    /// Adds a batch after the end. The watch goes on only if it was done; otherwise it has to begin anew.
+    pub(super) fn append(
+        &mut self,
+        server: &Server,
+        keys: &Keys,
+        id: JournalId,
+        link: Link,
+        parcel: &[u8],
+    ) -> Result<Outcome, Failure> {
+        let name = format!("{}-0", link.position.0);
+        let mut add = Command::new("XADD");
+        add.arg(keys.journal()).arg("NOMKSTREAM").arg(&name);
+        add.arg("hash").arg(link.hash.to_string()).arg("batch").arg(parcel);
+        let mut note = Command::new("HSET");
+        note.arg(keys.meta()).arg("position").arg(link.position.0).arg("hash").arg(link.hash.to_string());
+        let [watch, look] = watching(keys);
+        self.end = None;
+        let all = [Command::new("MULTI"), add, note, Command::new("EXEC"), watch, look];
+        let answers = server.converse(&mut self.connection, &all)?;
+        let Some([.., executed, _, seen]) = answers.get(..all.len()) else {
+            return Err(Failure::Lost("the server answered less than it was asked".to_owned()));
+        };
+        // Somebody has touched a key, or the server refuses such commands now; the script finds out.
+        if matches!(executed, Value::Nil | Value::ServerError(_)) {
+            return Ok(Outcome::Dropped);
+        }
+        let done = if let Value::Array(done) = executed { &done[..] } else { &[] };
+        match done {
+            [Value::BulkString(added), Value::Int(_)] if *added == name.as_bytes() => {}
+            _ => return Err(Failure::Lost(format!("a transaction was answered {executed:?}"))),
+        }
+        // Whoever came between is met by the next append.
+        self.end = noted(id, seen);
+        Ok(Outcome::Done)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+/// Begins to watch, and then looks.
+fn watching(keys: &Keys) -> [Command; 2] {
+    let (mut watch, mut look) = (Command::new("WATCH"), Command::new("HMGET"));
+    watch.arg(keys.meta()).arg(keys.journal());
+    look.arg(keys.meta()).arg("id").arg("position").arg("hash");
+    [watch, look]
+}
+
+/// The end that is noted, in the journal that it should be.
+fn noted(id: JournalId, answer: &Value) -> Option<Link> {
+    let Value::Array(fields) = answer else { return None };
+    let [Value::BulkString(found), Value::BulkString(position), Value::BulkString(hash)] = &fields[..] else {
+        return None;
+    };
+    let end = Link { position: Position(number(position)?), hash: ChainHash(hex(hash)?) };
+    (hex(found) == Some(id.0)).then_some(end)
+}
