@@ -208,6 +208,15 @@ fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
 }
 
 #[test]
+fn nobody_waits_until_a_batch_is_compressed() {
+    let database = sql::database(KIND, &COMMON);
+    append_one(&mut *database.journal(), 1, 20_000);
+    let stored =
+        database.ask("SELECT pg_column_size(parcel) >= OCTET_LENGTH(parcel) FROM orchestrix_batches");
+    assert_eq!(stored, "t");
+}
+
+#[test]
 fn a_server_proves_who_it_is_if_that_is_asked() {
     let database = sql::database(KIND, &COMMON);
     let folder = database.server.folder().to_owned();

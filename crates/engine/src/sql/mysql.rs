@@ -236,8 +236,8 @@ fn query(sql: &str, values: &[Value<'_>]) -> Query<'static, MySql, MySqlArgument
     let query = sqlx::query(AssertSqlSafe(sql.to_owned()));
     values.iter().fold(query, |query, value| match value {
         Value::Int(number) => query.bind(*number),
-        Value::Text(text) => query.bind((*text).to_owned()),
-        Value::Bytes(bytes) => query.bind(bytes.to_vec()),
+        Value::Text(text) => query.bind(*text),
+        Value::Bytes(bytes) => query.bind(*bytes),
     })
 }
 

@@ -15,6 +15,8 @@ const CHANNEL: &str = "orchestrix_journal";
 
 /// No second index of batches begins with the domain: while the table is small it would look as good as the first for
 /// finding a batch by its end, and the plan that is then kept would read all batches at every append.
+///
+/// Batches are not compressed: that takes several times longer than to store them, and every append would wait for it.
 pub(super) const STATEMENTS: Statements = Statements {
     has_schema: "SELECT COUNT(*) FROM pg_class WHERE oid = to_regclass('orchestrix_schema')",
     tables: &[
@@ -37,6 +39,7 @@ pub(super) const STATEMENTS: Statements = Statements {
             PRIMARY KEY (domain, last_position),
             UNIQUE (first_position, domain)
         )",
+        "ALTER TABLE orchestrix_batches ALTER COLUMN parcel SET STORAGE EXTERNAL",
         "CREATE TABLE IF NOT EXISTS orchestrix_snapshots (
             domain VARCHAR(64) COLLATE \"C\" NOT NULL,
             at_position BIGINT NOT NULL,
@@ -229,8 +232,8 @@ fn query(sql: &str, values: &[Value<'_>]) -> Query<'static, Postgres, PgArgument
     let query = sqlx::query(AssertSqlSafe(numbered(sql)));
     values.iter().fold(query, |query, value| match value {
         Value::Int(number) => query.bind(*number),
-        Value::Text(text) => query.bind((*text).to_owned()),
-        Value::Bytes(bytes) => query.bind(bytes.to_vec()),
+        Value::Text(text) => query.bind(*text),
+        Value::Bytes(bytes) => query.bind(*bytes),
     })
 }
 
