@@ -21,6 +21,7 @@ pub mod limits;
 mod names;
 mod planted;
 mod refusal;
+pub mod shards;
 mod snapshot;
 mod sorted;
 mod state;
