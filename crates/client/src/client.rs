@@ -6,14 +6,14 @@ use std::time::Duration;
 use orchestrix_core::wire::{
     Cluster, Complete, CompleteBatch, CompleteItem, CompletedBatch, Explanation, Extended, Fail, Health,
     Heartbeat, Item, Lead, LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release,
-    Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskView, WorkerExtended, WorkerHeartbeat,
-    WorkerList,
+    ServiceList, ServiceView, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskView,
+    WorkerExtended, WorkerHeartbeat, WorkerList,
 };
 use orchestrix_core::{Json, LeaseId, Name, Position, TaskId};
 use serde::Serialize;
 
 use crate::addresses::{Addresses, split};
-use crate::call::{Call, View};
+use crate::call::{Call, View, encode};
 use crate::error::{Error, Repeat};
 use crate::feed::{EventFeed, LogFeed, log_path};
 use crate::random;
@@ -284,6 +284,23 @@ impl Client {
     /// See [`Error`].
     pub async fn queues(&self) -> Result<QueueList, Error> {
         self.transport.ask(Call::get("/v1/queues")).await
+    }
+
+    /// All services that divide shards, or those of a group.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn services(&self, group: Option<&Name>) -> Result<ServiceList, Error> {
+        let query = group.map(|group| format!("?group={}", encode(group.as_str()))).unwrap_or_default();
+        self.transport.ask(Call::get(format!("/v1/services{query}"))).await
+    }
+
+    /// One service, with its workers and shards.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn service(&self, service: &Name) -> Result<ServiceView, Error> {
+        self.transport.ask(Call::get(format!("/v1/services/{}", encode(service.as_str())))).await
     }
 
     /// # Errors

@@ -1,12 +1,12 @@
 //! A snapshot taken while the state goes on changing: exact at one position, in steps of bounded length.
 //!
-//! Tasks are written out in the order of their ids, some at a time. A task that is about to change before its
+//! Services are few and written down at once. Tasks are written out in the order of their ids, some at a time. A task that is about to change before its
 //! turn has come is written down as it was first. So the chunks together are the state at the position where
 //! the capture began, whatever happened meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::snapshot::{Header, encode_task};
+use crate::snapshot::{Header, encode_service, encode_task};
 use crate::{State, Task, TaskId};
 
 /// A capture under way.
@@ -18,6 +18,8 @@ pub(crate) struct Capture {
     reached: Option<TaskId>,
     /// Tasks that changed before their turn, as they were.
     saved: BTreeMap<TaskId, Task>,
+    /// Services as they were, in writing.
+    services: VecDeque<Vec<u8>>,
 }
 
 impl State {
@@ -27,7 +29,9 @@ impl State {
     /// When one is under way already.
     pub fn begin_capture(&mut self) -> Vec<u8> {
         assert!(self.capture.is_none(), "one capture at a time");
-        self.capture = Some(Capture { last: TaskId(self.position.0), reached: None, saved: BTreeMap::new() });
+        let services = self.services.iter().map(|(name, service)| encode_service(name, service)).collect();
+        let last = TaskId(self.position.0);
+        self.capture = Some(Capture { last, reached: None, saved: BTreeMap::new(), services });
         Header::of(self).encode()
     }
 
@@ -40,6 +44,17 @@ impl State {
     /// there are more.
     pub fn step_capture(&mut self, tasks: usize, bytes: usize, chunk: &mut Vec<u8>) -> bool {
         let Some(capture) = &mut self.capture else { return false };
+        // A large one has a chunk of its own.
+        while let Some(service) = capture.services.front() {
+            if !chunk.is_empty() && chunk.len() + service.len() > bytes {
+                return true;
+            }
+            chunk.extend_from_slice(service);
+            capture.services.pop_front();
+        }
+        if chunk.len() >= bytes {
+            return true;
+        }
         let mut current =
             self.tasks.after(capture.reached).take_while(|task| task.id <= capture.last).peekable();
         for _ in 0..tasks {

@@ -3,8 +3,9 @@
 use crate::limits::{
     ATTEMPTS_MAX, BACKOFF_FACTOR_MAX, BATCH_ITEMS_MAX, BATCH_PAYLOAD_BYTES_MAX, DELAY_MS_MAX,
     ERROR_BYTES_MAX, LEASE_MS_MAX, LEASE_MS_MIN, LEASE_QUEUES_MAX, NOTE_BYTES_MAX, PAYLOAD_BYTES_MAX,
-    PRIORITY_MAX, TIMEOUT_MS_MAX, WAIT_MS_MAX,
+    PRIORITY_MAX, SHARD_WEIGHT_MAX, SHARDS_MAX, TIMEOUT_MS_MAX, WAIT_MS_MAX,
 };
+use crate::shards::ShardCommand;
 use crate::wire::{self, Submit};
 use crate::{Event, Json, LeaseId, Name, Refusal, TaskId, canonical_hash};
 
@@ -70,6 +71,7 @@ pub enum Command {
         epoch: u64,
         node: String,
     },
+    Shards(ShardCommand),
 }
 
 /// One grant of a lease call.
@@ -142,6 +144,30 @@ impl Command {
             | Self::Expire { .. }
             | Self::Purge(_)
             | Self::StartTerm { .. } => Ok(()),
+            Self::Shards(command) => command.validate(),
+        }
+    }
+}
+
+impl ShardCommand {
+    fn validate(&self) -> Result<(), Refusal> {
+        match self {
+            Self::Join { count, capacity, .. } => {
+                in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))?;
+                in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
+            }
+            Self::SetCount { count, .. } => {
+                in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
+            }
+            Self::LetGo { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
+            Self::SetWeights { weights, .. } => {
+                at_most("weights", weights.len(), SHARDS_MAX as usize)?;
+                let heaviest = weights.values().max().copied().unwrap_or(1);
+                let lightest = weights.values().min().copied().unwrap_or(1);
+                in_range("weights", u64::from(heaviest), 1, u64::from(SHARD_WEIGHT_MAX))?;
+                in_range("weights", u64::from(lightest), 1, u64::from(SHARD_WEIGHT_MAX))
+            }
+            Self::Leave { .. } | Self::Move { .. } => Ok(()),
         }
     }
 }

@@ -55,6 +55,7 @@ impl State {
                 let epoch = (*epoch).max(self.epoch + 1);
                 Ok(event(TermStarted { epoch, node: node.clone() }))
             }
+            Command::Shards(command) => self.judge_shards(command),
         }
     }
 

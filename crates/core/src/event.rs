@@ -4,9 +4,12 @@
 //! array of the event's fields by number. Fields may be added at the end as options; a changed meaning is a
 //! new kind. A reader that meets a kind or format it does not know stops; it never skips.
 
+use std::collections::BTreeMap;
+
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
+use crate::shards::Runs;
 use crate::task::KeyClaim;
 use crate::wire::Backoff;
 use crate::{Json, LeaseId, Name, TaskId, Timestamp};
@@ -181,6 +184,89 @@ events! {
     16 PositionsSkipped {
         #[n(0)] pub count: u32,
     }
+
+    /// A worker came to a service. The first one makes the service.
+    17 ShardWorkerJoined {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub worker: Name,
+        #[n(2)] pub group: Option<Name>,
+        /// The number of shards from here on, if the worker says another than before.
+        #[n(3)] pub count: Option<u32>,
+        #[n(4)] pub capacity: Option<u32>,
+    }
+
+    /// A worker is gone, and with it its right to all of its shards.
+    18 ShardWorkerLeft {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub worker: Name,
+        #[n(2)] pub reason: LeaveReason,
+    }
+
+    /// The number of shards changed; a worker's own word about it, or an operator's.
+    19 ShardCountSet {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub count: u32,
+        #[n(2)] pub worker: Option<Name>,
+    }
+
+    /// Shards weigh something else from here on; those that are not named weigh 1.
+    20 ShardWeightsSet {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub weights: BTreeMap<u32, u32>,
+    }
+
+    /// A worker has stopped serving some shards; nobody has them now.
+    21 ShardsLetGo {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub worker: Name,
+        #[n(2)] pub shards: Runs,
+    }
+
+    /// One round of a service: some workers are told to stop, some get what is free. The position of this event is the
+    /// token of what it grants.
+    22 ShardsMoved {
+        #[n(0)] pub service: Name,
+        #[n(1)] pub withdrawn: Runs,
+        #[n(2)] pub granted: Vec<Grant>,
+    }
+}
+
+/// A pattern for every event about shards, for those who look at tasks only.
+#[macro_export]
+macro_rules! any_shard_event {
+    () => {
+        $crate::Event::ShardWorkerJoined(_)
+            | $crate::Event::ShardWorkerLeft(_)
+            | $crate::Event::ShardCountSet(_)
+            | $crate::Event::ShardWeightsSet(_)
+            | $crate::Event::ShardsLetGo(_)
+            | $crate::Event::ShardsMoved(_)
+    };
+}
+
+/// What one worker gets by a [`ShardsMoved`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Grant {
+    #[n(0)]
+    pub worker: Name,
+    #[n(1)]
+    pub shards: Runs,
+}
+
+/// Why a worker is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+#[cbor(index_only)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaveReason {
+    /// It said so.
+    #[n(0)]
+    Deregistered,
+    /// Nothing was heard of it for its time.
+    #[n(1)]
+    Silent,
+    /// Another took its name, and its time is over.
+    #[n(2)]
+    Fenced,
 }
 
 /// One lease of a [`LeaseExtended`].

@@ -52,6 +52,12 @@ impl State {
             Event::TaskExpired(event) => self.task_expired(&event),
             Event::TaskRetried(event) => self.task_retried(&event),
             Event::TaskPurged(event) => self.task_purged(&event),
+            Event::ShardWorkerJoined(event) => self.shard_worker_joined(event),
+            Event::ShardWorkerLeft(event) => self.shard_worker_left(&event),
+            Event::ShardCountSet(event) => self.shard_count_set(event),
+            Event::ShardWeightsSet(event) => self.shard_weights_set(event),
+            Event::ShardsLetGo(event) => self.shards_let_go(&event),
+            Event::ShardsMoved(event) => self.shards_moved(&event),
         }
         self.position
     }

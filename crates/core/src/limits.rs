@@ -56,3 +56,13 @@ pub const KEY_KEPT_MS: u64 = 86_400_000;
 pub const ID_MAX: u64 = (1 << 53) - 1;
 /// Bytes of payload that one lease call hands out, unless a single task has more. Bounds the answer.
 pub const LEASE_PAYLOAD_BYTES_MAX: usize = 4 << 20;
+/// Services that have shards. Bounds the state.
+pub const SERVICES_MAX: usize = 10_000;
+/// Shards of one service. Bounds a round and the message to one worker.
+pub const SHARDS_MAX: u32 = 100_000;
+/// Workers of one service. Bounds a round, and with what they said the bytes of a service in a snapshot.
+pub const SHARD_WORKERS_MAX: usize = 2_000;
+/// Workers, gone ones included, whose word about the number of shards is remembered.
+pub const SHARD_WORDS_MAX: usize = 2 * SHARD_WORKERS_MAX;
+/// The largest weight of a shard. Sums of all stay far from the end of 64 bits.
+pub const SHARD_WEIGHT_MAX: u32 = 1_000_000;

@@ -1,6 +1,6 @@
 //! Why not: every reason for which the rules refuse a command. A refusal leaves no trace.
 
-use crate::{Key, LeaseId, TaskId, TaskState};
+use crate::{Key, LeaseId, Name, TaskId, TaskState};
 
 /// A refusal, with a stable [`code`](Refusal::code) for programs and a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +11,8 @@ pub enum Refusal {
     TooLarge { field: &'static str, bytes: usize, max: usize },
     #[error("there is no task {0}; it may have been purged")]
     NotFound(TaskId),
+    #[error("there is no service {0}; the first worker that registers makes it")]
+    NoService(Name),
     #[error("lease {lease} of task {task} is not valid: {why}")]
     StaleLease { task: TaskId, lease: LeaseId, why: &'static str },
     #[error("key {key:?} belongs to task {task}, which was submitted with a different request")]
@@ -30,7 +32,7 @@ impl Refusal {
         match self {
             Self::Invalid { .. } => "invalid",
             Self::TooLarge { .. } => "too_large",
-            Self::NotFound(_) => "not_found",
+            Self::NotFound(_) | Self::NoService(_) => "not_found",
             Self::StaleLease { .. } => "stale_lease",
             Self::KeyConflict { .. } => "key_conflict",
             Self::NotFailed { .. } => "not_failed",

@@ -1,5 +1,436 @@
-//! Shards: what a service divides among its workers.
+//! Shards: what a service divides among its workers, each to one at a time.
+//!
+//! A shard is free, held, or withdrawn: its worker was told to stop and has not let go yet. Only what is free is granted.
+//! Who is alive is not known here: whoever knows it says when a worker has let go, left or run out of time.
+//!
+//! **Invariant:** a shard has at most one worker, and gets the next one only after an event that says why the one before
+//! is done with it: it let go, it left, or its time ran out.
 
 mod allocate;
+mod runs;
+mod stored;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use minicbor::{Decode, Encode};
+
+use crate::event::{
+    Grant, LeaveReason, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo,
+    ShardsMoved,
+};
+use crate::limits::{SERVICES_MAX, SHARD_WORDS_MAX, SHARD_WORKERS_MAX};
+use crate::planted::is_planted;
+use crate::{Decision, Event, Name, Position, Refusal, State};
 
 pub use allocate::{Place, Plan, plan};
+pub use runs::Runs;
+pub(crate) use stored::Stored;
+
+/// A service and all that is known of its shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    pub group: Option<Name>,
+    /// Shards are numbered from 0 up to this; those above are only there until their workers let go.
+    pub count: u32,
+    pub shards: Vec<Shard>,
+    pub workers: BTreeMap<Name, ShardWorker>,
+    /// The event that changed last who has what.
+    pub generation: Position,
+    /// Weights that are not 1.
+    pub weights: BTreeMap<u32, u32>,
+    /// What each worker last said about the number of shards, also of those that have left: to say the same again is no
+    /// change.
+    pub said: BTreeMap<Name, u32>,
+}
+
+/// Where a shard is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Shard {
+    #[default]
+    Free,
+    /// The token is the position of the event that granted it.
+    Held { worker: Name, token: Position },
+    /// Told to stop at a position; not let go yet.
+    Withdrawn { worker: Name, token: Position, since: Position },
+}
+
+/// A worker of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct ShardWorker {
+    /// The event by which it joined.
+    #[n(0)]
+    pub joined: Position,
+    /// How many shards it takes at most.
+    #[n(1)]
+    pub capacity: Option<u32>,
+    /// The shards that it has, also those that it was told to stop.
+    #[cbor(skip)]
+    shards: BTreeSet<u32>,
+}
+
+impl Shard {
+    /// Whoever may serve it or may not have stopped yet.
+    #[must_use]
+    pub fn worker(&self) -> Option<&Name> {
+        match self {
+            Self::Free => None,
+            Self::Held { worker, .. } | Self::Withdrawn { worker, .. } => Some(worker),
+        }
+    }
+}
+
+impl Service {
+    /// The shards that a worker should serve, each with its token.
+    pub fn held_by(&self, worker: &Name) -> impl Iterator<Item = (u32, Position)> {
+        self.of(worker).filter_map(|(number, shard)| match shard {
+            Shard::Held { token, .. } => Some((number, *token)),
+            Shard::Free | Shard::Withdrawn { .. } => None,
+        })
+    }
+
+    /// The shards that a worker was told to stop, each with when.
+    pub fn withdrawn_from(&self, worker: &Name) -> impl Iterator<Item = (u32, Position)> {
+        self.of(worker).filter_map(|(number, shard)| match shard {
+            Shard::Withdrawn { since, .. } => Some((number, *since)),
+            Shard::Free | Shard::Held { .. } => None,
+        })
+    }
+
+    fn of(&self, worker: &Name) -> impl Iterator<Item = (u32, &Shard)> {
+        let numbers = self.workers.get(worker).map(|worker| &worker.shards).into_iter().flatten();
+        numbers.map(|number| (*number, &self.shards[*number as usize]))
+    }
+
+    /// How many shards are on their way from one worker to another.
+    #[must_use]
+    pub fn on_their_way(&self) -> usize {
+        self.shards.iter().filter(|shard| matches!(shard, Shard::Withdrawn { .. })).count()
+    }
+
+    /// Moves that would make shares even, some at a time.
+    fn moves(&self, most: usize) -> Option<(Runs, Vec<Grant>)> {
+        let names: Vec<&Name> = self.workers.keys().collect();
+        let places: Vec<Place> =
+            self.workers.values().map(|worker| Place { capacity: worker.capacity }).collect();
+        let index = |name: &Name| names.binary_search(&name).ok();
+        let within = &self.shards[..self.count as usize];
+        let holders: Vec<Option<usize>> = within
+            .iter()
+            .map(|shard| match shard {
+                Shard::Held { worker, .. } => index(worker),
+                Shard::Free | Shard::Withdrawn { .. } => None,
+            })
+            .collect();
+        let is_free = |number: u32| match &within[number as usize] {
+            Shard::Free => true,
+            Shard::Withdrawn { .. } => is_planted("granted-before-let-go"),
+            Shard::Held { .. } => false,
+        };
+        let weights: Option<Vec<u32>> = (!self.weights.is_empty())
+            .then(|| (0..self.count).map(|number| self.weights.get(&number).copied().unwrap_or(1)).collect());
+        let plan = plan(&places, &holders, weights.as_deref(), is_free);
+        let beyond = numbered(&self.shards).skip(self.count as usize);
+        let beyond =
+            beyond.filter(|(_, shard)| matches!(shard, Shard::Held { .. })).map(|(number, _)| number);
+        let withdrawn: Runs = plan.withdraw.into_iter().chain(beyond).take(most).collect();
+        let mut given: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for (shard, worker) in plan.give {
+            given.entry(worker).or_default().push(shard);
+        }
+        let granted: Vec<Grant> = given
+            .into_iter()
+            .map(|(worker, shards)| Grant {
+                worker: names[worker].clone(),
+                shards: shards.into_iter().collect(),
+            })
+            .collect();
+        (!withdrawn.is_empty() || !granted.is_empty()).then_some((withdrawn, granted))
+    }
+
+    /// A worker says how many shards there are.
+    fn said(&mut self, worker: &Name, count: u32) {
+        self.said.insert(worker.clone(), count);
+        if self.said.len() > SHARD_WORDS_MAX {
+            // What was said by one that is gone can be forgotten; it would count as a change when it comes again.
+            let gone = self.said.keys().find(|name| !self.workers.contains_key(*name)).cloned();
+            gone.and_then(|gone| self.said.remove(&gone));
+        }
+        self.resize(count);
+    }
+
+    fn resize(&mut self, count: u32) {
+        self.count = count;
+        if self.shards.len() < count as usize {
+            self.shards.resize(count as usize, Shard::Free);
+        }
+        self.trim();
+    }
+
+    /// Shards above the number go when nobody has them.
+    fn trim(&mut self) {
+        while self.shards.len() > self.count as usize && self.shards.last() == Some(&Shard::Free) {
+            self.shards.pop();
+        }
+    }
+
+    fn shard_mut(&mut self, number: u32) -> &mut Shard {
+        self.shards.get_mut(number as usize).expect("an event names a shard that is there")
+    }
+}
+
+fn numbered(shards: &[Shard]) -> impl Iterator<Item = (u32, &Shard)> {
+    (0..).zip(shards)
+}
+
+impl State {
+    #[must_use]
+    pub fn service(&self, service: &Name) -> Option<&Service> {
+        self.services.get(service)
+    }
+
+    /// All services, by name.
+    pub fn services(&self) -> impl Iterator<Item = (&Name, &Service)> {
+        self.services.iter()
+    }
+
+    pub(crate) fn judge_shards(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
+        match command {
+            ShardCommand::Join { service, worker, group, count, capacity } => {
+                self.join(service, worker, group.as_ref(), *count, *capacity)
+            }
+            ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
+            ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
+            ShardCommand::SetCount { service, count, worker } => {
+                Ok(self.set_count(service, *count, worker.as_ref()))
+            }
+            ShardCommand::SetWeights { service, weights } => self.set_weights(service, weights),
+            ShardCommand::Move { service, most } => Ok(self.move_shards(service, *most)),
+        }
+    }
+
+    fn join(
+        &self,
+        service: &Name,
+        worker: &Name,
+        group: Option<&Name>,
+        count: u32,
+        capacity: Option<u32>,
+    ) -> Result<Decision, Refusal> {
+        let Some(known) = self.services.get(service) else {
+            if self.services.len() >= SERVICES_MAX {
+                let problem = format!("there are {SERVICES_MAX} services already");
+                return Err(Refusal::Invalid { field: "service", problem });
+            }
+            return Ok(joined(service, worker, group, Some(count), capacity));
+        };
+        if known.workers.contains_key(worker) {
+            return Ok(Decision::Nothing);
+        }
+        if known.workers.len() >= SHARD_WORKERS_MAX {
+            let problem = format!("service {service} has {SHARD_WORKERS_MAX} workers already");
+            return Err(Refusal::Invalid { field: "worker", problem });
+        }
+        if known.group.as_ref() != group {
+            let known = known.group.as_ref().map_or("default", Name::as_str);
+            let problem = format!("service {service} belongs to group {known}");
+            return Err(Refusal::Invalid { field: "group", problem });
+        }
+        let changed = known.said.get(worker) != Some(&count);
+        Ok(joined(service, worker, group, changed.then_some(count), capacity))
+    }
+
+    fn leave(&self, service: &Name, worker: &Name, reason: LeaveReason) -> Decision {
+        let is_there = self.services.get(service).is_some_and(|known| known.workers.contains_key(worker));
+        if !is_there {
+            return Decision::Nothing;
+        }
+        event(ShardWorkerLeft { service: service.clone(), worker: worker.clone(), reason })
+    }
+
+    /// Takes back what was withdrawn and is let go. Whoever lets go of what it should keep is given it again, or another.
+    fn let_go(&self, service: &Name, worker: &Name, shards: &[u32]) -> Decision {
+        let Some(known) = self.services.get(service) else { return Decision::Nothing };
+        let has = |number: &u32| {
+            known.shards.get(*number as usize).is_some_and(|shard| shard.worker() == Some(worker))
+        };
+        // Each once, whatever was said how often.
+        let shards: BTreeSet<u32> = shards.iter().copied().filter(has).collect();
+        if shards.is_empty() {
+            return Decision::Nothing;
+        }
+        let shards: Runs = shards.into_iter().collect();
+        event(ShardsLetGo { service: service.clone(), worker: worker.clone(), shards })
+    }
+
+    fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Decision {
+        let known = self.services.get(service);
+        let said = match (known, worker) {
+            (Some(known), Some(worker)) => known.said.get(worker) == Some(&count),
+            (Some(known), None) => known.count == count,
+            (None, _) => false,
+        };
+        if said {
+            return Decision::Nothing;
+        }
+        event(ShardCountSet { service: service.clone(), count, worker: worker.cloned() })
+    }
+
+    fn set_weights(&self, service: &Name, weights: &BTreeMap<u32, u32>) -> Result<Decision, Refusal> {
+        let Some(known) = self.services.get(service) else {
+            let problem = format!("there is no service {service}");
+            return Err(Refusal::Invalid { field: "service", problem });
+        };
+        let weights: BTreeMap<u32, u32> = weights
+            .iter()
+            .filter(|(_, weight)| **weight != 1)
+            .map(|(shard, weight)| (*shard, *weight))
+            .collect();
+        if weights == known.weights {
+            return Ok(Decision::Nothing);
+        }
+        Ok(event(ShardWeightsSet { service: service.clone(), weights }))
+    }
+
+    fn move_shards(&self, service: &Name, most: usize) -> Decision {
+        let moves = self.services.get(service).and_then(|known| known.moves(most));
+        let Some((withdrawn, granted)) = moves else { return Decision::Nothing };
+        event(ShardsMoved { service: service.clone(), withdrawn, granted })
+    }
+
+    pub(crate) fn shard_worker_joined(&mut self, event: ShardWorkerJoined) {
+        let ShardWorkerJoined { service, worker, group, count, capacity } = event;
+        let joined = self.position;
+        let known = self.services.entry(service).or_insert_with(|| Service { group, ..Service::default() });
+        if let Some(count) = count {
+            known.said(&worker, count);
+        }
+        let shards = BTreeSet::new();
+        let before = known.workers.insert(worker, ShardWorker { joined, capacity, shards });
+        assert!(before.is_none(), "a worker joins once");
+        known.generation = joined;
+    }
+
+    pub(crate) fn shard_worker_left(&mut self, event: &ShardWorkerLeft) {
+        let at = self.position;
+        let known = self.known_service(&event.service);
+        let gone = known.workers.remove(&event.worker).expect("only a worker that is there leaves");
+        gone.shards.iter().for_each(|number| *known.shard_mut(*number) = Shard::Free);
+        known.trim();
+        known.generation = at;
+    }
+
+    pub(crate) fn shards_let_go(&mut self, event: &ShardsLetGo) {
+        let at = self.position;
+        let known = self.known_service(&event.service);
+        for number in event.shards.iter() {
+            let shard = known.shard_mut(number);
+            assert_eq!(shard.worker(), Some(&event.worker), "a worker lets go of what it had");
+            *shard = Shard::Free;
+            let worker =
+                known.workers.get_mut(&event.worker).expect("only a worker that is there has shards");
+            worker.shards.remove(&number);
+        }
+        known.trim();
+        known.generation = at;
+    }
+
+    pub(crate) fn shard_count_set(&mut self, event: ShardCountSet) {
+        let ShardCountSet { service, count, worker } = event;
+        let at = self.position;
+        let known = self.services.entry(service).or_default();
+        match worker {
+            Some(worker) => known.said(&worker, count),
+            None => known.resize(count),
+        }
+        known.generation = at;
+    }
+
+    pub(crate) fn shard_weights_set(&mut self, event: ShardWeightsSet) {
+        self.known_service(&event.service).weights = event.weights;
+    }
+
+    pub(crate) fn shards_moved(&mut self, event: &ShardsMoved) {
+        let at = self.position;
+        let known = self.known_service(&event.service);
+        for number in event.withdrawn.iter() {
+            let shard = known.shard_mut(number);
+            let Shard::Held { worker, token } = shard else { panic!("only what is held is withdrawn") };
+            *shard = Shard::Withdrawn { worker: worker.clone(), token: *token, since: at };
+        }
+        for Grant { worker, shards } in &event.granted {
+            let there = known.workers.get_key_value(worker);
+            // One text for all of them.
+            let worker = there.expect("only a worker that is there gets shards").0.clone();
+            for number in shards.iter() {
+                let shard = known.shard_mut(number);
+                let free = *shard == Shard::Free;
+                assert!(free || is_planted("granted-before-let-go"), "only what is free is granted");
+                *shard = Shard::Held { worker: worker.clone(), token: at };
+                known.workers.get_mut(&worker).expect("it was just there").shards.insert(number);
+            }
+        }
+        known.generation = at;
+    }
+
+    fn known_service(&mut self, service: &Name) -> &mut Service {
+        self.services.get_mut(service).expect("an event names a service that is there")
+    }
+}
+
+fn joined(
+    service: &Name,
+    worker: &Name,
+    group: Option<&Name>,
+    count: Option<u32>,
+    capacity: Option<u32>,
+) -> Decision {
+    let (service, worker, group) = (service.clone(), worker.clone(), group.cloned());
+    event(ShardWorkerJoined { service, worker, group, count, capacity })
+}
+
+fn event(event: impl Into<Event>) -> Decision {
+    Decision::Event(event.into())
+}
+
+/// What may be asked about shards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShardCommand {
+    /// A worker comes. `count` is how many shards it believes there are.
+    Join {
+        service: Name,
+        worker: Name,
+        group: Option<Name>,
+        count: u32,
+        capacity: Option<u32>,
+    },
+    /// A worker has left, or its time has run out.
+    Leave {
+        service: Name,
+        worker: Name,
+        reason: LeaveReason,
+    },
+    /// A worker has stopped serving some of its shards.
+    LetGo {
+        service: Name,
+        worker: Name,
+        shards: Vec<u32>,
+    },
+    /// Somebody changes the number of shards: a worker its own word, or an operator.
+    SetCount {
+        service: Name,
+        count: u32,
+        worker: Option<Name>,
+    },
+    SetWeights {
+        service: Name,
+        weights: BTreeMap<u32, u32>,
+    },
+    /// Makes shares even, by at most so many withdrawals at once.
+    Move {
+        service: Name,
+        most: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,15 +1,16 @@
-//! The form of a snapshot: a header, then tasks in the order of their ids. Only tasks are stored; the indexes
-//! over them are made anew.
+//! The form of a snapshot: a header, then services in the order of their names, then tasks in the order of their ids.
+//! The indexes over them are made anew.
 //!
 //! The first chunk is the header: CBOR. Every other chunk is a sequence of `length u32` (little-endian) and
-//! that many bytes of CBOR, one per task; a task never crosses a chunk.
+//! that many bytes of CBOR, one per service or task, which never cross a chunk.
 
 use minicbor::{Decode, Encode};
 use sha2::{Digest, Sha256};
 
 use crate::event::FORMAT;
 use crate::limits::{ATTEMPTS_MAX, ID_MAX, LEASE_MS_MAX, PRIORITY_MAX};
-use crate::{Position, State, Task, TaskId, TaskState, Term, Timestamp};
+use crate::shards::{Service, Stored};
+use crate::{Name, Position, State, Task, TaskId, TaskState, Term, Timestamp};
 
 /// What a state is besides its tasks.
 #[derive(Debug, Encode, Decode)]
@@ -27,6 +28,9 @@ pub(crate) struct Header {
     epoch: u64,
     #[n(5)]
     format: u8,
+    /// How many services come before the tasks.
+    #[n(6)]
+    services: Option<usize>,
 }
 
 impl Header {
@@ -38,6 +42,7 @@ impl Header {
             term: state.term,
             epoch: state.epoch,
             format: state.format,
+            services: (!state.services.is_empty()).then_some(state.services.len()),
         }
     }
 
@@ -47,10 +52,20 @@ impl Header {
 }
 
 pub(crate) fn encode_task(task: &Task, out: &mut Vec<u8>) {
+    encode_item(task, out);
+}
+
+pub(crate) fn encode_service(name: &Name, service: &Service) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_item(Stored::of(name, service), &mut out);
+    out
+}
+
+fn encode_item(item: impl Encode<()>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
-    minicbor::encode(task, &mut *out).expect("writing to memory cannot fail");
-    let length = u32::try_from(out.len() - start - 4).expect("a task is far smaller than 4 GiB");
+    minicbor::encode(item, &mut *out).expect("writing to memory cannot fail");
+    let length = u32::try_from(out.len() - start - 4).expect("an item is far smaller than 4 GiB");
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
@@ -58,6 +73,8 @@ pub(crate) fn encode_task(task: &Task, out: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub struct SnapshotLoader {
     state: Option<State>,
+    /// Services that are still to come.
+    services: usize,
 }
 
 impl SnapshotLoader {
@@ -72,7 +89,9 @@ impl SnapshotLoader {
     /// When it is not a chunk that follows here.
     pub fn load(&mut self, chunk: &[u8]) -> Result<(), SnapshotError> {
         let Some(state) = &mut self.state else {
-            self.state = Some(state_of(minicbor::decode(chunk)?)?);
+            let header: Header = minicbor::decode(chunk)?;
+            self.services = header.services.unwrap_or(0);
+            self.state = Some(state_of(header)?);
             return Ok(());
         };
         let mut rest = chunk;
@@ -81,7 +100,12 @@ impl SnapshotLoader {
             let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
             let length = usize::try_from(length).expect("an address has at least 32 bits");
             let (body, after) = after.split_at_checked(length).ok_or(SnapshotError::Short)?;
-            add(state, minicbor::decode(body)?)?;
+            if self.services > 0 {
+                self.services -= 1;
+                add_service(state, minicbor::decode(body)?)?;
+            } else {
+                add(state, minicbor::decode(body)?)?;
+            }
             rest = after;
         }
         Ok(())
@@ -92,7 +116,7 @@ impl SnapshotLoader {
     /// # Errors
     /// When there was not even a header.
     pub fn finish(self) -> Result<State, SnapshotError> {
-        self.state.ok_or(SnapshotError::Short)
+        self.state.filter(|_| self.services == 0).ok_or(SnapshotError::Short)
     }
 }
 
@@ -109,6 +133,8 @@ pub enum SnapshotError {
     Last(Position, u64),
     #[error("the snapshot has task {0}, which cannot be: {1}")]
     Impossible(TaskId, &'static str),
+    #[error("the snapshot has a service that cannot be: {0}")]
+    ImpossibleService(&'static str),
     #[error("the snapshot is not readable: {0}")]
     Body(#[from] minicbor::decode::Error),
 }
@@ -122,6 +148,9 @@ impl State {
     pub fn fingerprint(&self) -> [u8; 16] {
         let mut digest = Sha256::new();
         digest.update(Header::of(self).encode());
+        for (name, service) in &self.services {
+            digest.update(encode_service(name, service));
+        }
         let mut bytes = Vec::new();
         for task in self.tasks.after(None) {
             bytes.clear();
@@ -144,6 +173,15 @@ fn state_of(header: Header) -> Result<State, SnapshotError> {
         return Err(SnapshotError::Last(position, epoch));
     }
     Ok(State { position, at, term, epoch, format, ..State::default() })
+}
+
+fn add_service(state: &mut State, stored: Stored) -> Result<(), SnapshotError> {
+    let (name, service) = stored.service(state.position).map_err(SnapshotError::ImpossibleService)?;
+    if state.services.last_key_value().is_some_and(|(last, _)| *last >= name) {
+        return Err(SnapshotError::ImpossibleService("it is out of order"));
+    }
+    state.services.insert(name, service);
+    Ok(())
 }
 
 fn add(state: &mut State, mut task: Task) -> Result<(), SnapshotError> {

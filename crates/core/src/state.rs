@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::capture::Capture;
 use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
+use crate::shards::Service;
 use crate::sorted::{Keyed, Sorted};
 use crate::{Key, LeaseId, LiveLease, Name, Position, Task, TaskId, TaskState, Term, Timestamp};
 
@@ -34,6 +35,7 @@ pub struct State {
     pub(crate) failed: BTreeSet<(Timestamp, TaskId)>,
     /// Purged tasks whose key is remembered until a time.
     pub(crate) remembered: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) services: BTreeMap<Name, Service>,
     pub(crate) capture: Option<Capture>,
 }
 

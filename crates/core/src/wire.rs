@@ -4,9 +4,13 @@
 //! Times are `*_at` in Unix milliseconds, durations `*_ms`; ids are numbers.
 //! Sizes and ranges are checked by [`crate::Command`], in one place for every way in.
 
+mod shards;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Term, Timestamp};
+
+pub use self::shards::*;
 
 /// Derives what every wire type has: JSON both ways, and a schema for the OpenAPI document.
 macro_rules! wire {

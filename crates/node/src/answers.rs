@@ -35,6 +35,7 @@ impl<R: Recipient> DecisionLoop<R> {
             | Ask::Heartbeat(_)
             | Ask::HeartbeatAll { .. }
             | Ask::Lease(_)
+            | Ask::Shards(_)
             | Ask::Attempt { .. } => {
                 unreachable!("a question that may change something is answered elsewhere")
             }

@@ -22,7 +22,8 @@ impl<R: Recipient> DecisionLoop<R> {
             | Command::Retry { .. }
             | Command::Expire { .. }
             | Command::Purge(_)
-            | Command::StartTerm { .. } => {}
+            | Command::StartTerm { .. }
+            | Command::Shards(_) => {}
         }
     }
 
@@ -86,6 +87,15 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             Event::TaskRetried(_) => stats.retried.add(1),
             Event::TaskPurged(event) => stats.purged.add(event.tasks.len() as u64),
+            Event::ShardsMoved(event) => {
+                stats.shards_withdrawn.add(event.withdrawn.len());
+                stats.shards_granted.add(event.granted.iter().map(|grant| grant.shards.len()).sum());
+            }
+            Event::ShardWorkerJoined(_)
+            | Event::ShardWorkerLeft(_)
+            | Event::ShardCountSet(_)
+            | Event::ShardWeightsSet(_)
+            | Event::ShardsLetGo(_) => {}
         }
     }
 }

@@ -12,7 +12,7 @@ use orchestrix_core::limits::PURGE_TASKS_MAX;
 use orchestrix_core::wire::Outcome;
 use orchestrix_core::{
     Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Tick, Timestamp,
-    encode_record, is_planted,
+    any_shard_event, encode_record, is_planted,
 };
 use orchestrix_engine::Space;
 
@@ -22,6 +22,7 @@ use crate::polls::Polls;
 use crate::rates::Rates;
 use crate::registry::Registry;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
+use crate::sharding::Sharding;
 use crate::stats::Stats;
 
 /// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
@@ -75,6 +76,7 @@ pub struct DecisionLoop<R> {
     pub(crate) admission: Option<Admission<R>>,
     pub(crate) registry: Registry,
     pub(crate) rates: Rates,
+    pub(crate) sharding: Sharding<R>,
     pub(crate) options: Options,
     pub(crate) stats: Arc<Stats>,
     turn: Turn<R>,
@@ -102,6 +104,7 @@ impl<R: Recipient> DecisionLoop<R> {
             admission: None,
             registry: Registry::default(),
             rates: Rates::default(),
+            sharding: Sharding::default(),
             options,
             stats,
             turn: Turn::default(),
@@ -140,6 +143,7 @@ impl<R: Recipient> DecisionLoop<R> {
             panic!("a term can always begin");
         };
         self.commit(event, now);
+        self.begin_shards(now);
     }
 
     /// From now on, for some seconds, only so many lease calls are decided at a time: those of all workers may come at
@@ -155,6 +159,8 @@ impl<R: Recipient> DecisionLoop<R> {
         self.serve_polls(now);
         if let Ask::Lease(request) = ask {
             self.admit(request, to, now);
+        } else if let Ask::Shards(ask) = ask {
+            self.ask_shards(ask, to, now);
         } else {
             let answer = self.answer(ask, now);
             self.reply(to, answer);
@@ -180,6 +186,7 @@ impl<R: Recipient> DecisionLoop<R> {
         while let Some(poll) = self.polls.take_over(now) {
             self.send_home(poll.to, poll.since, now);
         }
+        self.tick_shards(now);
         self.purge(now);
         if self.next_tick().is_some_and(|due| due <= now) {
             self.commit(Event::Tick(Tick {}), now);
@@ -194,7 +201,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let purge = (self.ended > 0 || self.next_purge > Timestamp(0)).then_some(self.next_purge);
         let due = self.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge);
         let lined_up = self.admission.as_ref().and_then(Admission::next_due);
-        due.chain(self.next_tick()).chain(lined_up).min()
+        due.chain(self.next_tick()).chain(lined_up).chain(self.next_shards()).min()
     }
 
     fn next_tick(&self) -> Option<Timestamp> {
@@ -259,7 +266,7 @@ impl<R: Recipient> DecisionLoop<R> {
             Ask::HeartbeatAll { worker, leases, within } => {
                 Ok(self.heartbeat_all(worker, leases, within.as_deref(), now))
             }
-            Ask::Lease(_) => unreachable!("a lease call may wait; it is answered elsewhere"),
+            Ask::Lease(_) | Ask::Shards(_) => unreachable!("a call that may wait is answered elsewhere"),
             Ask::Attempt { task, lease } => self.attempt(task, lease, now),
             Ask::Task(_)
             | Ask::Tasks { .. }
@@ -401,6 +408,10 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
         Ok(Answer::Workers(list)) => 1 + list.workers.len(),
         Ok(Answer::Unknown(_)) => 1_000,
         Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
+        // Numbers in a row are cheaper than answers.
+        Ok(Answer::Assignment(assignment)) => 1 + assignment.tokens.len() / 32,
+        Ok(Answer::Service(service)) => 1 + service.shards.len() / 8,
+        Ok(Answer::Services(list)) => 1 + list.services.len(),
         Ok(
             Answer::Outcome { .. }
             | Answer::Batch(_)
@@ -437,7 +448,8 @@ pub(crate) fn named(event: &Event) -> Option<TaskId> {
         | Event::Tick(_)
         | Event::PositionsSkipped(_)
         | Event::LeaseExtended(_)
-        | Event::TaskPurged(_) => None,
+        | Event::TaskPurged(_)
+        | any_shard_event!() => None,
     }
 }
 
@@ -458,6 +470,7 @@ fn may_make_ready(event: &Event) -> bool {
         | Event::TaskCancelled(_)
         | Event::CancelRequested(_)
         | Event::TaskExpired(_)
-        | Event::TaskPurged(_) => false,
+        | Event::TaskPurged(_)
+        | any_shard_event!() => false,
     }
 }

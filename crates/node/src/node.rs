@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use orchestrix_core::wire::{
-    Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat, LeaseQueues,
-    Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release, Submit, SubmitBatch, TaskSummary,
-    TaskView, WorkerExtended, WorkerList,
+    Assignment, Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat,
+    LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release, ServiceChange,
+    ServiceList, ServiceView, Submit, SubmitBatch, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
 use tokio::sync::{oneshot, watch};
@@ -15,6 +15,7 @@ use crate::events::{EventFeed, Events};
 use crate::logs::{AskUnknown, TaskLogs};
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
+use crate::sharding::ShardAsk;
 use crate::stats::Stats;
 
 /// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
@@ -195,6 +196,37 @@ impl Node {
     /// See [`Error`].
     pub async fn cluster(&self) -> Result<Cluster, Error> {
         expect_answer!(self.ask(Ask::Cluster).await, Answer::Cluster(cluster) => cluster)
+    }
+
+    /// A worker of a service comes, stays or goes. Answers what it should serve.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn shards(&self, ask: ShardAsk) -> Result<Assignment, Error> {
+        expect_answer!(self.ask(Ask::Shards(ask)).await, Answer::Assignment(assignment) => assignment)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn service(&self, service: Name) -> Result<ServiceView, Error> {
+        let ask = Ask::Shards(ShardAsk::Service(service));
+        expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
+    }
+
+    /// # Errors
+    /// See [`Error`].
+    pub async fn change_service(&self, service: Name, change: ServiceChange) -> Result<ServiceView, Error> {
+        let ask = Ask::Shards(ShardAsk::Change { service, change });
+        expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
+    }
+
+    /// All services, or those of a group.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn services(&self, group: Option<Name>) -> Result<ServiceList, Error> {
+        let ask = Ask::Shards(ShardAsk::Services { group });
+        expect_answer!(self.ask(ask).await, Answer::Services(services) => services)
     }
 
     /// Stores lines of output of a running attempt.

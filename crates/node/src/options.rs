@@ -2,6 +2,8 @@
 
 use orchestrix_core::Retention;
 
+use crate::sharding::ShardTimes;
+
 /// Settings of a node. None of them changes what a journal means.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -21,6 +23,7 @@ pub struct Options {
     pub log_task_bytes: u64,
     /// Bytes of one line of output; the rest of a longer line is cut.
     pub log_line_bytes: usize,
+    pub shards: ShardTimes,
 }
 
 impl Default for Options {
@@ -34,6 +37,7 @@ impl Default for Options {
             event_ring_bytes: 8 << 20,
             log_task_bytes: 10 << 20,
             log_line_bytes: 16 << 10,
+            shards: ShardTimes::default(),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What callers ask of a node and what they hear.
 
 use orchestrix_core::wire::{
-    Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, TaskSummary, TaskView,
-    WorkerExtended, WorkerList,
+    Assignment, Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, ServiceList,
+    ServiceView, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Refusal, TaskId};
+
+use crate::sharding::ShardAsk;
 
 /// A question to the decision loop. Everything in it has been validated.
 #[derive(Debug)]
@@ -38,6 +40,7 @@ pub enum Ask {
     Queues,
     Workers,
     Cluster,
+    Shards(ShardAsk),
     /// Which of these are not known any more. An id is never given out twice, so they never will be again.
     Unknown(Vec<TaskId>),
 }
@@ -57,6 +60,9 @@ pub enum Answer {
     Queues(QueueList),
     Workers(WorkerList),
     Cluster(Cluster),
+    Assignment(Assignment),
+    Service(Box<ServiceView>),
+    Services(ServiceList),
     Unknown(Vec<TaskId>),
 }
 

@@ -92,6 +92,13 @@ pub struct Stats {
     pub polls: Counter,
     /// Batches that were refused because somebody else had written.
     pub stale_appends: Counter,
+    /// Rounds that moved or granted shards.
+    pub shard_rounds: Counter,
+    /// Shards that workers were told to give up.
+    pub shards_withdrawn: Counter,
+    pub shards_granted: Counter,
+    /// Workers of services that fell silent.
+    pub shard_workers_lost: Counter,
     pub batches: Counter,
     pub batch_bytes: Counter,
     pub sync: Histogram,

@@ -30,6 +30,7 @@ mod openapi;
 mod query;
 mod quota;
 mod routes;
+mod shards;
 mod sse;
 mod streams;
 mod tasks;

@@ -11,7 +11,8 @@ pub(super) fn address(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
     for method in [Method::GET, Method::POST, Method::DELETE] {
-        if let Some((_, part)) = doors::route(&method, path) {
+        if let Some((_, [part, second])) = doors::route(&method, path) {
+            let _ = doors::path_name(second);
             assert!(!part.contains('/') && path.contains(part), "a part is a part of the path");
             if let Ok(id) = doors::task_id(part) {
                 assert!((1..=ID_MAX).contains(&id.0));

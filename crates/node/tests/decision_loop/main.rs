@@ -6,3 +6,4 @@ mod admission;
 mod common;
 mod deciding;
 mod leasing;
+mod sharding;

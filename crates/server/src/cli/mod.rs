@@ -8,6 +8,7 @@ mod journal;
 mod logs;
 mod out;
 mod overview;
+mod shards;
 mod show;
 mod submit;
 mod table;
@@ -111,6 +112,8 @@ enum Command {
     Workers(overview::WorkersArgs),
     /// List the nodes of the cluster
     Nodes(overview::NodesArgs),
+    /// List services, or draw who has which shard of one
+    Shards(shards::ShardsArgs),
     /// Look at a data folder without a coordinator
     Journal(journal::JournalArgs),
     /// Measure a coordinator beside Redis Streams and beanstalkd
@@ -156,6 +159,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Nodes(args) => {
             with_client(&global, out, async |context| overview::nodes(&context, args).await)
         }
+        Command::Shards(args) => with_client(&global, out, async |context| shards::run(args, &context).await),
     };
     let exit = match ended {
         Ok(()) => Exit::Done,

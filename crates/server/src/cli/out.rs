@@ -41,7 +41,12 @@ pub(crate) enum Style {
     Bad,
     Busy,
     Wait,
+    /// A block in one of the colours that stand for many things of a kind.
+    Block(usize),
 }
+
+/// Colours of blocks, in ANSI's table of 256: light enough for black letters, and apart for neighbours.
+const BLOCKS: [u8; 12] = [117, 215, 120, 211, 187, 147, 221, 80, 174, 156, 183, 252];
 
 /// Where answers go and how they look.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +110,7 @@ impl Out {
     pub(crate) fn paint(self, style: Style, text: &str) -> String {
         let code = match style {
             Style::Plain => return text.to_owned(),
+            Style::Block(number) => &format!("30;48;5;{}", BLOCKS[number % BLOCKS.len()]),
             Style::Bold => "1",
             Style::Dim => "2",
             Style::Good => "32",

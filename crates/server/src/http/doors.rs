@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 use orchestrix_core::wire::{
-    Complete, CompleteBatch, Fail, Heartbeat, Lead, LeaseQueue, LeaseQueues, LogAppend, Release, Submit,
-    SubmitBatch, WorkerHeartbeat,
+    Complete, CompleteBatch, Fail, Heartbeat, Lead, LeaseQueue, LeaseQueues, LogAppend, Release,
+    ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister, Submit, SubmitBatch, WorkerHeartbeat,
 };
 use orchestrix_core::{Name, TaskId};
 use orchestrix_node::Node;
@@ -46,6 +46,10 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         Endpoint::Release => again::<Release>(body),
         Endpoint::AppendLogs => again::<LogAppend>(body),
         Endpoint::Lead => again::<Lead>(body),
+        Endpoint::ShardRegister => again::<ShardRegister>(body),
+        Endpoint::ShardHeartbeat => again::<ShardHeartbeat>(body),
+        Endpoint::ShardDeregister => again::<ShardDeregister>(body),
+        Endpoint::ChangeService => again::<ServiceChange>(body),
         Endpoint::Cancel | Endpoint::Retry => {
             body::parse_nothing(body).map(|()| Vec::new()).map_err(|fault| told(&fault))
         }
@@ -58,6 +62,9 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Services
+        | Endpoint::Service
+        | Endpoint::ShardAssignments
         | Endpoint::Events
         | Endpoint::Health
         | Endpoint::Ready
@@ -74,11 +81,11 @@ fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, String
     Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
 }
 
-/// The route of a path, and the text that stands for its part in braces.
+/// The route of a path, and the texts that stand for its parts in braces.
 #[must_use]
-pub fn route<'p>(method: &Method, path: &'p str) -> Option<(Endpoint, &'p str)> {
+pub fn route<'p>(method: &Method, path: &'p str) -> Option<(Endpoint, [&'p str; 2])> {
     match find(method, path) {
-        Found::Route(_, route, part) => Some((route.endpoint, part)),
+        Found::Route(_, route, parts) => Some((route.endpoint, parts)),
         Found::OtherMethod(_) | Found::Nothing => None,
     }
 }

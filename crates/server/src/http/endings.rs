@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::{Event, TaskId};
+use orchestrix_core::{Event, TaskId, any_shard_event};
 use orchestrix_node::{Events, Happening};
 use tokio::sync::Notify;
 
@@ -114,7 +114,8 @@ fn wake(followed: &Followed, event: &Event) {
         | Event::LeaseGranted(_)
         | Event::LeaseExtended(_)
         | Event::CancelRequested(_)
-        | Event::TaskRetried(_) => return,
+        | Event::TaskRetried(_)
+        | any_shard_event!() => return,
     };
     if let Some((_, woken)) = followed.tasks.get(&task) {
         woken.notify_waiters();

@@ -193,6 +193,7 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
         Refusal::Invalid { .. } => INVALID,
         Refusal::TooLarge { .. } => TOO_LARGE,
         Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "There is no such task"),
+        Refusal::NoService(_) => (StatusCode::NOT_FOUND, "not_found", "There is no such service"),
         Refusal::StaleLease { .. } => conflict("The lease is not valid any more"),
         Refusal::KeyConflict { .. } => conflict("The key belongs to another request"),
         Refusal::NotFailed { .. } => conflict("Only failed tasks can be retried"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use orchestrix_core::{Event, Json, Position, Timestamp};
+use orchestrix_core::{Event, Json, Position, Timestamp, any_shard_event};
 use orchestrix_node::{Events, Happening};
 use serde_json::{Value, json};
 
@@ -94,7 +94,8 @@ fn body(position: Position, at: Timestamp, event: Event) -> Value {
         | Event::CancelRequested(_)
         | Event::TaskExpired(_)
         | Event::TaskRetried(_)
-        | Event::TaskPurged(_)) => (other, None, None),
+        | Event::TaskPurged(_)
+        | any_shard_event!()) => (other, None, None),
     };
     let mut body = serde_json::to_value(&event).expect("events are plain JSON");
     if let Some(fields) = body.as_object_mut() {

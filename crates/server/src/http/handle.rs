@@ -17,7 +17,9 @@ use tokio::time::Instant;
 use crate::http::answer::{Body, Reply};
 use crate::http::error::Fault;
 use crate::http::routes::{Access, Endpoint, Found, Verb, find};
-use crate::http::{App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, tasks, views};
+use crate::http::{
+    App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, shards, tasks, views,
+};
 use crate::tokens::{Secret, Token, wall_seconds};
 
 /// A request whose caller may make it.
@@ -25,8 +27,9 @@ use crate::tokens::{Secret, Token, wall_seconds};
 pub(crate) struct Call<'a> {
     pub(crate) app: &'a Arc<App>,
     pub(crate) head: &'a Parts,
-    /// What stands for the part in braces of the route.
+    /// What stands for the first part in braces of the route, and for the second.
     pub(crate) part: &'a str,
+    pub(crate) second: &'a str,
     pub(crate) caller: Caller<'a>,
     /// The address that it comes from.
     pub(crate) peer: IpAddr,
@@ -127,10 +130,10 @@ async fn answer(
         guard::check_host(&head.headers, &head.uri)?;
     }
     guard::check_origin(&head.method, &head.headers)?;
-    let (route, part) = match find(&head.method, head.uri.path()) {
-        Found::Route(found, route, part) => {
+    let (route, [part, second]) = match find(&head.method, head.uri.path()) {
+        Found::Route(found, route, parts) => {
             *place = Some(found);
-            (route, part)
+            (route, parts)
         }
         Found::OtherMethod(allow) => return Err(Fault::OtherMethod(allow)),
         Found::Nothing => return Err(Fault::NoRoute),
@@ -142,9 +145,9 @@ async fn answer(
     };
     let body = match route.verb {
         Verb::Get => Bytes::new(),
-        Verb::Post => body::read(&head.headers, incoming, &app.limits).await?,
+        Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
     };
-    let call = Call { app, head, part, caller, peer, body, request_id };
+    let call = Call { app, head, part, second, caller, peer, body, request_id };
     match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours),
         None => forward::decide(route.endpoint, call).await,
@@ -221,6 +224,13 @@ async fn answer_here(endpoint: Endpoint, call: &Call<'_>) -> Option<Result<Reply
         | Endpoint::Logs
         | Endpoint::Queues
         | Endpoint::Workers
+        | Endpoint::Services
+        | Endpoint::Service
+        | Endpoint::ChangeService
+        | Endpoint::ShardRegister
+        | Endpoint::ShardHeartbeat
+        | Endpoint::ShardDeregister
+        | Endpoint::ShardAssignments
         | Endpoint::Lead => return None,
     })
 }
@@ -247,6 +257,13 @@ pub(crate) async fn dispatch(endpoint: Endpoint, call: Call<'_>, node: &Node) ->
         Endpoint::Logs => logs::read(call, node).await,
         Endpoint::Queues => views::queues(call, node).await,
         Endpoint::Workers => views::workers(call, node).await,
+        Endpoint::Services => shards::services(call, node).await,
+        Endpoint::Service => shards::service(call, node).await,
+        Endpoint::ChangeService => shards::change(call, node).await,
+        Endpoint::ShardRegister => shards::register(call, node).await,
+        Endpoint::ShardHeartbeat => shards::heartbeat(call, node).await,
+        Endpoint::ShardDeregister => shards::deregister(call, node).await,
+        Endpoint::ShardAssignments => shards::follow(&call, node),
         Endpoint::Lead => views::lead(&call).await,
         Endpoint::Cluster
         | Endpoint::ClusterNews

@@ -41,6 +41,7 @@ pub fn document() -> String {
         let method = match route.verb {
             Verb::Get => HttpMethod::Get,
             Verb::Post => HttpMethod::Post,
+            Verb::Put => HttpMethod::Put,
         };
         let operation = operation(route, &mut schemas);
         match paths.paths.get_mut(route.path) {
@@ -84,7 +85,7 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
     for (status, answer) in told.answers {
         operation = operation.response(status, answer);
     }
-    if let Some(part) = route.path.split_once('{').and_then(|(_, rest)| rest.split_once('}')) {
+    for part in route.path.split('{').skip(1).filter_map(|rest| rest.split_once('}')) {
         operation = operation.parameter(in_path(part.0));
     }
     for (name, kind, meaning) in told.query {
@@ -153,6 +154,24 @@ fn told(endpoint: Endpoint) -> Told {
         Endpoint::Batches => asks("Follow what the leader writes, as another node")
             .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
             .with(&[("after", Type::Integer, "The position that the asking node has reached.")]),
+        Endpoint::Services => asks("List services")
+            .and::<wire::ServiceList>("200", "All services, by name.")
+            .with(&[("group", Type::String, "Only services of this group.")]),
+        Endpoint::Service => {
+            asks("Look at a service").and::<wire::ServiceView>("200", "Its workers and its shards.")
+        }
+        Endpoint::ChangeService => takes::<wire::ServiceChange>("Change the shards of a service")
+            .and::<wire::ServiceView>("200", "The service as it is now."),
+        Endpoint::ShardRegister => {
+            takes::<wire::ShardRegister>("Come as a worker of a service")
+                .and::<wire::Assignment>("200", "What to serve, once others have let go of it.")
+        }
+        Endpoint::ShardHeartbeat => takes::<wire::ShardHeartbeat>("Stay as a worker of a service")
+            .and::<wire::Assignment>("200", "What to serve."),
+        Endpoint::ShardDeregister => takes::<wire::ShardDeregister>("Go as a worker of a service")
+            .and::<wire::Assignment>("200", "Nothing is left to serve."),
+        Endpoint::ShardAssignments => asks("Follow what a worker should serve")
+            .plain("text/event-stream", "`assignment` events, one at once and one for each change."),
         Endpoint::Lead => {
             takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")
         }

@@ -29,6 +29,13 @@ pub enum Endpoint {
     Cluster,
     ClusterNews,
     Batches,
+    Services,
+    Service,
+    ChangeService,
+    ShardRegister,
+    ShardHeartbeat,
+    ShardDeregister,
+    ShardAssignments,
     Lead,
     Events,
     Health,
@@ -45,6 +52,7 @@ pub enum Endpoint {
 pub enum Verb {
     Get,
     Post,
+    Put,
 }
 
 /// Who may ask.
@@ -60,7 +68,7 @@ pub enum Access {
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub verb: Verb,
-    /// At most one part in braces stands for any text without a slash.
+    /// Parts in braces, at most two, stand for any text without a slash.
     pub path: &'static str,
     pub endpoint: Endpoint,
     pub access: Access,
@@ -74,10 +82,14 @@ const fn post(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
     Route { verb: Verb::Post, path, endpoint, access: Access::Role(role) }
 }
 
+const fn put(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
+    Route { verb: Verb::Put, path, endpoint, access: Access::Role(role) }
+}
+
 const READ: Access = Access::Role(Role::Read);
 
 /// All routes, the busiest first.
-pub const ROUTES: [Route; 31] = [
+pub const ROUTES: [Route; 38] = [
     post("/v1/tasks", Endpoint::Submit, Role::Submit),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work),
@@ -86,6 +98,7 @@ pub const ROUTES: [Route; 31] = [
     post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work),
     post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work),
     post("/v1/lease", Endpoint::LeaseQueues, Role::Work),
+    post("/v1/services/{service}/workers/{worker}/heartbeat", Endpoint::ShardHeartbeat, Role::Work),
     post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work),
     post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work),
     post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work),
@@ -101,6 +114,16 @@ pub const ROUTES: [Route; 31] = [
     get("/v1/cluster/news", Endpoint::ClusterNews, READ),
     get("/v1/cluster/batches", Endpoint::Batches, Access::Role(Role::Node)),
     post("/v1/cluster/leader", Endpoint::Lead, Role::Admin),
+    get("/v1/services", Endpoint::Services, READ),
+    get("/v1/services/{service}", Endpoint::Service, READ),
+    put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin),
+    post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work),
+    post("/v1/services/{service}/workers/{worker}/deregister", Endpoint::ShardDeregister, Role::Work),
+    get(
+        "/v1/services/{service}/workers/{worker}/assignments",
+        Endpoint::ShardAssignments,
+        Access::Role(Role::Work),
+    ),
     get("/v1/events", Endpoint::Events, READ),
     get("/health", Endpoint::Health, Access::Public),
     get("/ready", Endpoint::Ready, Access::Public),
@@ -114,8 +137,8 @@ pub const ROUTES: [Route; 31] = [
 /// What the table says about a request.
 #[derive(Debug)]
 pub(crate) enum Found<'p> {
-    /// The row, its place in the table, and the text that stands for the part in braces.
-    Route(usize, &'static Route, &'p str),
+    /// The row, its place in the table, and the texts that stand for the parts in braces.
+    Route(usize, &'static Route, [&'p str; 2]),
     /// The path is there, but only for these methods.
     OtherMethod(&'static str),
     Nothing,
@@ -123,22 +146,25 @@ pub(crate) enum Found<'p> {
 
 /// Looks a request up in the table.
 pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
-    let (mut gets, mut posts) = (false, false);
+    let (mut gets, mut posts, mut puts) = (false, false, false);
     for (place, route) in ROUTES.iter().enumerate() {
-        let Some(part) = route.part(path) else { continue };
+        let Some(parts) = route.parts(path) else { continue };
         if route.verb.is(method) {
-            return Found::Route(place, route, part);
+            return Found::Route(place, route, parts);
         }
         match route.verb {
             Verb::Get => gets = true,
             Verb::Post => posts = true,
+            Verb::Put => puts = true,
         }
     }
-    match (gets, posts) {
-        (true, true) => Found::OtherMethod("GET, HEAD, POST"),
-        (true, false) => Found::OtherMethod("GET, HEAD"),
-        (false, true) => Found::OtherMethod("POST"),
-        (false, false) => Found::Nothing,
+    match (gets, posts, puts) {
+        (true, true, _) => Found::OtherMethod("GET, HEAD, POST"),
+        (true, false, true) => Found::OtherMethod("GET, HEAD, PUT"),
+        (true, false, false) => Found::OtherMethod("GET, HEAD"),
+        (false, true, _) => Found::OtherMethod("POST"),
+        (false, false, true) => Found::OtherMethod("PUT"),
+        (false, false, false) => Found::Nothing,
     }
 }
 
@@ -147,6 +173,7 @@ impl Verb {
         match self {
             Self::Get => method == Method::GET || method == Method::HEAD,
             Self::Post => method == Method::POST,
+            Self::Put => method == Method::PUT,
         }
     }
 
@@ -155,19 +182,24 @@ impl Verb {
         match self {
             Self::Get => "GET",
             Self::Post => "POST",
+            Self::Put => "PUT",
         }
     }
 }
 
 impl Route {
-    /// The text for the part in braces, empty when there is none; `None` when the path is another.
-    fn part<'p>(&self, path: &'p str) -> Option<&'p str> {
-        let Some((before, rest)) = self.path.split_once('{') else {
-            return (path == self.path).then_some("");
-        };
-        let after = rest.split_once('}').map_or("", |(_, after)| after);
-        let part = path.strip_prefix(before)?.strip_suffix(after)?;
-        (!part.is_empty() && !part.contains('/')).then_some(part)
+    /// The texts for the parts in braces, empty when there is none; `None` when the path is another.
+    fn parts<'p>(&self, path: &'p str) -> Option<[&'p str; 2]> {
+        let mut parts = [""; 2];
+        let (mut pattern, mut path) = (self.path, path);
+        for part in &mut parts {
+            let Some((before, rest)) = pattern.split_once('{') else { break };
+            path = path.strip_prefix(before)?;
+            let end = path.find('/').unwrap_or(path.len());
+            (*part, path) = path.split_at_checked(end).filter(|(part, _)| !part.is_empty())?;
+            pattern = rest.split_once('}').map_or("", |(_, after)| after);
+        }
+        (path == pattern).then_some(parts)
     }
 }
 
@@ -177,7 +209,7 @@ mod tests {
 
     fn found(method: &str, path: &str) -> String {
         match find(&method.parse().unwrap(), path) {
-            Found::Route(_, route, part) => format!("{:?} {part}", route.endpoint),
+            Found::Route(_, route, [one, two]) => format!("{:?} {one}{two}", route.endpoint),
             Found::OtherMethod(allow) => allow.to_owned(),
             Found::Nothing => "nothing".to_owned(),
         }
@@ -186,7 +218,8 @@ mod tests {
     #[test]
     fn every_row_finds_itself() {
         for row in &ROUTES {
-            let path = row.path.replace("{id}", "7").replace("{queue}", "7").replace("{worker}", "7");
+            let path = ["{id}", "{queue}", "{worker}", "{service}"];
+            let path = path.iter().fold(row.path.to_owned(), |path, part| path.replace(part, "7"));
             let found = found(row.verb.as_str(), &path);
             assert!(found.starts_with(&format!("{:?}", row.endpoint)), "{} found {found}", row.path);
         }
@@ -204,10 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn two_parts_are_told_apart() {
+        let path = "/v1/services/a/workers/b/register";
+        let Found::Route(_, route, parts) = find(&Method::POST, path) else { panic!("it is there") };
+        assert_eq!((route.endpoint, parts), (Endpoint::ShardRegister, ["a", "b"]));
+        for path in
+            ["/v1/services/a/workers//register", "/v1/services//workers/b/register", "/v1/services/a/b"]
+        {
+            assert_eq!(found("POST", path), "nothing", "{path}");
+        }
+    }
+
+    #[test]
     fn another_method_is_told_which_ones_there_are() {
         assert_eq!(found("DELETE", "/v1/tasks"), "GET, HEAD, POST");
         assert_eq!(found("GET", "/v1/tasks/7/complete"), "POST");
         assert_eq!(found("POST", "/health"), "GET, HEAD");
         assert_eq!(found("HEAD", "/health"), "Health ");
+        assert_eq!(found("POST", "/v1/services/s"), "GET, HEAD, PUT");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrix_core::{CancelReason, Event, LeaseId, Name, TaskId};
+use orchestrix_core::{CancelReason, Event, LeaseId, Name, TaskId, any_shard_event};
 
 use crate::check::Violation;
 use crate::history::{Answer, Entry, History, Question};
@@ -84,6 +84,7 @@ fn needs(entry: &Entry) -> Vec<Cause> {
         | Event::LeaseExtended(_)
         | Event::LeaseExpired(_)
         | Event::TaskExpired(_)
-        | Event::TaskPurged(_) => Vec::new(),
+        | Event::TaskPurged(_)
+        | any_shard_event!() => Vec::new(),
     }
 }

@@ -304,6 +304,8 @@ impl Look<'_> {
             // Whoever names a lease that is not its own is refused, too.
             Refusal::StaleLease { lease, .. } if self.is_foreign(*lease) => Ok(()),
             Refusal::StaleLease { lease, .. } => self.is_stale(*lease),
+            // Nobody asks for a service here.
+            Refusal::NoService(_) => Err(Violation::new("R7", format!("{refusal}"))),
             Refusal::NotFound(task) => {
                 self.at_some_place(*task, |is| matches!(is, None | Some(Is::Purged)), "T1", "away")
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use orchestrix_core::wire::QueueList;
-use orchestrix_core::{Event, ExpiryReason, Name, Next, Position};
+use orchestrix_core::{Event, ExpiryReason, Name, Next, Position, any_shard_event};
 
 use crate::check::Violation;
 use crate::check::model::{Is, Model};
@@ -38,6 +38,7 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
         | Event::FormatRaised(_)
         | Event::Tick(_)
         | Event::PositionsSkipped(_)
+        | any_shard_event!()
         | Event::CancelRequested(_) => Vec::new(),
         Event::TaskCreated(_) => vec![("submitted", 1)],
         Event::LeaseGranted(_) => vec![("leased", 1)],

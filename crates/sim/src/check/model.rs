@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use orchestrix_core::{
     AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, Retention,
-    TaskCreated, TaskId, Timestamp,
+    TaskCreated, TaskId, Timestamp, any_shard_event,
 };
 
 use crate::check::Violation;
@@ -171,7 +171,7 @@ impl Model {
                 })?;
                 self.epoch = event.epoch;
             }
-            Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) => {}
+            Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) | any_shard_event!() => {}
             Event::TaskCreated(event) => {
                 let id = TaskId(self.position.0);
                 if let Some(claim) = &event.key {
@@ -402,7 +402,8 @@ impl Model {
             | Event::LeaseExtended(_)
             | Event::CancelRequested(_)
             | Event::TaskRetried(_)
-            | Event::TaskPurged(_) => return,
+            | Event::TaskPurged(_)
+            | any_shard_event!() => return,
         };
         let at = self.at;
         if let Some(task) = self.tasks.get_mut(&id)

@@ -133,6 +133,8 @@ impl Model {
 
     fn decide(&mut self, command: &Command, now: u64, id: u64) -> Verdict {
         match command {
+            // Shards have properties of their own, and no commands are made of them here.
+            Command::Shards(_) => Verdict::Nothing,
             Command::Submit { task, .. } => self.submit(task, now, id),
             Command::Lease(lease) => self.lease(lease, now, id),
             Command::Heartbeat { task, lease, worker, .. } => {

@@ -1,0 +1,115 @@
+//! A service as it stands in a snapshot: neighbours that are alike are kept as one.
+
+use std::collections::BTreeMap;
+
+use minicbor::{Decode, Encode};
+
+use super::{Service, Shard, ShardWorker, numbered};
+use crate::limits::{SHARD_WORKERS_MAX, SHARDS_MAX};
+use crate::{Name, Position};
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Stored {
+    #[n(0)]
+    name: Name,
+    #[n(1)]
+    group: Option<Name>,
+    #[n(2)]
+    count: u32,
+    #[n(3)]
+    workers: BTreeMap<Name, ShardWorker>,
+    #[n(4)]
+    shards: Vec<Alike>,
+    #[n(5)]
+    generation: Position,
+    #[n(6)]
+    weights: BTreeMap<u32, u32>,
+    #[n(7)]
+    said: BTreeMap<Name, u32>,
+}
+
+/// Shards in a row of which the same is true.
+#[derive(Debug, Encode, Decode)]
+struct Alike {
+    #[n(0)]
+    count: u32,
+    /// The place of their worker among the names; nobody has them if there is none.
+    #[n(1)]
+    worker: Option<u32>,
+    #[n(2)]
+    token: Position,
+    /// When they were withdrawn, if so.
+    #[n(3)]
+    since: Option<Position>,
+}
+
+impl Stored {
+    pub(crate) fn of(name: &Name, service: &Service) -> Self {
+        let names: Vec<&Name> = service.workers.keys().collect();
+        let place = |worker: &Name| {
+            let place = names.binary_search(&worker).expect("whoever has a shard is one of the workers");
+            u32::try_from(place).expect("workers are counted in 32 bits")
+        };
+        let mut shards: Vec<Alike> = Vec::new();
+        let mut before: Option<&Shard> = None;
+        for shard in &service.shards {
+            if before == Some(shard)
+                && let Some(last) = shards.last_mut()
+            {
+                last.count += 1;
+                continue;
+            }
+            before = Some(shard);
+            let (worker, token, since) = match shard {
+                Shard::Free => (None, Position(0), None),
+                Shard::Held { worker, token } => (Some(place(worker)), *token, None),
+                Shard::Withdrawn { worker, token, since } => (Some(place(worker)), *token, Some(*since)),
+            };
+            shards.push(Alike { count: 1, worker, token, since });
+        }
+        Self {
+            name: name.clone(),
+            group: service.group.clone(),
+            count: service.count,
+            workers: service.workers.clone(),
+            shards,
+            generation: service.generation,
+            weights: service.weights.clone(),
+            said: service.said.clone(),
+        }
+    }
+
+    /// # Errors
+    /// What cannot be.
+    pub(crate) fn service(self, position: Position) -> Result<(Name, Service), &'static str> {
+        let Self { name, group, count, workers, shards, generation, weights, said } = self;
+        if count > SHARDS_MAX || workers.len() > SHARD_WORKERS_MAX {
+            return Err("it has more shards or workers than there may be");
+        }
+        let rows = shards.iter().map(|alike| u64::from(alike.count)).sum::<u64>();
+        if rows < u64::from(count) || rows > u64::from(SHARDS_MAX) {
+            return Err("it has another number of shards than it says");
+        }
+        let names: Vec<Name> = workers.keys().cloned().collect();
+        let mut rows = Vec::with_capacity(usize::try_from(rows).expect("it was bounded"));
+        for Alike { count, worker, token, since } in shards {
+            if token > position || since.is_some_and(|since| since > position) {
+                return Err("a shard was granted or withdrawn later");
+            }
+            let worker = worker.map(|place| names.get(place as usize).cloned().ok_or("a shard is nobody's"));
+            let shard = match (worker.transpose()?, since) {
+                (None, _) => Shard::Free,
+                (Some(worker), None) => Shard::Held { worker, token },
+                (Some(worker), Some(since)) => Shard::Withdrawn { worker, token, since },
+            };
+            rows.extend(std::iter::repeat_n(shard, count as usize));
+        }
+        let mut workers = workers;
+        for (number, shard) in numbered(&rows) {
+            if let Some(worker) = shard.worker().and_then(|worker| workers.get_mut(worker)) {
+                worker.shards.insert(number);
+            }
+        }
+        Ok((name, Service { group, count, shards: rows, workers, generation, weights, said }))
+    }
+}

@@ -1,0 +1,135 @@
+//! What workers that divide shards say and hear. The names of these fields are those of the ZeroMQ protocol.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Name, Position};
+
+/// A worker comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShardRegister {
+    /// How many shards the service has, as far as this worker knows. A change of it counts.
+    pub max_shard_count: u32,
+    /// How many shards this worker takes at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    /// The group that the service belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Name>,
+    /// Tells two processes of one name apart; whoever comes later wins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Name>,
+}
+
+/// A worker is still there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShardHeartbeat {
+    pub max_shard_count: u32,
+    /// What it serves now.
+    pub assigned_shards: Vec<u32>,
+    /// The generation of the assignment that it acts on. Whoever says none is believed less.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Position>,
+    /// Comes back in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Name>,
+}
+
+/// A worker goes; it serves nothing any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShardDeregister {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Name>,
+}
+
+/// What a worker should serve.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Assignment {
+    pub assigned_shards: Vec<u32>,
+    /// One fencing token for each shard: a later holder has a larger one.
+    pub tokens: Vec<Position>,
+    /// Larger than that of every assignment before.
+    pub generation: Position,
+    /// How long it may serve them, counted from when it sent what this answers.
+    pub lease_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Another has its name, or its time was over: it must stop, and may come again when it serves nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fenced: bool,
+}
+
+/// A service, its workers and its shards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServiceView {
+    pub service: Name,
+    pub group: String,
+    pub shard_count: u32,
+    pub generation: Position,
+    pub workers: Vec<ShardWorkerView>,
+    pub shards: Vec<ShardView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShardWorkerView {
+    pub worker: Name,
+    pub shards: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    /// Milliseconds after which its time is over if nothing is heard of it.
+    pub left_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShardView {
+    pub shard: u32,
+    pub worker: Option<Name>,
+    pub token: Option<Position>,
+    /// `HELD`, `WITHDRAWN` or `FREE`.
+    pub state: String,
+}
+
+/// All services, in short.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServiceList {
+    pub services: Vec<ServiceSummary>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServiceSummary {
+    pub service: Name,
+    pub group: String,
+    pub shard_count: u32,
+    pub workers: u64,
+    pub held: u64,
+    pub withdrawn: u64,
+    pub free: u64,
+}
+
+/// What an operator changes of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ServiceChange {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard_count: Option<u32>,
+    /// What shards weigh; those that are not named weigh 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<BTreeMap<u32, u32>>,
+}

@@ -1,0 +1,492 @@
+//! Shards in the loop: who is alive, who speaks for a worker, when a round is due, and who waits for one.
+//!
+//! What is here is soft: a new leader takes every worker for live for one time, and hears the rest from the workers. What
+//! a worker has is in the state, and changes only by events.
+//!
+//! **Invariants:** a worker's shards pass on only when it let go of them in an answer to having been told, when it left,
+//! or when the time is over that it was last promised. Whoever is not heard of is promised nothing.
+
+mod soft;
+mod views;
+
+use std::collections::BTreeSet;
+
+use orchestrix_core::shards::ShardCommand;
+use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp, is_planted};
+
+pub(crate) use self::soft::Sharding;
+use self::soft::{Soft, Waiting};
+
+use crate::decision_loop::DecisionLoop;
+use crate::request::{Answer, Error, Recipient};
+
+/// Milliseconds between what makes a round needful and the round: those who come together are counted together.
+const DEBOUNCE_MS: u64 = 250;
+/// The same after a worker said that it goes: what it had is nobody's.
+const LEAVE_MS: u64 = 20;
+/// Withdrawals of one round. More are for the next, so that never most of a service is on its way.
+const MOVES_MAX: usize = 1_000;
+/// Sessions of one worker that were fenced and are remembered.
+const FENCED_MAX: usize = 16;
+
+/// A question about shards.
+#[derive(Debug)]
+pub enum ShardAsk {
+    Register {
+        service: Name,
+        worker: Name,
+        body: ShardRegister,
+    },
+    Heartbeat {
+        service: Name,
+        worker: Name,
+        body: ShardHeartbeat,
+    },
+    Deregister {
+        service: Name,
+        worker: Name,
+        body: ShardDeregister,
+    },
+    Change {
+        service: Name,
+        change: ServiceChange,
+    },
+    /// What a worker should serve now; promises no time.
+    Assignment {
+        service: Name,
+        worker: Name,
+    },
+    Service(Name),
+    Services {
+        group: Option<Name>,
+    },
+}
+
+/// How long workers are believed.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardTimes {
+    /// Milliseconds that a worker may serve after its last heartbeat.
+    pub lease_ms: u64,
+    /// Milliseconds that two heartbeats are apart at least, for a worker that echoes no generation to be believed that it
+    /// let go.
+    pub check_ms: u64,
+}
+
+impl Default for ShardTimes {
+    fn default() -> Self {
+        Self { lease_ms: 15_000, check_ms: 5_000 }
+    }
+}
+
+/// The name of a session that says none.
+fn session_of(given: Option<&Name>) -> Name {
+    given.cloned().unwrap_or_else(|| Name::new("http").expect("it is a plain name"))
+}
+
+impl<R: Recipient> DecisionLoop<R> {
+    /// A term began: whoever has shards is taken for live for one time.
+    pub(crate) fn begin_shards(&mut self, now: Timestamp) {
+        let until = self.promised_until(now);
+        let workers: Vec<(Name, Name)> = self
+            .state
+            .services()
+            .flat_map(|(name, service)| service.workers.keys().map(|worker| (name.clone(), worker.clone())))
+            .collect();
+        for (service, worker) in workers {
+            let soft = self.sharding.services.entry(service.clone()).or_default();
+            soft.promise(&worker, until);
+            soft.want_round(DEBOUNCE_MS, now);
+            self.schedule(&service);
+        }
+    }
+
+    pub(crate) fn next_shards(&self) -> Option<Timestamp> {
+        self.sharding.due.first().map(|(at, _)| *at)
+    }
+
+    /// Whatever was promised is over a little later than what the worker was told: clocks differ by up to 1 %.
+    fn promised_until(&self, now: Timestamp) -> Timestamp {
+        let lease_ms = self.options.shards.lease_ms;
+        now.plus(lease_ms + lease_ms / 100 + 1)
+    }
+
+    /// Takes a question. A worker that comes is answered when its round has settled.
+    pub(crate) fn ask_shards(&mut self, ask: ShardAsk, to: R, now: Timestamp) {
+        let answer = match ask {
+            ShardAsk::Register { service, worker, body } => {
+                return self.register(service, worker, body, to, now);
+            }
+            ShardAsk::Heartbeat { service, worker, body } => {
+                if self.state.service(&service).is_none_or(|known| !known.workers.contains_key(&worker))
+                    && body.assigned_shards.is_empty()
+                {
+                    let ShardHeartbeat { max_shard_count, session, .. } = body;
+                    let body = ShardRegister { max_shard_count, capacity: None, group: None, session };
+                    return self.register(service, worker, body, to, now);
+                }
+                self.shard_heartbeat(&service, &worker, body, now)
+            }
+            ShardAsk::Deregister { service, worker, body } => {
+                self.deregister(&service, &worker, body.session.as_ref(), now)
+            }
+            ShardAsk::Change { service, change } => self.change_service(&service, change, now),
+            ShardAsk::Assignment { service, worker } => {
+                Ok(Answer::Assignment(self.assignment(&service, &worker, None)))
+            }
+            ShardAsk::Service(service) => self.service_view(&service, now),
+            ShardAsk::Services { group } => Ok(Answer::Services(self.service_list(group.as_ref()))),
+        };
+        self.reply(to, answer);
+    }
+
+    fn register(&mut self, service: Name, worker: Name, body: ShardRegister, to: R, now: Timestamp) {
+        let session = session_of(body.session.as_ref());
+        let soft = self.sharding.services.entry(service.clone()).or_default();
+        // A repeat of a call that waits takes its place.
+        soft.waiting.retain(|waiting| waiting.worker != worker || waiting.session != session);
+        let is_there = self.state.service(&service).is_some_and(|known| known.workers.contains_key(&worker));
+        if is_there {
+            let known = soft.workers.entry(worker.clone()).or_default();
+            let ours = known.session.as_ref().is_none_or(|speaks| *speaks == session);
+            if ours {
+                known.session = Some(session);
+                self.promise(&service, &worker, now);
+                if let Err(refused) = self.say_count(&service, &worker, body.max_shard_count, now) {
+                    return self.reply(to, Err(refused));
+                }
+                let answer = self.assignment(&service, &worker, None);
+                self.schedule(&service);
+                return self.reply(to, Ok(Answer::Assignment(answer)));
+            }
+            // Another process of the same name: the one before is not believed any more, and keeps its time.
+            if let Some(before) = known.session.replace(session.clone()) {
+                known.fenced.push(before);
+                let more = known.fenced.len().saturating_sub(FENCED_MAX);
+                known.fenced.drain(..more);
+            }
+        }
+        let until = now.plus(self.options.shards.lease_ms.saturating_sub(1_000).max(DEBOUNCE_MS));
+        self.wait(&service, Waiting { to, worker, session, body, until }, now);
+    }
+
+    /// Lets a worker in if nobody of its name is in its way, and lets it wait for its share.
+    fn wait(&mut self, service: &Name, waiting: Waiting<R>, now: Timestamp) {
+        match self.try_join(service, &waiting, now) {
+            Ok(()) => {
+                let soft = self.sharding.services.entry(service.clone()).or_default();
+                soft.waiting.push(waiting);
+                self.schedule(service);
+            }
+            Err(refused) => {
+                self.schedule(service);
+                self.reply(waiting.to, Err(refused));
+            }
+        }
+    }
+
+    fn try_join(&mut self, service: &Name, waiting: &Waiting<R>, now: Timestamp) -> Result<(), Error> {
+        let known = self.state.service(service);
+        if let Some(there) = known.filter(|known| known.workers.contains_key(&waiting.worker)) {
+            let has_nothing =
+                there.held_by(&waiting.worker).chain(there.withdrawn_from(&waiting.worker)).next().is_none();
+            if !has_nothing {
+                return Ok(());
+            }
+            self.leave(service, &waiting.worker, LeaveReason::Fenced, now)?;
+        }
+        let command = ShardCommand::Join {
+            service: service.clone(),
+            worker: waiting.worker.clone(),
+            group: waiting.body.group.clone(),
+            count: waiting.body.max_shard_count,
+            capacity: waiting.body.capacity,
+        };
+        self.shard_command(command, now)?;
+        let until = self.promised_until(now);
+        let soft = self.sharding.services.entry(service.clone()).or_default();
+        soft.promise(&waiting.worker, until).session = Some(waiting.session.clone());
+        soft.want_round(DEBOUNCE_MS, now);
+        Ok(())
+    }
+
+    fn shard_heartbeat(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        body: ShardHeartbeat,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
+        let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, session } = body;
+        let session = session_of(session.as_ref());
+        if !self.speaks_for(service, worker, &session, &assigned_shards, now) {
+            let fenced = Assignment { seq, fenced: true, ..Assignment::default() };
+            return Ok(Answer::Assignment(fenced));
+        }
+        self.promise(service, worker, now);
+        self.say_count(service, worker, max_shard_count, now)?;
+        let let_go = self.let_go_of(service, worker, &assigned_shards, generation, now);
+        if !let_go.is_empty() {
+            let (service, worker, shards) = (service.clone(), worker.clone(), let_go);
+            self.shard_command(ShardCommand::LetGo { service: service.clone(), worker, shards }, now)?;
+            self.want_round(&service, 0, now);
+        }
+        self.schedule(service);
+        Ok(Answer::Assignment(self.assignment(service, worker, seq)))
+    }
+
+    /// Whether what a session says counts for a worker. After a change of leader, and after its socket was replaced, a
+    /// worker is believed if it serves nothing but what it has.
+    fn speaks_for(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        session: &Name,
+        serves: &[u32],
+        now: Timestamp,
+    ) -> bool {
+        let Some(there) = self.state.service(service).filter(|known| known.workers.contains_key(worker))
+        else {
+            return false;
+        };
+        let has: BTreeSet<u32> =
+            there.held_by(worker).chain(there.withdrawn_from(worker)).map(|(shard, _)| shard).collect();
+        let Some(known) =
+            self.sharding.services.get_mut(service).and_then(|soft| soft.workers.get_mut(worker))
+        else {
+            return false;
+        };
+        if known.until <= now || known.fenced.contains(session) {
+            return false;
+        }
+        if known.session.as_ref() != Some(session) {
+            if !serves.iter().all(|shard| has.contains(shard)) {
+                return false;
+            }
+            known.session = Some(session.clone());
+        }
+        true
+    }
+
+    /// The shards that a worker was told to stop and serves no more.
+    fn let_go_of(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        serves: &[u32],
+        generation: Option<Position>,
+        now: Timestamp,
+    ) -> Vec<u32> {
+        let (Some(there), Some(soft)) =
+            (self.state.service(service), self.sharding.services.get_mut(service))
+        else {
+            return Vec::new();
+        };
+        let Some(known) = soft.workers.get_mut(worker) else { return Vec::new() };
+        let serves: BTreeSet<u32> = serves.iter().copied().collect();
+        let gone: Vec<(u32, Position)> =
+            there.withdrawn_from(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
+        if let Some(generation) = generation {
+            known.missing.clear();
+            let heard = |since: Position| generation >= since || is_planted("generation-unchecked");
+            return gone.into_iter().filter(|(_, since)| heard(*since)).map(|(shard, _)| shard).collect();
+        }
+        // It may not have heard of it yet, and say so only by chance: twice, some time apart, is believed.
+        known.missing.retain(|shard, _| gone.iter().any(|(missing, _)| missing == shard));
+        let check_ms = self.options.shards.check_ms;
+        let mut believed = Vec::new();
+        for (shard, _) in gone {
+            let since = *known.missing.entry(shard).or_insert(now);
+            if now.since(since) >= check_ms {
+                known.missing.remove(&shard);
+                believed.push(shard);
+            }
+        }
+        believed
+    }
+
+    fn deregister(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        session: Option<&Name>,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
+        let session = session_of(session);
+        let soft = self.sharding.services.get(service);
+        let known = soft.and_then(|soft| soft.workers.get(worker));
+        let ours = known.is_some_and(|known| known.session.as_ref().is_none_or(|speaks| *speaks == session));
+        if ours {
+            self.leave(service, worker, LeaveReason::Deregistered, now)?;
+            self.want_round(service, LEAVE_MS, now);
+            self.schedule(service);
+        }
+        Ok(Answer::Assignment(Assignment { fenced: !ours, ..self.assignment(service, worker, None) }))
+    }
+
+    fn leave(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        reason: LeaveReason,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let command = ShardCommand::Leave { service: service.clone(), worker: worker.clone(), reason };
+        self.shard_command(command, now)?;
+        if let Some(soft) = self.sharding.services.get_mut(service) {
+            soft.forget(worker);
+        }
+        Ok(())
+    }
+
+    fn say_count(&mut self, service: &Name, worker: &Name, count: u32, now: Timestamp) -> Result<(), Error> {
+        let command =
+            ShardCommand::SetCount { service: service.clone(), count, worker: Some(worker.clone()) };
+        if self.shard_command(command, now)?.is_some() {
+            self.want_round(service, DEBOUNCE_MS, now);
+        }
+        Ok(())
+    }
+
+    fn change_service(
+        &mut self,
+        service: &Name,
+        change: ServiceChange,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
+        if let Some(count) = change.shard_count {
+            let command = ShardCommand::SetCount { service: service.clone(), count, worker: None };
+            self.shard_command(command, now)?;
+        }
+        if let Some(weights) = change.weights {
+            self.shard_command(ShardCommand::SetWeights { service: service.clone(), weights }, now)?;
+        }
+        self.want_round(service, DEBOUNCE_MS, now);
+        self.schedule(service);
+        self.service_view(service, now)
+    }
+
+    /// Does what time asks for: ends what is over, makes a round, answers those whose round has settled.
+    pub(crate) fn tick_shards(&mut self, now: Timestamp) {
+        while let Some((_, service)) = self.sharding.due.first().filter(|(at, _)| *at <= now).cloned() {
+            if self.is_full() {
+                return;
+            }
+            self.end_silent(&service, now);
+            let round = self.sharding.services.get(&service).and_then(|soft| soft.round);
+            if round.is_some_and(|round| round <= now) {
+                self.round(&service, now);
+            }
+            self.answer_waiting(&service, now);
+            self.schedule(&service);
+        }
+    }
+
+    fn end_silent(&mut self, service: &Name, now: Timestamp) {
+        let over =
+            |soft: &Soft<R>| soft.ends.first().filter(|(at, _)| *at <= now).map(|(_, worker)| worker.clone());
+        while let Some(worker) = self.sharding.services.get(service).and_then(over) {
+            let soft = self.sharding.services.get_mut(service).expect("it was just looked at");
+            let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
+            let replaced = soft.workers.get(&worker).is_some_and(|known| !known.fenced.is_empty());
+            let reason = if replaced { LeaveReason::Fenced } else { LeaveReason::Silent };
+            let next = next.map(|place| soft.waiting.remove(place));
+            // A worker whose call still waits is alive.
+            if let Some(waiting) = next {
+                if !replaced && !waiting.to.is_gone() {
+                    soft.waiting.push(waiting);
+                    self.promise(service, &worker, now);
+                    continue;
+                }
+                let left = self.leave(service, &worker, reason, now);
+                debug_assert!(left.is_ok(), "a worker can always leave");
+                self.wait(service, waiting, now);
+                continue;
+            }
+            let left = self.leave(service, &worker, reason, now);
+            debug_assert!(left.is_ok(), "a worker can always leave");
+            self.stats.shard_workers_lost.add(1);
+            self.want_round(service, 0, now);
+        }
+    }
+
+    fn round(&mut self, service: &Name, now: Timestamp) {
+        let Some(soft) = self.sharding.services.get_mut(service) else { return };
+        soft.round = None;
+        soft.last_round = now;
+        let command = ShardCommand::Move { service: service.clone(), most: MOVES_MAX };
+        if let Ok(Some(_)) = self.shard_command(command, now) {
+            self.stats.shard_rounds.add(1);
+        }
+    }
+
+    /// Answers those who came, when nothing is on its way any more or their patience is over.
+    fn answer_waiting(&mut self, service: &Name, now: Timestamp) {
+        let moving = self.state.service(service).is_some_and(|known| known.on_their_way() > 0);
+        let Some(soft) = self.sharding.services.get_mut(service) else { return };
+        let settled = soft.round.is_none() && !moving;
+        let speaks = |soft: &Soft<R>, waiting: &Waiting<R>| {
+            let known = soft.workers.get(&waiting.worker);
+            known.is_some_and(|known| {
+                known.session.as_ref() == Some(&waiting.session) && known.fenced.is_empty()
+            })
+        };
+        let (mut ready, mut later) = (Vec::new(), Vec::new());
+        for waiting in std::mem::take(&mut soft.waiting) {
+            let over = waiting.until <= now;
+            let let_in = speaks(soft, &waiting);
+            if over || (settled && let_in) { ready.push((waiting, let_in)) } else { later.push(waiting) }
+        }
+        soft.waiting = later;
+        for (waiting, let_in) in ready {
+            let answer = if let_in {
+                self.promise(service, &waiting.worker, now);
+                self.assignment(service, &waiting.worker, None)
+            } else {
+                Assignment::default()
+            };
+            self.reply(waiting.to, Ok(Answer::Assignment(answer)));
+        }
+    }
+
+    fn promise(&mut self, service: &Name, worker: &Name, now: Timestamp) {
+        let until = self.promised_until(now);
+        if let Some(soft) = self.sharding.services.get_mut(service) {
+            soft.promise(worker, until);
+        }
+    }
+
+    fn want_round(&mut self, service: &Name, after_ms: u64, now: Timestamp) {
+        self.sharding.services.entry(service.clone()).or_default().want_round(after_ms, now);
+    }
+
+    /// Notes down when a service is due next.
+    fn schedule(&mut self, service: &Name) {
+        let Some(soft) = self.sharding.services.get_mut(service) else { return };
+        if let Some(before) = soft.due.take() {
+            self.sharding.due.remove(&(before, service.clone()));
+        }
+        soft.due = soft.next_due();
+        if let Some(due) = soft.due {
+            self.sharding.due.insert((due, service.clone()));
+        }
+    }
+
+    /// Decides and commits. Answers where the event stands, if there was one.
+    fn shard_command(&mut self, command: ShardCommand, now: Timestamp) -> Result<Option<Position>, Error> {
+        let command = Command::Shards(command);
+        command.validate()?;
+        match self.state.decide(&command, now) {
+            Ok(Decision::Event(event)) => Ok(Some(self.commit(event, now))),
+            Ok(Decision::Already(_) | Decision::Nothing) => Ok(None),
+            Err(refusal) => Err(self.refuse(refusal)),
+        }
+    }
+
+    fn assignment(&self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {
+        let Some(known) = self.state.service(service) else { return Assignment::default() };
+        let (assigned_shards, tokens) = known.held_by(worker).unzip();
+        let lease_ms = self.options.shards.lease_ms;
+        Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
+    }
+}

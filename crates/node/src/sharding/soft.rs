@@ -1,0 +1,97 @@
+//! What a leader remembers of services besides the state; a new one begins without.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orchestrix_core::wire::ShardRegister;
+use orchestrix_core::{Name, Timestamp};
+
+use super::DEBOUNCE_MS;
+use crate::request::Recipient;
+
+/// What is known of all services besides the state.
+#[derive(Debug)]
+pub(crate) struct Sharding<R> {
+    pub(super) services: BTreeMap<Name, Soft<R>>,
+    /// When a service has something to do next.
+    pub(super) due: BTreeSet<(Timestamp, Name)>,
+}
+
+impl<R> Default for Sharding<R> {
+    fn default() -> Self {
+        Self { services: BTreeMap::new(), due: BTreeSet::new() }
+    }
+}
+
+/// What is known of one service besides the state.
+#[derive(Debug)]
+pub(super) struct Soft<R> {
+    pub(super) workers: BTreeMap<Name, Known>,
+    /// When the time of each worker is over.
+    pub(super) ends: BTreeSet<(Timestamp, Name)>,
+    pub(super) round: Option<Timestamp>,
+    pub(super) last_round: Timestamp,
+    pub(super) waiting: Vec<Waiting<R>>,
+    pub(super) due: Option<Timestamp>,
+}
+
+impl<R> Default for Soft<R> {
+    fn default() -> Self {
+        Self {
+            workers: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            round: None,
+            last_round: Timestamp(0),
+            waiting: Vec::new(),
+            due: None,
+        }
+    }
+}
+
+/// A worker that is believed to live.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) until: Timestamp,
+    /// Who speaks for it. After a change of leader whoever does so first.
+    pub(super) session: Option<Name>,
+    pub(super) fenced: Vec<Name>,
+    /// Shards that were withdrawn and missing in a heartbeat without a generation, and since when.
+    pub(super) missing: BTreeMap<u32, Timestamp>,
+}
+
+/// A worker that came and waits for its share.
+#[derive(Debug)]
+pub(super) struct Waiting<R> {
+    pub(super) to: R,
+    pub(super) worker: Name,
+    pub(super) session: Name,
+    pub(super) body: ShardRegister,
+    pub(super) until: Timestamp,
+}
+
+impl<R: Recipient> Soft<R> {
+    pub(super) fn promise(&mut self, worker: &Name, until: Timestamp) -> &mut Known {
+        let known = self.workers.entry(worker.clone()).or_default();
+        self.ends.remove(&(known.until, worker.clone()));
+        known.until = known.until.max(until);
+        self.ends.insert((known.until, worker.clone()));
+        known
+    }
+
+    pub(super) fn forget(&mut self, worker: &Name) -> Option<Known> {
+        let known = self.workers.remove(worker)?;
+        self.ends.remove(&(known.until, worker.clone()));
+        Some(known)
+    }
+
+    /// A round becomes needful; there is one in a time, whatever happens.
+    pub(super) fn want_round(&mut self, after_ms: u64, now: Timestamp) {
+        let due = now.plus(after_ms).max(self.last_round.plus(DEBOUNCE_MS));
+        self.round = Some(self.round.map_or(due, |round| round.min(due)));
+    }
+
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let ends = self.ends.first().map(|(at, _)| *at);
+        let waiting = self.waiting.iter().map(|waiting| waiting.until).min();
+        ends.into_iter().chain(self.round).chain(waiting).min()
+    }
+}

@@ -1,0 +1,249 @@
+//! Shards in the loop: who gets what when, and who has to let go first.
+
+use orchestrix_core::wire::{Assignment, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Name, Position};
+use orchestrix_node::{Answer, Ask, ShardAsk};
+
+use crate::common::World;
+
+const LEASE_MS: u64 = 15_000;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+fn register(world: &mut World, worker: &'static str, session: &str) {
+    let body =
+        ShardRegister { max_shard_count: 10, capacity: None, group: None, session: Some(name(session)) };
+    world.ask(worker, Ask::Shards(ShardAsk::Register { service: name("s"), worker: name(worker), body }));
+}
+
+fn heartbeat(
+    world: &mut World,
+    worker: &'static str,
+    session: &str,
+    serves: &[u32],
+    generation: Option<Position>,
+) -> Assignment {
+    let body = ShardHeartbeat {
+        max_shard_count: 10,
+        assigned_shards: serves.to_vec(),
+        generation,
+        seq: Some(7),
+        session: Some(name(session)),
+    };
+    world.ask(worker, Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body }));
+    answers(world).pop().expect("a heartbeat is answered at once").1
+}
+
+/// The assignments that were answered by now.
+fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
+    let (answers, _) = world.turn();
+    answers
+        .into_iter()
+        .map(|(name, answer)| match answer {
+            Ok(Answer::Assignment(assignment)) => (name, assignment),
+            other => panic!("{name} heard {other:?}"),
+        })
+        .collect()
+}
+
+fn view(world: &mut World) -> ServiceView {
+    world.ask("operator", Ask::Shards(ShardAsk::Service(name("s"))));
+    match world.turn().0.pop().unwrap().1 {
+        Ok(Answer::Service(service)) => *service,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
+    world.now = world.now.plus(millis);
+    world.desk.tick(world.now);
+    answers(world)
+}
+
+/// Three workers that came within a moment, and what they were told.
+fn three() -> (World, Vec<(&'static str, Assignment)>) {
+    let mut world = World::new();
+    world.desk.start_term(1, world.now);
+    for worker in ["b", "c", "a"] {
+        register(&mut world, worker, worker);
+    }
+    assert!(answers(&mut world).is_empty(), "they wait for each other");
+    let mut told = after(&mut world, 250);
+    told.sort_by_key(|(worker, _)| *worker);
+    (world, told)
+}
+
+#[test]
+fn those_who_come_together_are_told_the_split_of_the_protocol() {
+    let (mut world, told) = three();
+    let shares: Vec<&[u32]> = told.iter().map(|(_, told)| &told.assigned_shards[..]).collect();
+    assert_eq!(shares, [&[0, 1, 2, 3][..], &[4, 5, 6], &[7, 8, 9]]);
+    for (_, told) in &told {
+        assert_eq!((told.tokens.len(), told.lease_ms), (told.assigned_shards.len(), LEASE_MS));
+    }
+    // Whoever comes again on the same socket hears the same at once.
+    register(&mut world, "a", "a");
+    assert_eq!(answers(&mut world), [("a", told[0].1.clone())]);
+}
+
+#[test]
+fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
+    let (mut world, told) = three();
+    let generation = Some(told[0].1.generation);
+    register(&mut world, "d", "d");
+    assert!(after(&mut world, 250).is_empty(), "it waits for the others to let go");
+    // Whoever has not heard of it yet lets go of nothing, whatever it serves.
+    let new = heartbeat(&mut world, "a", "a", &[], generation);
+    assert_eq!((&new.assigned_shards[..], new.seq), (&[0, 1, 2][..], Some(7)));
+    assert!(after(&mut world, 250).is_empty());
+    heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(new.generation));
+    assert!(after(&mut world, 250).is_empty(), "it still serves what it should not");
+    let told = heartbeat(&mut world, "a", "a", &[0, 1, 2], Some(new.generation));
+    let withdrawn: Vec<u32> = view(&mut world)
+        .shards
+        .iter()
+        .filter(|shard| shard.state == "WITHDRAWN")
+        .map(|shard| shard.shard)
+        .collect();
+    assert_eq!(withdrawn.len(), 1, "{withdrawn:?}");
+    let other = if withdrawn[0] <= 6 { "b" } else { "c" };
+    let serves: Vec<u32> = if other == "b" { vec![4, 5, 6] } else { vec![7, 8, 9] }
+        .into_iter()
+        .filter(|shard| *shard != withdrawn[0])
+        .collect();
+    heartbeat(&mut world, other, other, &serves, Some(told.generation));
+    let told = after(&mut world, 250);
+    assert_eq!(told.len(), 1);
+    assert_eq!((told[0].0, &told[0].1.assigned_shards[..]), ("d", &[3, withdrawn[0]][..]));
+}
+
+#[test]
+fn whoever_waits_for_others_in_vain_is_told_what_there_is_for_it() {
+    let (mut world, _) = three();
+    register(&mut world, "d", "d");
+    for _ in 0..13 {
+        // The others live, and do not let go.
+        for (worker, serves) in [("a", &[0, 1, 2, 3][..]), ("b", &[4, 5, 6]), ("c", &[7, 8, 9])] {
+            heartbeat(&mut world, worker, worker, serves, None);
+        }
+        assert!(after(&mut world, 1_000).is_empty());
+    }
+    let told = after(&mut world, 1_000);
+    assert_eq!((told[0].0, told[0].1.assigned_shards.len()), ("d", 0));
+}
+
+#[test]
+fn a_worker_without_generations_is_believed_after_two_heartbeats_some_time_apart() {
+    let (mut world, _) = three();
+    register(&mut world, "d", "d");
+    after(&mut world, 250);
+    heartbeat(&mut world, "a", "a", &[0, 1, 2], None);
+    after(&mut world, 4_999);
+    heartbeat(&mut world, "a", "a", &[0, 1, 2], None);
+    assert_eq!(view(&mut world).shards[3].state, "WITHDRAWN", "one millisecond too early");
+    after(&mut world, 1);
+    heartbeat(&mut world, "a", "a", &[0, 1, 2], None);
+    assert_ne!(view(&mut world).shards[3].state, "WITHDRAWN");
+}
+
+#[test]
+fn in_between_it_may_say_that_it_serves_it_after_all() {
+    let (mut world, _) = three();
+    register(&mut world, "d", "d");
+    after(&mut world, 250);
+    for serves in [&[0, 1, 2][..], &[0, 1, 2, 3], &[0, 1, 2]] {
+        heartbeat(&mut world, "a", "a", serves, None);
+        after(&mut world, 2_500);
+    }
+    assert_eq!(view(&mut world).shards[3].state, "WITHDRAWN", "its time began anew");
+}
+
+#[test]
+fn a_silent_worker_loses_its_shards_when_its_time_is_over_and_not_before() {
+    let (mut world, told) = three();
+    let generation = Some(told[0].1.generation);
+    // What it is told is 15 s; a clock that runs 1 % slow is waited for.
+    for _ in 0..3 {
+        after(&mut world, 5_000);
+        heartbeat(&mut world, "b", "b", &[4, 5, 6], generation);
+        heartbeat(&mut world, "c", "c", &[7, 8, 9], generation);
+    }
+    after(&mut world, 150);
+    assert_eq!(view(&mut world).shards[0].worker, Some(name("a")));
+    after(&mut world, 1);
+    let service = view(&mut world);
+    assert_eq!(service.workers.len(), 2);
+    assert!(service.shards.iter().all(|shard| shard.state == "HELD"), "its shards are held again at once");
+    // It was frozen, and speaks: it must stop, and may come again when it has.
+    let thawed = heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], generation);
+    assert!(thawed.fenced && thawed.assigned_shards.is_empty());
+    let body = ShardHeartbeat {
+        max_shard_count: 10,
+        assigned_shards: vec![],
+        generation: None,
+        seq: None,
+        session: Some(name("a")),
+    };
+    world.ask("a", Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name("a"), body }));
+    assert!(answers(&mut world).is_empty(), "it has joined, and waits for its share");
+    assert_eq!(view(&mut world).workers.len(), 3);
+}
+
+#[test]
+fn whoever_says_that_it_goes_is_replaced_at_once() {
+    let (mut world, _) = three();
+    after(&mut world, 1_000);
+    let body = ShardDeregister { session: Some(name("a")) };
+    world.ask("a", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("a"), body }));
+    assert!(!answers(&mut world)[0].1.fenced);
+    after(&mut world, 20);
+    let service = view(&mut world);
+    assert!(service.shards.iter().all(|shard| shard.state == "HELD" && shard.worker != Some(name("a"))));
+}
+
+#[test]
+fn a_second_process_of_one_name_waits_until_the_time_of_the_first_is_over() {
+    let (mut world, told) = three();
+    let generation = Some(told[0].1.generation);
+    register(&mut world, "a", "other");
+    assert!(answers(&mut world).is_empty());
+    let fenced = heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], generation);
+    assert!(fenced.fenced, "the first is not believed any more");
+    for _ in 0..2 {
+        after(&mut world, 7_000);
+        heartbeat(&mut world, "b", "b", &[4, 5, 6], generation);
+        heartbeat(&mut world, "c", "c", &[7, 8, 9], generation);
+    }
+    assert_eq!(view(&mut world).shards[0].worker, Some(name("a")), "its time is not over");
+    after(&mut world, 1_151);
+    assert_eq!(view(&mut world).workers.len(), 2, "now it is");
+    let body = ShardHeartbeat {
+        max_shard_count: 10,
+        assigned_shards: vec![],
+        generation: None,
+        seq: None,
+        session: Some(name("other")),
+    };
+    world.ask("a", Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name("a"), body }));
+    assert_eq!(view(&mut world).workers.len(), 3, "and the second has joined");
+}
+
+#[test]
+fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
+    let (mut world, told) = three();
+    let before = view(&mut world).shards;
+    let state = std::mem::take(world.desk.state_mut());
+    let mut next = World::new();
+    *next.desk.state_mut() = state;
+    next.now = world.now.plus(1);
+    next.desk.start_term(2, next.now);
+    after(&mut next, LEASE_MS);
+    assert_eq!(view(&mut next).shards, before, "nobody was heard of, and all keep what they have");
+    let kept = heartbeat(&mut next, "a", "reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
+    assert!(!kept.fenced);
+    assert_eq!(kept.tokens, told[0].1.tokens);
+    after(&mut next, 151);
+    assert_eq!(view(&mut next).workers.len(), 1, "then only whoever was heard of is there");
+}

@@ -1,0 +1,132 @@
+//! Services and their shards: workers that come, stay and go, and what operators see and change.
+
+use std::time::Duration;
+
+use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Event, Name};
+use orchestrix_node::{Events, Happening, Node, ShardAsk};
+
+use crate::http::answer::Reply;
+use crate::http::body::parse;
+use crate::http::error::Fault;
+use crate::http::handle::Call;
+use crate::http::query::path_name;
+use crate::http::sse::{self, Piece};
+use crate::http::streams::{Gone, Sink};
+
+pub(crate) async fn register(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let (service, worker) = named(&call)?;
+    let body: ShardRegister = parse(&call.body)?;
+    assigned(node.shards(ShardAsk::Register { service, worker, body }).await?)
+}
+
+pub(crate) async fn heartbeat(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let (service, worker) = named(&call)?;
+    let body: ShardHeartbeat = parse(&call.body)?;
+    assigned(node.shards(ShardAsk::Heartbeat { service, worker, body }).await?)
+}
+
+pub(crate) async fn deregister(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let (service, worker) = named(&call)?;
+    let body = if call.body.is_empty() { ShardDeregister::default() } else { parse(&call.body)? };
+    assigned(node.shards(ShardAsk::Deregister { service, worker, body }).await?)
+}
+
+fn assigned(assignment: Assignment) -> Result<Reply, Fault> {
+    Reply::ok(&assignment)
+}
+
+/// The service and the worker in the path. Tokens that are limited to queues have no part in shards.
+fn named(call: &Call<'_>) -> Result<(Name, Name), Fault> {
+    call.no_query()?;
+    call.caller.check_all_queues()?;
+    Ok((path_name(call.part)?, path_name(call.second)?))
+}
+
+pub(crate) async fn services(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let query = call.query(&["group"])?;
+    call.caller.check_all_queues()?;
+    Reply::ok(&node.services(query.name("group")?).await?)
+}
+
+pub(crate) async fn service(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    call.no_query()?;
+    call.caller.check_all_queues()?;
+    Reply::ok(&node.service(path_name(call.part)?).await?)
+}
+
+pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    call.no_query()?;
+    call.caller.check_all_queues()?;
+    let change: ServiceChange = parse(&call.body)?;
+    Reply::ok(&node.change_service(path_name(call.part)?, change).await?)
+}
+
+/// What a worker should serve, at once and whenever it changes.
+pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let (service, worker) = named(call)?;
+    let (events, node, keep_alive) = (node.events(None), node.clone(), call.app.limits.keep_alive);
+    sse::reply(call, |sink| tell(sink, events, node, service, worker, keep_alive))
+}
+
+async fn tell(
+    sink: Sink,
+    mut events: Events,
+    node: Node,
+    service: Name,
+    worker: Name,
+    keep_alive: Duration,
+) -> Result<(), Gone> {
+    let mut told = None;
+    loop {
+        let ask = ShardAsk::Assignment { service: service.clone(), worker: worker.clone() };
+        // Whoever leads next is asked by a new stream.
+        let Ok(now) = node.shards(ask).await else { return Ok(()) };
+        let mut piece = Piece::default();
+        if told.as_ref().is_none_or(|told: &Assignment| told.tokens != now.tokens) {
+            piece.frame(Some("assignment"), Some(now.generation.0), &now);
+            told = Some(now);
+        }
+        sink.send(piece).await?;
+        loop {
+            let waited = tokio::select! {
+                waited = tokio::time::timeout(keep_alive, events.next()) => waited,
+                () = sink.gone() => return Err(Gone),
+            };
+            match waited {
+                Ok(happening) if concerns(&happening, &service) => break,
+                Ok(_) => {}
+                Err(_) => sink.send(Piece::comment()).await?,
+            }
+        }
+    }
+}
+
+/// Whether something happened to a service; what was missed may have.
+fn concerns(happening: &Happening, service: &Name) -> bool {
+    let Happening::Event { event, .. } = happening else { return true };
+    match event {
+        Event::ShardWorkerLeft(event) => event.service == *service,
+        Event::ShardsLetGo(event) => event.service == *service,
+        Event::ShardsMoved(event) => event.service == *service,
+        Event::TermStarted(_)
+        | Event::FormatRaised(_)
+        | Event::Tick(_)
+        | Event::PositionsSkipped(_)
+        | Event::TaskCreated(_)
+        | Event::LeaseGranted(_)
+        | Event::LeaseExtended(_)
+        | Event::LeaseReleased(_)
+        | Event::LeaseExpired(_)
+        | Event::TaskCompleted(_)
+        | Event::TaskFailed(_)
+        | Event::TaskCancelled(_)
+        | Event::CancelRequested(_)
+        | Event::TaskExpired(_)
+        | Event::TaskRetried(_)
+        | Event::TaskPurged(_)
+        | Event::ShardWorkerJoined(_)
+        | Event::ShardCountSet(_)
+        | Event::ShardWeightsSet(_) => false,
+    }
+}

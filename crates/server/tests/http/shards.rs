@@ -1,0 +1,110 @@
+//! Workers that divide shards, over HTTP.
+
+use std::time::Duration;
+
+use orchestrix_node::{Options as NodeOptions, ShardTimes};
+use orchestrix_server::http::Options;
+use serde_json::{Value, json};
+
+use crate::kit::{Server, start, start_with, within};
+
+async fn register(server: &Server, worker: &str) -> Value {
+    let path = format!("/v1/services/orders/workers/{worker}/register");
+    let told = server.post(&path, &json!({"maxShardCount": 10, "session": worker})).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    told.json()
+}
+
+async fn heartbeat(server: &Server, worker: &str, serves: &Value, generation: &Value) -> Value {
+    let path = format!("/v1/services/orders/workers/{worker}/heartbeat");
+    let body =
+        json!({"maxShardCount": 10, "assignedShards": serves, "generation": generation, "session": worker});
+    let told = server.post(&path, &body).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    told.json()
+}
+
+#[tokio::test]
+async fn three_workers_divide_ten_shards_and_a_fourth_gets_what_others_let_go_of() {
+    let server = start().await;
+    let (a, b, c) = tokio::join!(register(&server, "a"), register(&server, "b"), register(&server, "c"));
+    assert_eq!(a["assignedShards"], json!([0, 1, 2, 3]));
+    assert_eq!(b["assignedShards"], json!([4, 5, 6]));
+    assert_eq!(c["assignedShards"], json!([7, 8, 9]));
+    assert_eq!((a["tokens"].as_array().unwrap().len(), a["leaseMs"].as_u64()), (4, Some(15_000)));
+    // The others do as they are told whenever they hear of something new.
+    let obey = async {
+        let mut told = [("a", a), ("b", b), ("c", c)];
+        loop {
+            for (worker, told) in &mut told {
+                *told = heartbeat(&server, worker, &told["assignedShards"], &told["generation"]).await;
+            }
+        }
+    };
+    let d = tokio::select! {
+        d = within(register(&server, "d")) => d,
+        () = obey => unreachable!("they go on for ever"),
+    };
+    assert_eq!(d["assignedShards"].as_array().unwrap().len(), 2, "{d}");
+    let service = server.get("/v1/services/orders").await.json();
+    let states: Vec<&str> =
+        service["shards"].as_array().unwrap().iter().map(|shard| shard["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["HELD"; 10]);
+    let list = server.get("/v1/services?group=default").await.json();
+    assert_eq!(list["services"][0]["workers"], 4);
+    assert_eq!(server.get("/v1/services?group=other").await.json()["services"], json!([]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_worker_is_replaced_and_fenced_when_it_speaks_again() {
+    let shards = ShardTimes { lease_ms: 1_500, check_ms: 500 };
+    let server = start_with(Options::default(), NodeOptions { shards, ..NodeOptions::default() }).await;
+    let (a, b) = tokio::join!(register(&server, "a"), register(&server, "b"));
+    assert_eq!(a["assignedShards"].as_array().unwrap().len(), 5);
+    let mut follow = server.follow("/v1/services/orders/workers/b/assignments", &[]).await;
+    assert_eq!(follow.next().await.unwrap().data["assignedShards"], b["assignedShards"]);
+    let live = async {
+        loop {
+            heartbeat(&server, "b", &b["assignedShards"], &b["generation"]).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let changed = tokio::select! {
+        changed = follow.next() => changed.unwrap(),
+        () = live => unreachable!("it goes on for ever"),
+    };
+    assert_eq!(changed.event, "assignment");
+    assert_eq!(changed.data["assignedShards"].as_array().unwrap().len(), 10);
+    let thawed = heartbeat(&server, "a", &a["assignedShards"], &a["generation"]).await;
+    assert_eq!((&thawed["fenced"], &thawed["assignedShards"]), (&json!(true), &json!([])));
+    drop(follow);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn operators_change_the_number_and_bad_input_changes_nothing() {
+    let server = start().await;
+    assert_eq!(server.get("/v1/services/orders").await.code(), "not_found");
+    register(&server, "a").await;
+    let changed = server.send("PUT", "/v1/services/orders", &[], Some(br#"{"shard_count":12}"#)).await;
+    assert_eq!((changed.status, changed.json()["shard_count"].as_u64()), (200, Some(12)), "{changed:?}");
+    let position = server.position();
+    for (method, path, body) in [
+        ("PUT", "/v1/services/orders", r#"{"shard_count":100001}"#),
+        ("PUT", "/v1/services/orders", r#"{"shard_count":-1}"#),
+        ("PUT", "/v1/services/orders", r#"{"weights":{"0":0}}"#),
+        ("PUT", "/v1/services/nobodys", r#"{"weights":{"0":2}}"#),
+        ("POST", "/v1/services/orders/workers/x/register", r#"{}"#),
+        ("POST", "/v1/services/orders/workers/x/register", r#"{"maxShardCount":100001}"#),
+        ("POST", "/v1/services/orders/workers/x/register", r#"{"maxShardCount":1,"group":"other"}"#),
+        ("POST", "/v1/services/orders/workers/a/heartbeat", r#"{"maxShardCount":10}"#),
+    ] {
+        let refused = server.send(method, path, &[], Some(body.as_bytes())).await;
+        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{path} {body}: {refused:?}");
+    }
+    assert_eq!(server.position(), position, "nothing was written");
+    let gone = server.post("/v1/services/orders/workers/a/deregister", &json!({"session": "a"})).await;
+    assert_eq!((gone.status, &gone.json()["assignedShards"]), (200, &json!([])));
+    server.stop().await;
+}
