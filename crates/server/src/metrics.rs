@@ -43,7 +43,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 39] = [
+pub const ROWS: [Row; 43] = [
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
@@ -105,6 +105,14 @@ pub const ROWS: [Row; 39] = [
     }),
     counter("orchestrix_journal_bytes_total", "Bytes of events written to the journal.", |s| &s.batch_bytes),
     counter("orchestrix_snapshots_total", "Snapshots taken.", |s| &s.snapshots),
+    counter("orchestrix_shard_rounds_total", "Rounds that withdrew or granted shards.", |s| &s.shard_rounds),
+    counter("orchestrix_shards_withdrawn_total", "Shards that workers were told to give up.", |s| {
+        &s.shards_withdrawn
+    }),
+    counter("orchestrix_shards_granted_total", "Shards that workers were given.", |s| &s.shards_granted),
+    counter("orchestrix_shard_workers_lost_total", "Workers of services that fell silent.", |s| {
+        &s.shard_workers_lost
+    }),
     counter("orchestrix_snapshot_failures_total", "Snapshots that failed.", |s| &s.snapshot_failures),
     counter("orchestrix_log_lines_total", "Lines of task output stored.", |s| &s.log_lines),
     counter(
