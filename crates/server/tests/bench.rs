@@ -2,8 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder on the disk that the build is on.
 fn folder() -> tempfile::TempDir {
@@ -48,4 +51,37 @@ fn memory_is_not_taken_for_a_disk() {
     let output = bench(&data, &["--only", "machine"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("is in memory"));
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children")).ok();
+    let all: Vec<String> = tasks.filter_map(of).collect();
+    all.iter().flat_map(|some| some.split_whitespace()).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_run_that_is_interrupted_leaves_no_server_and_no_folder() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let data = folder();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+        command.args(["bench", "--only", "batches", "--no-peers", "--window-ms", "600000", "--data"]);
+        let mut run = command.arg(data.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let start = Instant::now();
+        let servers = loop {
+            let servers = children(run.id());
+            if !servers.is_empty() {
+                break servers;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "a run starts a server");
+            std::thread::yield_now();
+        };
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(128 + signal.as_raw()));
+        for server in servers {
+            assert!(!Path::new(&format!("/proc/{server}")).exists(), "{server} is still there");
+        }
+        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+    }
 }

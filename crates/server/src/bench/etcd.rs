@@ -6,15 +6,16 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use serde_json::Value;
 
+use super::children::Process;
 use super::failover::{GIVE_UP, NODES, TTL};
 use super::http;
 use super::process::{Server, first_line, free_address};
@@ -29,24 +30,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// The server, and those who want to lead.
 pub(super) struct Candidates {
     server: Server,
-    running: Vec<(usize, Candidate)>,
+    running: Vec<(usize, Process)>,
     /// Who got the lock, and when this process heard of it.
     elections: Receiver<(usize, Instant)>,
     elected: Sender<(usize, Instant)>,
     leader: Option<usize>,
     next: usize,
     log: PathBuf,
-}
-
-/// A process. Killed when dropped.
-struct Candidate(Child);
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 pub(super) fn version() -> Result<String> {
@@ -87,9 +77,10 @@ impl Candidates {
         let mut command = Command::new(CLIENT);
         command.env("ETCDCTL_API", "3").args(["--endpoints", &endpoint, "lock", "--ttl"]);
         command.arg(TTL.as_secs().to_string()).arg(LOCK);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let child = Process::spawn(&mut command);
         let mut child = child.with_context(|| format!("cannot start {CLIENT}; `make bench` installs it"))?;
-        let stdout = child.stdout.take().context("a process without the output that was asked for")?;
+        let stdout = child.stdout().context("a process without the output that was asked for")?;
         let elected = self.elected.clone();
         thread::spawn(move || {
             // Ends with the process; whoever listened may be gone by then.
@@ -97,7 +88,7 @@ impl Candidates {
                 let _ = elected.send((number, Instant::now()));
             }
         });
-        self.running.push((number, Candidate(child)));
+        self.running.push((number, child));
         Ok(())
     }
 
@@ -124,9 +115,9 @@ impl Candidates {
     pub(super) fn replace(&mut self, signal: Signal) -> Result<Duration> {
         let leader = self.leader.take().context("nobody leads")?;
         let at = self.running.iter().position(|(number, _)| *number == leader);
-        let (_, Candidate(child)) = &self.running[at.context("the leader is not running")?];
+        let (_, child) = &self.running[at.context("the leader is not running")?];
         let since = Instant::now();
-        rustix::process::kill_process(Pid::from_child(child), signal)?;
+        rustix::process::kill_process(child.pid(), signal)?;
         let (number, heard) = self.elections.recv_timeout(GIVE_UP).context("nobody took over")?;
         self.leader = Some(number);
         self.running.retain(|(number, _)| *number != leader);

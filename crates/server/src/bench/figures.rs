@@ -196,7 +196,7 @@ impl Figures {
             at_most(Measure::SnapshotPause, "longest pause of the loop for a snapshot", 5.0),
             at_most(Measure::CostOfBacklog, "CPU per life cycle, relative to 1,000 waiting,", 1.3),
         ];
-        let engines = self.engines.iter().map(EngineFigure::goal);
+        let engines = self.engines.iter().flat_map(EngineFigure::goals);
         let failovers = self.failovers.iter().filter_map(FailoverFigure::goal);
         goals.into_iter().flatten().chain(engines).chain(failovers).collect()
     }

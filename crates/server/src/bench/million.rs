@@ -35,7 +35,7 @@ pub(super) fn measure(setup: &Setup) -> Result<Vec<Figure>> {
     let folder = setup.folder("backlog", Who::Orchestrix)?;
     let server = start_orchestrix(&setup.program, &folder)?;
     let memory = fill_up(setup, Who::Orchestrix, &server, Http::new)?;
-    server.kill()?;
+    server.kill();
     let (server, restart) = restart(setup, Who::Orchestrix, || spawn_orchestrix(&setup.program, &folder))?;
     let mut figures = vec![memory, restart];
     figures.extend(compare_cost(setup, &server)?);
@@ -53,7 +53,7 @@ fn measure_redis(setup: &Setup) -> Result<Vec<Figure>> {
     let folder = setup.folder("backlog", Who::Redis)?;
     let server = redis::start(&folder)?;
     let memory = fill_up(setup, Who::Redis, &server, Redis::new)?;
-    server.kill()?;
+    server.kill();
     let (server, restart) = restart(setup, Who::Redis, || redis::spawn(&folder))?;
     drop(server);
     std::fs::remove_dir_all(&folder)?;
@@ -64,7 +64,7 @@ fn measure_beanstalkd(setup: &Setup) -> Result<Vec<Figure>> {
     let folder = setup.folder("backlog", Who::Beanstalkd)?;
     let server = beanstalkd::start(&folder, beanstalkd::Sync::Never)?;
     let memory = fill_up(setup, Who::Beanstalkd, &server, |_| Beanstalkd)?;
-    server.kill()?;
+    server.kill();
     let spawn = |folder: &Path| beanstalkd::spawn(folder, beanstalkd::Sync::BeforeTheAnswer);
     let (server, restart) = restart(setup, Who::Beanstalkd, || spawn(&folder))?;
     drop(server);

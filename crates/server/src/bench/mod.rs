@@ -10,6 +10,7 @@
 
 mod alone;
 mod beanstalkd;
+mod children;
 mod disk;
 mod engines;
 mod etcd;
@@ -65,6 +66,9 @@ pub struct BenchArgs {
     /// Only these parts
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     only: Vec<Part>,
+    /// Only these servers, in the part about engines [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SERVER")]
+    stores: Vec<Kind>,
     /// Fewer tasks and shorter windows: a look, not a measurement
     #[arg(long)]
     quick: bool,
@@ -130,10 +134,11 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let start = Instant::now();
     let parent = data_folder(args.data.as_deref())?;
     let folder = tempfile::Builder::new().prefix("orchestrix-bench-").tempdir_in(&parent)?;
+    children::end_when_interrupted(folder.path().to_owned())?;
     machine::check_disk(folder.path())?;
     let facts = Machine::look(folder.path(), versions(args)?)?;
     let program = args.program.clone().map_or_else(std::env::current_exe, Ok)?;
-    let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, size(args))?;
+    let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, args.stores(), size(args))?;
     let figures = measure(&setup, args)?;
     setup.finish();
     let report = Report::new(facts, figures, start.elapsed().as_secs_f64());
@@ -177,6 +182,10 @@ impl BenchArgs {
             only => only.contains(&part),
         }
     }
+
+    fn stores(&self) -> Vec<Kind> {
+        if self.stores.is_empty() { Kind::ALL.to_vec() } else { self.stores.clone() }
+    }
 }
 
 fn size(args: &BenchArgs) -> Size {
@@ -205,6 +214,7 @@ fn versions(args: &BenchArgs) -> Result<Vec<(&'static str, String)>> {
         versions.push(("beanstalkd", beanstalkd::version()?));
     }
     for kind in Kind::ALL {
+        let engines = engines && args.stores().contains(&kind);
         let needed = match kind {
             Kind::Redis => streams || engines || failover,
             Kind::MariaDb | Kind::Postgres => engines || failover,

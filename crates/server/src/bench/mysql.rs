@@ -27,7 +27,7 @@ pub(super) struct MySql {
     out: Vec<u8>,
 }
 
-/// A prepared statement with one parameter.
+/// A prepared statement whose parameters are all bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statement(u32);
 
@@ -67,7 +67,7 @@ impl MySql {
 
     /// # Errors
     /// When the server refuses it.
-    pub(super) fn prepare(&mut self, sql: &str) -> Result<Statement> {
+    pub(super) fn prepare(&mut self, sql: &str, parameters: usize) -> Result<Statement> {
         self.sequence = 0;
         self.send(|out| {
             out.push(COM_STMT_PREPARE);
@@ -76,25 +76,31 @@ impl MySql {
         let answer = self.receive()?;
         ensure!(answer.first() == Some(&0), "{sql}: {}", refusal(&answer));
         let id = answer.get(1..5).context("a short answer")?;
-        // What the one parameter is, and that it was the last.
-        self.receive()?;
-        self.receive()?;
+        // What each parameter is, and that it was the last.
+        for _ in 0..=parameters {
+            self.receive()?;
+        }
         Ok(Statement(u32::from_le_bytes(id.try_into()?)))
     }
 
-    /// Runs a prepared statement with some bytes.
+    /// Runs a prepared statement with the bytes of each parameter.
     ///
     /// # Errors
     /// When the server refuses it.
-    pub(super) fn execute(&mut self, statement: Statement, bytes: &[u8]) -> Result<()> {
+    pub(super) fn execute(&mut self, statement: Statement, values: &[&[u8]]) -> Result<()> {
         self.sequence = 0;
         self.send(|out| {
             out.push(COM_STMT_EXECUTE);
             out.extend_from_slice(&statement.0.to_le_bytes());
             // No cursor, one round, nothing is NULL, and here come the types.
-            out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 1, TYPE_BLOB, 0]);
-            write_length(out, bytes.len());
-            out.extend_from_slice(bytes);
+            out.extend_from_slice(&[0, 1, 0, 0, 0]);
+            out.resize(out.len() + values.len().div_ceil(8), 0);
+            out.push(1);
+            values.iter().for_each(|_| out.extend_from_slice(&[TYPE_BLOB, 0]));
+            for bytes in values {
+                write_length(out, bytes.len());
+                out.extend_from_slice(bytes);
+            }
         })?;
         self.expect_ok()
     }

@@ -24,17 +24,22 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
 
 {engines}
 One node on a private server. Each caller submits 100 tasks in a call, leases them in a call and completes them in a
-call, and waits for every answer. **What is compared**: the node's own counters say how many batches it appended to its
-journal and how many bytes of events they had; right after, a lean client appends as many bytes to the same server, one
-append at a time: `XADD` of one entry, `INSERT` of one row in autocommit, `PUT` of one object. **× raw** is the time of the
-raw appends by ours for the same number, the median of all pairs of windows; 1 would mean that HTTP, JSON, rules, answers and the
-condition of each append cost nothing, and more is not plausible: the disk was busy with something else. **Inside appends** is how much of the time a batch was on its way.
+call, and waits for every answer. Windows of ours and of the raw clients follow each other, and the median of all counts.
 
-- Redis, MariaDB and PostgreSQL sync before they answer, for both. SeaweedFS does not sync, for both.
+- **× stored** compares life cycles per second with tasks per second that are only stored: as many callers at once, one
+  entry or row per task, 100 in a call (100 pipelined `XADD`, one `INSERT` of 100 rows), and nobody leases or completes.
+- **× raw** compares the node's appends with raw appends of the same bytes, one at a time: the node's own counters say how
+  many batches it appended and how many bytes of events they had, and a lean client appends as many (`XADD` of one entry,
+  `INSERT` of one row in autocommit, `PUT` of one object); 1 would mean that HTTP, JSON, rules, answers and the condition
+  of each append cost nothing, and more is not plausible: the disk was busy with something else.
+
+**Inside appends** is how much of the time a batch was on its way.
+
+- Redis, MariaDB and PostgreSQL sync before they answer, for all three. SeaweedFS does not sync, for neither of the two.
 - An append of ours is conditional on the batch before it, and carries a checksum and a hash. On S3 it is two requests:
   the batch, then the floor and the batch before it; ours are signed, the raw ones are not.
 - On S3 a node waits until 50 ms after the last batch was begun, because requests cost money there. So one caller gets at
-  most 20 appends per second however fast the store is, and the goal is out of reach by choice.
+  most 20 appends per second however fast the store is; there is no goal, and one call cannot store 100 objects.
 
 ## Changes of leader
 

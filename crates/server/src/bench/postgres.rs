@@ -45,13 +45,13 @@ impl Postgres {
         self.finish()
     }
 
-    /// Prepares the statement, with one parameter, that [`Postgres::execute`] runs.
+    /// Prepares a statement that [`Postgres::execute`] runs by its name.
     ///
     /// # Errors
     /// When the server refuses it.
-    pub(super) fn prepare(&mut self, sql: &str) -> Result<()> {
+    pub(super) fn prepare(&mut self, name: &str, sql: &str) -> Result<()> {
         self.message(b'P', |out| {
-            text(out, "s");
+            text(out, name);
             text(out, sql);
             out.extend_from_slice(&[0, 0]);
         });
@@ -59,19 +59,22 @@ impl Postgres {
         self.finish()
     }
 
-    /// Runs the prepared statement with some bytes, in a transaction of its own.
+    /// Runs a prepared statement with the bytes of each parameter, in a transaction of its own.
     ///
     /// # Errors
     /// When the server refuses it.
-    pub(super) fn execute(&mut self, bytes: &[u8]) -> Result<()> {
-        let length = u32::try_from(bytes.len())?;
+    pub(super) fn execute(&mut self, name: &str, values: &[&[u8]]) -> Result<()> {
+        let count = u16::try_from(values.len())?;
         self.message(b'B', |out| {
             text(out, "");
-            text(out, "s");
-            // All parameters are binary, and there is one.
-            out.extend_from_slice(&[0, 1, 0, 1, 0, 1]);
-            out.extend_from_slice(&length.to_be_bytes());
-            out.extend_from_slice(bytes);
+            text(out, name);
+            // All parameters are binary, and there are so many.
+            out.extend_from_slice(&[0, 1, 0, 1]);
+            out.extend_from_slice(&count.to_be_bytes());
+            for bytes in values {
+                out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+                out.extend_from_slice(bytes);
+            }
             out.extend_from_slice(&[0, 0]);
         });
         self.message(b'E', |out| {

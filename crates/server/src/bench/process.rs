@@ -4,13 +4,14 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
+use super::children::Process;
 use super::http;
 
 /// How long a server may take until it answers. A million jobs take a while to read.
@@ -24,7 +25,7 @@ const QUIET: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub(super) struct Server {
     name: &'static str,
-    child: Child,
+    process: Process,
     pub(super) address: SocketAddr,
     log: PathBuf,
 }
@@ -44,10 +45,10 @@ impl Server {
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().with_context(|| {
+        let process = Process::spawn(&mut command).with_context(|| {
             format!("cannot start {program}; `make bench` installs what is missing, --no-peers does without")
         })?;
-        Ok(Self { name, child, address, log })
+        Ok(Self { name, process, address, log })
     }
 
     /// Waits until somebody listens.
@@ -94,7 +95,7 @@ impl Server {
     /// # Errors
     /// When the process is gone.
     pub(super) fn memory(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid()))?;
         parse_rss(&status).with_context(|| format!("{} has no VmRSS", self.name))
     }
 
@@ -103,25 +104,20 @@ impl Server {
     /// # Errors
     /// When the process is gone.
     pub(super) fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.pid()))?;
         let ticks = parse_ticks(&stat).with_context(|| format!("{}: cannot read {stat:?}", self.name))?;
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
     /// Ends the process the hard way, as a crash would.
-    ///
-    /// # Errors
-    /// When it cannot be ended.
-    pub(super) fn kill(mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+    pub(super) fn kill(self) {
+        drop(self);
     }
 
     /// # Errors
     /// When the process is gone.
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(rustix::process::kill_process(Pid::from_child(&self.child), signal)?)
+        Ok(rustix::process::kill_process(self.process.pid(), signal)?)
     }
 
     /// Waits until the process has ended by itself.
@@ -130,7 +126,7 @@ impl Server {
     /// When it takes too long.
     pub(super) fn wait_for_end(mut self) -> Result<()> {
         let start = Instant::now();
-        while self.child.try_wait()?.is_none() {
+        while self.process.ended()?.is_none() {
             ensure!(start.elapsed() < START_MAX, "{} does not end: {}", self.name, self.last_words());
             thread::sleep(LOOK_AGAIN);
         }
@@ -146,14 +142,6 @@ impl Server {
         let words = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = words.lines().collect();
         lines[lines.len().saturating_sub(5)..].join(" | ")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It has ended already after `kill`.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -120,7 +120,7 @@ impl Dialect for Redis {
     }
 }
 
-/// One connection that adds entries to a stream, one at a time.
+/// One connection that adds entries to a stream.
 #[derive(Debug)]
 pub(super) struct Appender {
     stream: TcpStream,
@@ -140,21 +140,32 @@ impl Appender {
     /// # Errors
     /// When the server refuses it.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.ask(&[b"XADD", STREAM, b"*", b"p", bytes])
+        self.append_all(&[bytes])
+    }
+
+    /// Adds an entry for each of these, all on their way at the same time.
+    ///
+    /// # Errors
+    /// When the server refuses one.
+    pub(super) fn append_all(&mut self, values: &[&[u8]]) -> Result<()> {
+        self.out.clear();
+        values.iter().for_each(|bytes| command(&mut self.out, &[b"XADD", STREAM, b"*", b"p", bytes]));
+        self.ask(values.len())
     }
 
     /// # Errors
     /// When the server refuses it.
     pub(super) fn clear(&mut self) -> Result<()> {
-        self.ask(&[b"DEL", STREAM])
+        self.out.clear();
+        command(&mut self.out, &[b"DEL", STREAM]);
+        self.ask(1)
     }
 
-    fn ask(&mut self, parts: &[&[u8]]) -> Result<()> {
-        self.out.clear();
-        command(&mut self.out, parts);
+    /// Sends what was gathered and waits for so many answers.
+    fn ask(&mut self, count: usize) -> Result<()> {
         self.stream.write_all(&self.out)?;
-        let (mut input, mut piece) = (Vec::new(), [0; 256]);
-        while read_many(&input, 1, |_| Ok(()))?.is_none() {
+        let (mut input, mut piece) = (Vec::new(), [0; 4096]);
+        while read_many(&input, count, |_| Ok(()))?.is_none() {
             let length = self.stream.read(&mut piece)?;
             ensure!(length > 0, "the server closed the connection");
             input.extend_from_slice(&piece[..length]);

@@ -7,6 +7,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::figures::Who;
+use super::stores::Kind;
 
 /// Between two pictures of the spinner.
 const TICK: Duration = Duration::from_millis(120);
@@ -19,6 +20,8 @@ pub(super) struct Setup {
     /// The binary whose `serve` is measured.
     pub(super) program: PathBuf,
     pub(super) peers: bool,
+    /// Servers that engines are measured on.
+    pub(super) stores: Vec<Kind>,
     /// How long one window of load is.
     pub(super) window: Duration,
     /// Windows per server and shape.
@@ -43,13 +46,19 @@ pub(super) struct Size {
 }
 
 impl Setup {
-    pub(super) fn new(data: PathBuf, program: PathBuf, peers: bool, size: Size) -> Result<Self> {
+    pub(super) fn new(
+        data: PathBuf,
+        program: PathBuf,
+        peers: bool,
+        stores: Vec<Kind>,
+        size: Size,
+    ) -> Result<Self> {
         let Size { window, rounds, samples, backlog, handovers } = size;
         // On stderr, and only on a terminal.
         let progress = ProgressBar::new_spinner();
         progress.set_style(step_style()?);
         progress.enable_steady_tick(TICK);
-        Ok(Self { data, program, peers, window, rounds, samples, backlog, handovers, progress })
+        Ok(Self { data, program, peers, stores, window, rounds, samples, backlog, handovers, progress })
     }
 
     /// An empty folder for one server in one part.

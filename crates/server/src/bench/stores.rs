@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::http;
@@ -24,8 +25,9 @@ const KEY: &str = "benchkey";
 const SECRET: &str = "benchsecret";
 
 /// The kinds of servers that engines stand on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
 pub(super) enum Kind {
     Redis,
     MariaDb,
