@@ -169,15 +169,18 @@ impl RedisJournal {
 
     /// The short way, where it is open. Nothing was written if it was dropped.
     fn append_watched(&mut self, batch: &Batch, link: Link) -> Result<Outcome, Failure> {
-        let end = self.seen().end;
-        let Some(mut watch) = self.watch.take_if(|watch| watch.is_at(batch.previous)) else {
+        let Some(mut watch) = self.watch.take() else { return Ok(Outcome::Dropped) };
+        // A connection that broke meanwhile has carried nothing of this batch.
+        let Ok(is_at) = watch.is_at(&self.server, self.id, batch.previous) else {
             return Ok(Outcome::Dropped);
         };
         // Whoever has heard of a later end may not go on from here, whatever the server says.
-        if end != batch.previous || self.unresolved.is_some() {
-            return Ok(Outcome::Dropped);
-        }
-        let outcome = watch.append(&self.server, &self.keys, self.id, link, &pack(self.id, batch));
+        let open = is_at && self.seen().end == batch.previous && self.unresolved.is_none();
+        let outcome = if open {
+            watch.append(&self.server, &self.keys, link, &pack(self.id, batch))
+        } else {
+            Ok(Outcome::Dropped)
+        };
         if outcome.is_ok() {
             self.watch = Some(watch);
         }
@@ -305,7 +308,7 @@ impl Journal for RedisJournal {
                     return Ok(Appended::Conflict(answer.end));
                 }
                 self.seen().own = link;
-                self.watch = Watch::begin(&self.server, &self.keys, self.id, self.watch.take());
+                self.watch = Watch::begin(&self.server, &self.keys, self.watch.take());
                 Ok(Appended::Done(link))
             }
             Err(Failure::Lost(what)) => {

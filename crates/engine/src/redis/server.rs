@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, Connection, ConnectionInfo, ConnectionLike as _, ErrorKind, FromRedisValue, ProtocolVersion,
-    RedisError, TlsCertificates, ToRedisArgs, Value, cmd,
+    Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisError,
+    TlsCertificates, ToRedisArgs, Value, cmd,
 };
 use rustls::crypto::CryptoProvider;
 use sha1::{Digest as _, Sha1};
@@ -136,18 +136,21 @@ impl Server {
         }
     }
 
-    /// Sends commands in one message, once, and waits for the answer to each; a refusal is an answer.
-    pub(super) fn converse(
-        &self,
-        connection: &mut Connection,
-        commands: &[Command],
-    ) -> Result<Vec<Value>, Failure> {
+    /// Sends commands in one message, once. The answers are for [`Server::hear`].
+    pub(super) fn say(&self, connection: &mut Connection, commands: &[Command]) -> Result<(), Failure> {
         self.set_patience(connection, self.timeout)?;
         let mut message = Vec::new();
         commands.iter().for_each(|command| command.sent.write_packed_command(&mut message));
-        connection
-            .req_packed_commands(&message, 0, commands.len())
-            .map_err(|error| self.broken(&error, self.timeout))
+        connection.send_packed_command(&message).map_err(|error| self.broken(&error, self.timeout))
+    }
+
+    /// Waits for the next answers; a refusal is an answer.
+    pub(super) fn hear<const N: usize>(&self, connection: &mut Connection) -> Result<[Value; N], Failure> {
+        let mut answers = [const { Value::Nil }; N];
+        for answer in &mut answers {
+            *answer = connection.recv_response().map_err(|error| self.broken(&error, self.timeout))?;
+        }
+        Ok(answers)
     }
 
     fn set_patience(&self, connection: &Connection, patience: Duration) -> Result<(), Failure> {

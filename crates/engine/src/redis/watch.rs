@@ -21,8 +21,15 @@ use crate::{ChainHash, JournalId, Link};
 /// A connection on which the journal is watched.
 pub(super) struct Watch {
     connection: Connection,
-    /// Where the journal ends, if nobody has touched it since the watch began.
-    end: Option<Link>,
+    end: End,
+}
+
+/// Where the journal ends, if nobody has touched it since the watch began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The server was asked; nobody waits for the answer before the next append.
+    Asked,
+    Told(Option<Link>),
 }
 
 /// What became of a transaction.
@@ -34,19 +41,28 @@ pub(super) enum Outcome {
 
 impl Watch {
     /// Begins to watch, on a connection that is there or on a new one; `None` if that is not to be had now.
-    pub(super) fn begin(server: &Server, keys: &Keys, id: JournalId, old: Option<Self>) -> Option<Self> {
+    pub(super) fn begin(server: &Server, keys: &Keys, old: Option<Self>) -> Option<Self> {
         let mut connection = match old {
-            Some(old) => old.connection,
+            Some(Self { connection, end: End::Told(_) }) => connection,
+            Some(Self { mut connection, end: End::Asked }) => {
+                let [_watched, _seen] = server.hear(&mut connection).ok()?;
+                connection
+            }
             None => server.open().ok()?,
         };
-        let [watch, note] = watching(keys);
-        let answers = server.converse(&mut connection, &[Command::new("UNWATCH"), watch, note]).ok()?;
-        let end = noted(id, answers.last()?);
-        Some(Self { connection, end })
+        let [watch, look] = watching(keys);
+        server.say(&mut connection, &[Command::new("UNWATCH"), watch, look]).ok()?;
+        let [_unwatched] = server.hear(&mut connection).ok()?;
+        Some(Self { connection, end: End::Asked })
     }
 
-    pub(super) fn is_at(&self, end: Link) -> bool {
-        self.end == Some(end)
+    /// Whether a journal ended so when the watch began.
+    pub(super) fn is_at(&mut self, server: &Server, id: JournalId, end: Link) -> Result<bool, Failure> {
+        if self.end == End::Asked {
+            let [_watched, seen] = server.hear(&mut self.connection)?;
+            self.end = End::Told(noted(id, &seen));
+        }
+        Ok(self.end == End::Told(Some(end)))
     }
 
     /// Adds a batch after the end. The watch goes on only if it was done; otherwise it has to begin anew.
@@ -54,7 +70,6 @@ impl Watch {
         &mut self,
         server: &Server,
         keys: &Keys,
-        id: JournalId,
         link: Link,
         parcel: &[u8],
     ) -> Result<Outcome, Failure> {
@@ -65,24 +80,19 @@ impl Watch {
         let mut note = Command::new("HSET");
         note.arg(keys.meta()).arg("position").arg(link.position.0).arg("hash").arg(link.hash.to_string());
         let [watch, look] = watching(keys);
-        self.end = None;
         let all = [Command::new("MULTI"), add, note, Command::new("EXEC"), watch, look];
-        let answers = server.converse(&mut self.connection, &all)?;
-        let Some([.., executed, _, seen]) = answers.get(..all.len()) else {
-            return Err(Failure::Lost("the server answered less than it was asked".to_owned()));
-        };
+        server.say(&mut self.connection, &all)?;
+        let [_begun, _added, _noted, executed] = server.hear(&mut self.connection)?;
+        self.end = End::Asked;
         // Somebody has touched a key, or the server refuses such commands now; the script finds out.
         if matches!(executed, Value::Nil | Value::ServerError(_)) {
             return Ok(Outcome::Dropped);
         }
-        let done = if let Value::Array(done) = executed { &done[..] } else { &[] };
+        let done = if let Value::Array(done) = &executed { &done[..] } else { &[] };
         match done {
-            [Value::BulkString(added), Value::Int(_)] if *added == name.as_bytes() => {}
-            _ => return Err(Failure::Lost(format!("a transaction was answered {executed:?}"))),
+            [Value::BulkString(added), Value::Int(_)] if *added == name.as_bytes() => Ok(Outcome::Done),
+            _ => Err(Failure::Lost(format!("a transaction was answered {executed:?}"))),
         }
-        // Whoever came between is met by the next append.
-        self.end = noted(id, seen);
-        Ok(Outcome::Done)
     }
 }
 

@@ -28,6 +28,8 @@ call, and waits for every answer. Windows of ours and of the raw clients follow 
 
 - **× stored** compares life cycles per second with tasks per second that are only stored: as many callers at once, one
   entry or row per task, 100 in a call (100 pipelined `XADD`, one `INSERT` of 100 rows), and nobody leases or completes.
+  A life cycle is three calls that each wait for a sync and a stored task is one: where only syncs count, a third is all
+  there is.
 - **× raw** compares the node's appends with raw appends of the same bytes, one at a time: the node's own counters say how
   many batches it appended and how many bytes of events they had, and a lean client appends as many (`XADD` of one entry,
   `INSERT` of one row in autocommit, `PUT` of one object); 1 would mean that HTTP, JSON, rules, answers and the condition
