@@ -19,7 +19,6 @@ use crate::event::{
     ShardsMoved,
 };
 use crate::limits::{SERVICES_MAX, SHARD_WORDS_MAX, SHARD_WORKERS_MAX};
-use crate::planted::is_planted;
 use crate::{Decision, Event, Name, Position, Refusal, State};
 
 pub use allocate::{Place, Plan, plan};
@@ -96,6 +95,14 @@ impl Service {
         })
     }
 
+    /// The shards that a worker may serve or may not have stopped yet, each with its token.
+    pub fn tokens_of(&self, worker: &Name) -> impl Iterator<Item = (u32, Position)> {
+        self.of(worker).filter_map(|(number, shard)| match shard {
+            Shard::Held { token, .. } | Shard::Withdrawn { token, .. } => Some((number, *token)),
+            Shard::Free => None,
+        })
+    }
+
     fn of(&self, worker: &Name) -> impl Iterator<Item = (u32, &Shard)> {
         let numbers = self.workers.get(worker).map(|worker| &worker.shards).into_iter().flatten();
         numbers.map(|number| (*number, &self.shards[*number as usize]))
@@ -123,8 +130,7 @@ impl Service {
             .collect();
         let is_free = |number: u32| match &within[number as usize] {
             Shard::Free => true,
-            Shard::Withdrawn { .. } => is_planted("granted-before-let-go"),
-            Shard::Held { .. } => false,
+            Shard::Held { .. } | Shard::Withdrawn { .. } => false,
         };
         let weights: Option<Vec<u32>> = (!self.weights.is_empty())
             .then(|| (0..self.count).map(|number| self.weights.get(&number).copied().unwrap_or(1)).collect());
@@ -363,8 +369,7 @@ impl State {
             let worker = there.expect("only a worker that is there gets shards").0.clone();
             for number in shards.iter() {
                 let shard = known.shard_mut(number);
-                let free = *shard == Shard::Free;
-                assert!(free || is_planted("granted-before-let-go"), "only what is free is granted");
+                assert_eq!(*shard, Shard::Free, "only what is free is granted");
                 *shard = Shard::Held { worker: worker.clone(), token: at };
                 known.workers.get_mut(&worker).expect("it was just there").shards.insert(number);
             }

@@ -9,11 +9,11 @@
 mod soft;
 mod views;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp, is_planted};
+use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp};
 
 pub(crate) use self::soft::Sharding;
 use self::soft::{Soft, Waiting};
@@ -27,8 +27,6 @@ const DEBOUNCE_MS: u64 = 250;
 const LEAVE_MS: u64 = 20;
 /// Withdrawals of one round. More are for the next, so that never most of a service is on its way.
 const MOVES_MAX: usize = 1_000;
-/// Sessions of one worker that were fenced and are remembered.
-const FENCED_MAX: usize = 16;
 
 /// A question about shards.
 #[derive(Debug)]
@@ -118,9 +116,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 return self.register(service, worker, body, to, now);
             }
             ShardAsk::Heartbeat { service, worker, body } => {
-                if self.state.service(&service).is_none_or(|known| !known.workers.contains_key(&worker))
-                    && body.assigned_shards.is_empty()
-                {
+                if body.assigned_shards.is_empty() && self.is_new(&service, &worker, body.session.as_ref()) {
                     let ShardHeartbeat { max_shard_count, session, .. } = body;
                     let body = ShardRegister { max_shard_count, capacity: None, group: None, session };
                     return self.register(service, worker, body, to, now);
@@ -144,27 +140,24 @@ impl<R: Recipient> DecisionLoop<R> {
         let session = session_of(body.session.as_ref());
         let soft = self.sharding.services.entry(service.clone()).or_default();
         // A repeat of a call that waits takes its place.
-        soft.waiting.retain(|waiting| waiting.worker != worker || waiting.session != session);
+        let repeats = |waiting: &mut Waiting<R>| waiting.worker == worker && waiting.session == session;
+        let repeated: Vec<Waiting<R>> = soft.waiting.extract_if(.., repeats).collect();
         let is_there = self.state.service(&service).is_some_and(|known| known.workers.contains_key(&worker));
-        if is_there {
-            let known = soft.workers.entry(worker.clone()).or_default();
-            let ours = known.session.as_ref().is_none_or(|speaks| *speaks == session);
-            if ours {
-                known.session = Some(session);
-                self.promise(&service, &worker, now);
-                if let Err(refused) = self.say_count(&service, &worker, body.max_shard_count, now) {
-                    return self.reply(to, Err(refused));
-                }
-                let answer = self.assignment(&service, &worker, None);
-                self.schedule(&service);
-                return self.reply(to, Ok(Answer::Assignment(answer)));
-            }
-            // Another process of the same name: the one before is not believed any more, and keeps its time.
-            if let Some(before) = known.session.replace(session.clone()) {
-                known.fenced.push(before);
-                let more = known.fenced.len().saturating_sub(FENCED_MAX);
-                known.fenced.drain(..more);
-            }
+        let known = soft.workers.get_mut(&worker).filter(|_| is_there);
+        let ours =
+            known.as_ref().is_some_and(|known| !known.replaced && known.session.as_ref() == Some(&session));
+        if let Some(known) = known.filter(|_| !ours) {
+            known.replaced = true;
+        }
+        for waiting in repeated {
+            self.reply(waiting.to, Ok(Answer::Assignment(Assignment::default())));
+        }
+        if ours {
+            self.promise(&service, &worker, now);
+            let said = self.say_count(&service, &worker, body.max_shard_count, now);
+            self.schedule(&service);
+            let answer = said.map(|()| Answer::Assignment(self.assignment(&service, &worker, None)));
+            return self.reply(to, answer);
         }
         let until = now.plus(self.options.shards.lease_ms.saturating_sub(1_000).max(DEBOUNCE_MS));
         self.wait(&service, Waiting { to, worker, session, body, until }, now);
@@ -188,9 +181,7 @@ impl<R: Recipient> DecisionLoop<R> {
     fn try_join(&mut self, service: &Name, waiting: &Waiting<R>, now: Timestamp) -> Result<(), Error> {
         let known = self.state.service(service);
         if let Some(there) = known.filter(|known| known.workers.contains_key(&waiting.worker)) {
-            let has_nothing =
-                there.held_by(&waiting.worker).chain(there.withdrawn_from(&waiting.worker)).next().is_none();
-            if !has_nothing {
+            if there.tokens_of(&waiting.worker).next().is_some() {
                 return Ok(());
             }
             self.leave(service, &waiting.worker, LeaveReason::Fenced, now)?;
@@ -219,7 +210,7 @@ impl<R: Recipient> DecisionLoop<R> {
     ) -> Result<Answer, Error> {
         let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, session } = body;
         let session = session_of(session.as_ref());
-        if !self.speaks_for(service, worker, &session, &assigned_shards, now) {
+        if !self.speaks_for(service, worker, &session, (&assigned_shards, generation), now) {
             let fenced = Assignment { seq, fenced: true, ..Assignment::default() };
             return Ok(Answer::Assignment(fenced));
         }
@@ -235,32 +226,40 @@ impl<R: Recipient> DecisionLoop<R> {
         Ok(Answer::Assignment(self.assignment(service, worker, seq)))
     }
 
-    /// Whether what a session says counts for a worker. After a change of leader, and after its socket was replaced, a
-    /// worker is believed if it serves nothing but what it has.
+    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else has shards.
+    fn is_new(&self, service: &Name, worker: &Name, session: Option<&Name>) -> bool {
+        let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
+        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+        let (Some(there), Some(known)) = (there, known) else { return true };
+        let other = known.session != Some(session_of(session)) && !known.replaced;
+        other && there.tokens_of(worker).next().is_some()
+    }
+
+    /// Whether what a session says counts for a worker. One that is not known, after a change of leader or from a new
+    /// socket, is believed if it has heard of every grant that it serves by, and of one at least.
     fn speaks_for(
         &mut self,
         service: &Name,
         worker: &Name,
         session: &Name,
-        serves: &[u32],
+        (serves, generation): (&[u32], Option<Position>),
         now: Timestamp,
     ) -> bool {
         let Some(there) = self.state.service(service).filter(|known| known.workers.contains_key(worker))
         else {
             return false;
         };
-        let has: BTreeSet<u32> =
-            there.held_by(worker).chain(there.withdrawn_from(worker)).map(|(shard, _)| shard).collect();
-        let Some(known) =
-            self.sharding.services.get_mut(service).and_then(|soft| soft.workers.get_mut(worker))
-        else {
-            return false;
-        };
-        if known.until <= now || known.fenced.contains(session) {
+        let soft = self.sharding.services.get_mut(service);
+        let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) else { return false };
+        if known.until <= now || known.replaced {
             return false;
         }
         if known.session.as_ref() != Some(session) {
-            if !serves.iter().all(|shard| has.contains(shard)) {
+            let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
+            // Whoever echoes no generation is believed less, but it cannot be asked for more.
+            let heard = |token: &Position| generation.is_none_or(|generation| generation >= *token);
+            let serves_its_own = serves.iter().all(|shard| tokens.get(shard).is_some_and(heard));
+            if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
                 return false;
             }
             known.session = Some(session.clone());
@@ -288,8 +287,11 @@ impl<R: Recipient> DecisionLoop<R> {
             there.withdrawn_from(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
         if let Some(generation) = generation {
             known.missing.clear();
-            let heard = |since: Position| generation >= since || is_planted("generation-unchecked");
-            return gone.into_iter().filter(|(_, since)| heard(*since)).map(|(shard, _)| shard).collect();
+            return gone
+                .into_iter()
+                .filter(|(_, since)| *since <= generation)
+                .map(|(shard, _)| shard)
+                .collect();
         }
         // It may not have heard of it yet, and say so only by chance: twice, some time apart, is believed.
         known.missing.retain(|shard, _| gone.iter().any(|(missing, _)| missing == shard));
@@ -313,15 +315,14 @@ impl<R: Recipient> DecisionLoop<R> {
         now: Timestamp,
     ) -> Result<Answer, Error> {
         let session = session_of(session);
-        let soft = self.sharding.services.get(service);
-        let known = soft.and_then(|soft| soft.workers.get(worker));
-        let ours = known.is_some_and(|known| known.session.as_ref().is_none_or(|speaks| *speaks == session));
-        if ours {
-            self.leave(service, worker, LeaveReason::Deregistered, now)?;
-            self.want_round(service, LEAVE_MS, now);
-            self.schedule(service);
+        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+        if known.is_none_or(|known| known.replaced || known.session.as_ref() != Some(&session)) {
+            return Ok(Answer::Assignment(Assignment { fenced: true, ..Assignment::default() }));
         }
-        Ok(Answer::Assignment(Assignment { fenced: !ours, ..self.assignment(service, worker, None) }))
+        self.leave(service, worker, LeaveReason::Deregistered, now)?;
+        self.want_round(service, LEAVE_MS, now);
+        self.schedule(service);
+        Ok(Answer::Assignment(self.assignment(service, worker, None)))
     }
 
     fn leave(
@@ -388,7 +389,7 @@ impl<R: Recipient> DecisionLoop<R> {
         while let Some(worker) = self.sharding.services.get(service).and_then(over) {
             let soft = self.sharding.services.get_mut(service).expect("it was just looked at");
             let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
-            let replaced = soft.workers.get(&worker).is_some_and(|known| !known.fenced.is_empty());
+            let replaced = soft.workers.get(&worker).is_some_and(|known| known.replaced);
             let reason = if replaced { LeaveReason::Fenced } else { LeaveReason::Silent };
             let next = next.map(|place| soft.waiting.remove(place));
             // A worker whose call still waits is alive.
@@ -427,9 +428,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let settled = soft.round.is_none() && !moving;
         let speaks = |soft: &Soft<R>, waiting: &Waiting<R>| {
             let known = soft.workers.get(&waiting.worker);
-            known.is_some_and(|known| {
-                known.session.as_ref() == Some(&waiting.session) && known.fenced.is_empty()
-            })
+            known.is_some_and(|known| known.session.as_ref() == Some(&waiting.session) && !known.replaced)
         };
         let (mut ready, mut later) = (Vec::new(), Vec::new());
         for waiting in std::mem::take(&mut soft.waiting) {

@@ -51,9 +51,10 @@ impl<R> Default for Soft<R> {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) until: Timestamp,
-    /// Who speaks for it. After a change of leader whoever does so first.
+    /// Who speaks for it; after a change of leader nobody knows.
     pub(super) session: Option<Name>,
-    pub(super) fenced: Vec<Name>,
+    /// Another process has come with its name: nobody is believed and nothing promised until its time is over.
+    pub(super) replaced: bool,
     /// Shards that were withdrawn and missing in a heartbeat without a generation, and since when.
     pub(super) missing: BTreeMap<u32, Timestamp>,
 }

@@ -1,7 +1,7 @@
 //! Shards in the loop: who gets what when, and who has to let go first.
 
 use orchestrix_core::wire::{Assignment, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Name, Position};
+use orchestrix_core::{Name, Position, SnapshotLoader, State};
 use orchestrix_node::{Answer, Ask, ShardAsk};
 
 use crate::common::World;
@@ -198,6 +198,11 @@ fn whoever_says_that_it_goes_is_replaced_at_once() {
     let body = ShardDeregister { session: Some(name("a")) };
     world.ask("a", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("a"), body }));
     assert!(!answers(&mut world)[0].1.fenced);
+    let body = ShardDeregister { session: Some(name("other")) };
+    world.ask("b", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("b"), body }));
+    let refused = answers(&mut world).remove(0).1;
+    assert!(refused.fenced && refused.assigned_shards.is_empty(), "another process cannot go for it");
+    assert_eq!(view(&mut world).workers.len(), 2);
     after(&mut world, 20);
     let service = view(&mut world);
     assert!(service.shards.iter().all(|shard| shard.state == "HELD" && shard.worker != Some(name("a"))));
@@ -246,4 +251,96 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     assert_eq!(kept.tokens, told[0].1.tokens);
     after(&mut next, 151);
     assert_eq!(view(&mut next).workers.len(), 1, "then only whoever was heard of is there");
+}
+
+/// What a process hears that serves nothing, if it hears anything.
+fn comes_empty(world: &mut World, worker: &'static str, session: &str) -> Vec<(&'static str, Assignment)> {
+    let body = ShardHeartbeat {
+        max_shard_count: 10,
+        assigned_shards: vec![],
+        generation: None,
+        seq: None,
+        session: Some(name(session)),
+    };
+    world.ask(worker, Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body }));
+    answers(world)
+}
+
+#[test]
+fn a_second_process_of_one_name_gets_nothing_by_heartbeats_either() {
+    let (mut world, told) = three();
+    let generation = Some(told[0].1.generation);
+    let none = |heard: Vec<(&str, Assignment)>| heard.iter().all(|(_, told)| told.assigned_shards.is_empty());
+    // By heartbeats alone, and then by heartbeats after a register.
+    assert!(none(comes_empty(&mut world, "a", "other")), "the first still serves them");
+    register(&mut world, "a", "other");
+    for _ in 0..2 {
+        for _ in 0..7 {
+            assert!(none(after(&mut world, 1_000)));
+            assert!(none(comes_empty(&mut world, "a", "other")));
+        }
+        heartbeat(&mut world, "b", "b", &[4, 5, 6], generation);
+        heartbeat(&mut world, "c", "c", &[7, 8, 9], generation);
+    }
+    assert_eq!(view(&mut world).shards[0].worker, Some(name("a")), "14 seconds are not 15");
+}
+
+#[test]
+fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
+    let (mut world, told) = three();
+    let mut state = std::mem::take(world.desk.state_mut());
+    for by_heartbeat in [false, true] {
+        let mut next = World::new();
+        *next.desk.state_mut() = copy_of(&mut state);
+        next.now = world.now.plus(1);
+        next.desk.start_term(2, next.now);
+        let heard = if by_heartbeat {
+            comes_empty(&mut next, "a", "other")
+        } else {
+            register(&mut next, "a", "other");
+            answers(&mut next)
+        };
+        assert!(heard.iter().all(|(_, told)| told.assigned_shards.is_empty()), "{heard:?}");
+        // Whoever speaks for the name is not known; whoever served is not believed any more, and stops.
+        assert!(heartbeat(&mut next, "a", "a", &[0, 1, 2, 3], Some(told[0].1.generation)).fenced);
+    }
+}
+
+/// The same state once more, by a snapshot.
+fn copy_of(state: &mut State) -> State {
+    let mut loader = SnapshotLoader::new();
+    loader.load(&state.begin_capture()).unwrap();
+    let mut chunk = Vec::new();
+    assert!(!state.step_capture(1_000, 1 << 20, &mut chunk));
+    loader.load(&chunk).unwrap();
+    loader.finish().unwrap()
+}
+
+#[test]
+fn a_process_that_slept_through_its_successor_is_not_taken_for_it() {
+    let (mut world, told) = three();
+    let (asleep, generation) = (told[0].1.clone(), Some(told[0].1.generation));
+    for _ in 0..3 {
+        after(&mut world, 5_051);
+        heartbeat(&mut world, "b", "b", &[4, 5, 6], generation);
+        heartbeat(&mut world, "c", "c", &[7, 8, 9], generation);
+    }
+    assert_eq!(view(&mut world).workers.len(), 2, "its time is over");
+    comes_empty(&mut world, "a", "other");
+    for _ in 0..3 {
+        after(&mut world, 250);
+        let service = view(&mut world);
+        for worker in ["b", "c"] {
+            let serves = &service.workers.iter().find(|view| view.worker == name(worker)).unwrap().shards;
+            heartbeat(&mut world, worker, worker, serves, Some(service.generation));
+        }
+    }
+    let now: Vec<u32> =
+        view(&mut world).workers.iter().find(|view| view.worker == name("a")).unwrap().shards.clone();
+    assert!(!now.is_empty());
+    let thawed = heartbeat(&mut world, "a", "a", &now, Some(asleep.generation));
+    assert!(thawed.fenced, "it has heard of none of these grants");
+    let heard_of = Some(view(&mut world).generation);
+    let live = heartbeat(&mut world, "a", "reconnected", &now, heard_of);
+    assert!(!live.fenced, "whoever has heard of them speaks for it from a new socket, too");
 }
