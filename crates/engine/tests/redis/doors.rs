@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::{Error, Shared};
+use orchestrix_ports::free_port;
 
 use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
-use crate::support::free_port;
 
 fn refused(url: &str) -> Error {
     RedisPlace::connect(url, HASTY).map(|_| ()).unwrap_err()

@@ -7,10 +7,11 @@ use std::process::Command;
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::suite::{append_one, read_all};
 use orchestrix_engine::{Error, Shared};
+use orchestrix_ports::free_port;
 
 use crate::certificates::certificates;
 use crate::common::{FORGETFUL, HASTY, PATIENT, answers, redis};
-use crate::support::{Server, free_port};
+use crate::support::Server;
 
 /// A server with a certificate for 127.0.0.1, its port for TLS, and the folder of the authorities.
 fn behind_tls() -> (Server, u16) {

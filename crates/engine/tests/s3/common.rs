@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::{Journal, Shared};
+use orchestrix_ports::free_port;
 
 use crate::certificates::certificates;
 use crate::support::lasting::Lasting;
-use crate::support::{Server, eventually, free_port};
+use crate::support::{Server, eventually};
 
 /// Longer than any answer takes on a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_secs(30);

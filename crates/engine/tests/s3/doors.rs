@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::{Error, Shared};
+use orchestrix_ports::free_port;
 
 use crate::common::{
     BUCKET, HASTY, KEY, PATIENT, SECRET, journal, new_prefix, place, program, shared_store, url,
 };
 use crate::support::http::{Fate, Front};
-use crate::support::{Server, free_port, listens};
+use crate::support::{Server, listens};
 
 fn refused(url: &str, timeout: Duration) -> Error {
     S3Place::connect(url, timeout).map(|_| ()).unwrap_err()

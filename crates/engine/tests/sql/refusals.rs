@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Cause, Error, Shared};
+use orchestrix_ports::free_port;
 
 use super::{Database, PASSWORD, PASSWORD_ENCODED, SHORT, TIMEOUT};
-use crate::support::free_port;
 
 /// The error of a start that must fail.
 fn refused(url: &str) -> Error {

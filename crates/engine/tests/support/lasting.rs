@@ -10,6 +10,7 @@ use super::eventually;
 const WATCH: &str = r#"
 "$@" </dev/null >"$0/log" 2>&1 &
 server=$!
+echo "$server" >"$0/pid"
 cat
 kill -9 "$server"
 wait "$server"
@@ -37,6 +38,7 @@ impl Lasting {
         eventually(&what, || {
             let log = lasting.log();
             assert!(!log.contains(": not found"), "{log}; `make test` installs what the tests need");
+            assert!(!lasting.has_ended(), "{} ended: {log}", server.get_program().display());
             ready().then_some(())
         });
         lasting
@@ -44,6 +46,13 @@ impl Lasting {
 
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Whether the server is a process that only its watcher still knows.
+    fn has_ended(&self) -> bool {
+        let pid = std::fs::read_to_string(self.folder.join("pid")).unwrap_or_default();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        stat.contains(") Z ")
     }
 
     pub fn log(&self) -> String {

@@ -1,10 +1,11 @@
 //! Real servers for tests: private, on free ports, in folders of their own, killed by their process id.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use orchestrix_ports::free_port;
 use tempfile::TempDir;
 
 pub mod http;
@@ -87,10 +88,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Whether somebody listens there.

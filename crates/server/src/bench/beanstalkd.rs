@@ -42,7 +42,7 @@ pub(super) fn start(folder: &Path, sync: Sync) -> Result<Server> {
 /// When the program cannot be started.
 pub(super) fn spawn(folder: &Path, sync: Sync) -> Result<Server> {
     std::fs::create_dir_all(folder)?;
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(PROGRAM);
     command.args(["-l", "127.0.0.1", "-p"]).arg(address.port().to_string()).arg("-b").arg(folder);
     match sync {

@@ -50,7 +50,7 @@ impl Candidates {
     /// When the server or a candidate does not start.
     pub(super) fn start(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
-        let (address, peers) = (free_address()?, free_address()?);
+        let (address, peers) = (free_address(), free_address());
         let (clients, peers) = (format!("http://{address}"), format!("http://{peers}"));
         let mut command = Command::new(PROGRAM);
         command.args(["--name", "default", "--data-dir"]).arg(folder);

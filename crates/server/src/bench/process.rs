@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -172,18 +172,15 @@ pub(super) fn spawn_orchestrix(program: &Path, folder: &Path) -> Result<Server> 
 }
 
 fn spawn_node(program: &Path, folder: &Path, options: &[&str]) -> Result<Server> {
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(program);
     command.arg("serve").arg("--data").arg(folder).arg("--listen").arg(address.to_string()).args(options);
     Server::spawn("Orchestrix", command, address, folder)
 }
 
 /// An address on loopback that nobody listens on.
-///
-/// # Errors
-/// When there is none.
-pub(super) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
+pub(super) fn free_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, orchestrix_ports::free_port()))
 }
 
 /// The first line that a program prints.
@@ -248,7 +245,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo the disk is damaged >&2; exit 3"]);
-        let address = free_address().unwrap();
+        let address = free_address();
         let server = Server::spawn("sh", command, address, &folder.path().join("data")).unwrap();
         let error = server.wait_until_open().unwrap_err().to_string();
         assert_eq!(error, "sh ended: the disk is damaged");

@@ -43,7 +43,7 @@ pub(super) fn start(folder: &Path) -> Result<Server> {
 /// When the program cannot be started.
 pub(super) fn spawn(folder: &Path) -> Result<Server> {
     std::fs::create_dir_all(folder)?;
-    let address = free_address()?;
+    let address = free_address();
     let mut command = Command::new(PROGRAM);
     command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
     command.arg("--port").arg(address.port().to_string()).arg("--dir").arg(folder);

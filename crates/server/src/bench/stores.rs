@@ -173,7 +173,7 @@ impl Store {
         let server = match kind {
             Kind::Redis => redis::spawn(folder)?,
             Kind::MariaDb | Kind::Postgres | Kind::SeaweedFs => {
-                let address = free_address()?;
+                let address = free_address();
                 let mut command = kind.command(folder, address)?;
                 command.current_dir("/");
                 Server::spawn(kind.label(), command, address, folder)?
@@ -265,10 +265,10 @@ fn seaweed(folder: &Path, s3: u16) -> Result<Command> {
     command.arg(format!("-s3.port={s3}")).arg(format!("-dir={}", data.display()));
     // What speaks gRPC is told its port; otherwise it is 10,000 above, which may not be one.
     for flag in ["master.port", "volume.port", "filer.port"] {
-        command.arg(format!("-{flag}={}", free_address()?.port()));
-        command.arg(format!("-{flag}.grpc={}", free_address()?.port()));
+        command.arg(format!("-{flag}={}", free_address().port()));
+        command.arg(format!("-{flag}.grpc={}", free_address().port()));
     }
-    command.arg(format!("-s3.port.grpc={}", free_address()?.port()));
+    command.arg(format!("-s3.port.grpc={}", free_address().port()));
     let at = |name: &str| folder.join(name).display().to_string();
     command.arg(format!("-s3.config={}", at("identities")));
     command.arg(format!("-filer.localSocket={}", at("f"))).arg(format!("-s3.localSocket={}", at("s")));

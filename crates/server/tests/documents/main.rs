@@ -59,7 +59,7 @@ fn shell_blocks(document: &str) -> String {
 /// Runs a script in an empty folder, with the binary on its path and a port of its own.
 fn run(script: &str) -> String {
     let folder = TempDir::new().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = orchestrix_ports::free_port();
     let binary = Path::new(env!("CARGO_BIN_EXE_orchestrix"));
     let path = std::env::join_paths(
         std::iter::once(binary.parent().unwrap().to_owned())

@@ -1,6 +1,6 @@
 //! Processes on one engine: what they must not share, and what they say while it does not answer.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,7 +27,7 @@ impl Drop for Redis {
 impl Redis {
     fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = orchestrix_ports::free_port();
         let mut redis = Command::new("redis-server");
         redis.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"]);
         let child = redis.arg(folder.path()).stdout(Stdio::null()).spawn().unwrap();

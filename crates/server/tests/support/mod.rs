@@ -1,7 +1,7 @@
 //! A real coordinator for tests: the binary on a free port with a folder of its own, gone when the test is.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Coordinator {
 
     /// A folder and a port, and nobody there yet.
     pub(crate) fn prepared() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = orchestrix_ports::free_port();
         Self { child: None, port, data: TempDir::new().unwrap() }
     }
 

@@ -1,11 +1,12 @@
 //! Real servers that nodes share: private, on a free port, in a folder of their own, gone when their owner is.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use orchestrix_ports::free_port;
 use tempfile::TempDir;
 
 use super::process::{Under, eventually};
@@ -173,7 +174,7 @@ impl Server {
         let folder = TempDir::new().map_err(failed("make a folder"))?;
         kind.prepare(folder.path())?;
         let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let mut server = Self { kind, child: None, host, port: free_port()?, folder, under: None };
+        let mut server = Self { kind, child: None, host, port: free_port(), folder, under: None };
         server.launch()?;
         Ok(server)
     }
@@ -182,7 +183,7 @@ impl Server {
     pub(crate) fn start_redis_at(host: IpAddr, under: Under) -> Checked<Self> {
         let folder = TempDir::new().map_err(failed("make a folder"))?;
         let (kind, under) = (Kind::Redis, Some(under));
-        let mut server = Self { kind, child: None, host, port: free_port()?, folder, under };
+        let mut server = Self { kind, child: None, host, port: free_port(), folder, under };
         server.launch()?;
         Ok(server)
     }
@@ -295,9 +296,8 @@ fn prepare_seaweedfs(folder: &Path) -> Checked {
         "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
     );
     std::fs::write(folder.join("identities"), identities).map_err(failed("write a file"))?;
-    let ports: Checked<Vec<String>> =
-        SEAWEEDFS_PORTS.iter().map(|_| free_port().map(|port| port.to_string())).collect();
-    std::fs::write(folder.join("ports"), ports?.join("\n")).map_err(failed("write a file"))?;
+    let ports = SEAWEEDFS_PORTS.map(|_| free_port().to_string());
+    std::fs::write(folder.join("ports"), ports.join("\n")).map_err(failed("write a file"))?;
     std::fs::create_dir_all(folder.join("data")).map_err(failed("make a folder"))
 }
 
@@ -322,9 +322,4 @@ fn seaweedfs(folder: &Path, port: u16) -> Checked<Command> {
         command.arg(format!("-{flag}={port}"));
     }
     Ok(command)
-}
-
-pub(crate) fn free_port() -> Checked<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed("find a free port"))?;
-    Ok(listener.local_addr().map_err(failed("find a free port"))?.port())
 }
