@@ -128,7 +128,7 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             ShardAsk::Change { service, change } => self.change_service(&service, change, now),
             ShardAsk::Assignment { service, worker } => {
-                Ok(Answer::Assignment(self.assignment(&service, &worker, None)))
+                Ok(Answer::Assignment(Assignment { lease_ms: 0, ..self.assignment(&service, &worker, None) }))
             }
             ShardAsk::Service(service) => self.service_view(&service, now),
             ShardAsk::Services { group } => Ok(Answer::Services(self.service_list(group.as_ref()))),
@@ -146,8 +146,11 @@ impl<R: Recipient> DecisionLoop<R> {
         let known = soft.workers.get_mut(&worker).filter(|_| is_there);
         let ours =
             known.as_ref().is_some_and(|known| !known.replaced && known.session.as_ref() == Some(&session));
+        let mut until = now.plus(self.options.shards.lease_ms.saturating_sub(1_000).max(DEBOUNCE_MS));
         if let Some(known) = known.filter(|_| !ours) {
             known.replaced = true;
+            // Some workers listen only once: whoever starts again gets its share, not nothing.
+            until = until.max(known.until.plus(4 * DEBOUNCE_MS));
         }
         for waiting in repeated {
             self.reply(waiting.to, Ok(Answer::Assignment(Assignment::default())));
@@ -159,7 +162,6 @@ impl<R: Recipient> DecisionLoop<R> {
             let answer = said.map(|()| Answer::Assignment(self.assignment(&service, &worker, None)));
             return self.reply(to, answer);
         }
-        let until = now.plus(self.options.shards.lease_ms.saturating_sub(1_000).max(DEBOUNCE_MS));
         self.wait(&service, Waiting { to, worker, session, body, until }, now);
     }
 

@@ -5,16 +5,24 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, FromArgMatches, ValueEnum};
 use orchestrix_core::{Name, Retention};
+use orchestrix_node::ShardTimes;
 use serde::Deserialize;
 
 use crate::engine::{Address, Engine};
 use crate::http::Limits;
 use crate::units::{Size, Span};
+use crate::zmq::{self, Place, host_of};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
+
+/// How long a worker may need to be heard by a new leader.
+const CHANGE_OF_LEADER: Duration = Duration::from_secs(5);
+/// Less, and a heartbeat that is late once ends a worker's time.
+const SHARD_LEASE_MS_MIN: u64 = 100;
 
 /// Defines the settings once: as flags, as keys of the file, and as layers.
 macro_rules! settings {
@@ -46,6 +54,9 @@ settings! {
     /// Address to serve HTTP on; port 0 takes a free one [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
+    /// Address for workers with shards that speak ZeroMQ, or off [default: tcp://127.0.0.1:5555, if it is free]
+    #[arg(long, value_name = "ADDR|off")]
+    zmq: Place,
     /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST (rediss://
     /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE")]
@@ -74,6 +85,14 @@ settings! {
     /// Bytes of journal after which a snapshot is taken, unless the last one was larger [default: 128MiB]
     #[arg(long, value_name = "SIZE")]
     snapshot_after: Size,
+    /// How long a worker may serve its shards after its last heartbeat; on a shared engine at least leader-ttl +
+    /// leader-renew + 5s [default: 15s, or as long as that]
+    #[arg(long, value_name = "TIME", help_heading = "Shards")]
+    shard_lease: Span,
+    /// How far two heartbeats must be apart for a worker that tells no generation to be believed that it let go of a
+    /// shard [default: 5s]
+    #[arg(long, value_name = "TIME", help_heading = "Shards")]
+    shard_check: Span,
     /// Where the other nodes reach this one [default: http:// and the address that is listened on]
     #[arg(long, value_name = "URL", help_heading = "Cluster")]
     advertise: String,
@@ -154,6 +173,9 @@ pub enum LogFormat {
 pub struct Settings {
     pub data: PathBuf,
     pub listen: SocketAddr,
+    /// Unless given, the usual one is tried.
+    pub zmq: Option<Place>,
+    pub shards: ShardTimes,
     pub engine: Engine,
     /// Unless given, one is made.
     pub node: Option<String>,
@@ -244,11 +266,15 @@ impl Settings {
         leadership.leader_renew = set.leader_renew.map_or(leadership.leader_renew, |renew| renew.0);
         leadership.validate().map_err(|error| error.to_string())?;
         let node = orchestrix_node::Options::default();
+        let engine = set.engine.map_or(Ok(Engine::File), |address| address.engine())?;
+        let shards = shard_times(set.shard_lease, set.shard_check, &engine, &leadership)?;
         let kept = node.retention;
         Ok(Self {
             data: set.data.unwrap_or_else(|| PathBuf::from("./data")),
             listen: set.listen.unwrap_or(DEFAULT_LISTEN),
-            engine: set.engine.map_or(Ok(Engine::File), |address| address.engine())?,
+            zmq: set.zmq,
+            shards,
+            engine,
             node: set.node.map(|name| name.as_str().to_owned()),
             advertise: set.advertise.as_deref().map(advertised).transpose()?,
             leadership,
@@ -273,6 +299,35 @@ impl Settings {
             limits,
         })
     }
+}
+
+/// On a shared engine, a worker outlives a change of leader: whoever leads next is heard of before its time is over.
+fn shard_times(
+    lease: Option<Span>,
+    check: Option<Span>,
+    engine: &Engine,
+    leadership: &orchestrix_leadership::Options,
+) -> Result<ShardTimes, String> {
+    let usual = ShardTimes::default();
+    let change = Span(leadership.leader_ttl + leadership.leader_renew + CHANGE_OF_LEADER).millis();
+    let least = match engine {
+        Engine::File | Engine::Memory => SHARD_LEASE_MS_MIN,
+        Engine::Shared(_) => change,
+    };
+    let lease_ms = lease.map_or(usual.lease_ms.max(least), Span::millis);
+    if lease_ms < least {
+        return Err(format!(
+            "shard_lease is {lease_ms} ms; at least {least} ms are needed{}",
+            if least == change { ", which are leader_ttl, leader_renew and 5 s" } else { "" }
+        ));
+    }
+    let check_ms = check.map_or(usual.check_ms.min(lease_ms), Span::millis);
+    if check_ms > lease_ms {
+        return Err(format!(
+            "shard_check is {check_ms} ms, which is longer than shard_lease with {lease_ms} ms"
+        ));
+    }
+    Ok(ShardTimes { lease_ms, check_ms })
 }
 
 /// An address that the courier between nodes can use.
@@ -332,11 +387,44 @@ fn from_older_variables(
         let name = Name::new(&name).map_err(|why| format!("the variable PROCESS_NAME is {name:?}: {why}"))?;
         set.node = Some(name);
     }
+    set.zmq = older_zmq(given("SHARD_COORDINATOR_BIND_HOST"), given("SHARD_COORDINATOR_BIND_PORT"), file)?;
+    let seconds = |name: &str| match given(name).map(|text| (text.parse::<u32>(), text)) {
+        Some((Ok(seconds), _)) => Ok(Some(Span(Duration::from_secs(seconds.into())))),
+        Some((Err(_), text)) => {
+            Err(format!("the variable {name} is {text:?}, which is not a number of seconds"))
+        }
+        None => Ok(None),
+    };
+    set.shard_lease = seconds("HEARTBEAT_TIMEOUT_SECONDS")?;
+    set.shard_check = seconds("HEARTBEAT_CHECK_INTERVAL_SECONDS")?;
     set.log = given("LOG_LEVEL");
     if given("NODE_ENV").as_deref() == Some("production") {
         set.log_format = Some(LogFormat::Json);
     }
     Ok(set)
+}
+
+fn older_zmq(host: Option<String>, port: Option<String>, file: &ServeArgs) -> Result<Option<Place>, String> {
+    if host.is_none() && port.is_none() {
+        return Ok(None);
+    }
+    let mut address = match file.zmq {
+        Some(Place::At(address)) => address,
+        Some(Place::Off) | None => zmq::DEFAULT,
+    };
+    if let Some(host) = host {
+        let ip = host_of(&host).ok_or_else(|| {
+            format!("the variable SHARD_COORDINATOR_BIND_HOST is {host:?}; it is one as in tcp://127.0.0.1")
+        })?;
+        address.set_ip(ip);
+    }
+    if let Some(port) = port {
+        let number = port.parse();
+        address.set_port(number.map_err(|_| {
+            format!("the variable SHARD_COORDINATOR_BIND_PORT is {port:?}, which is not a port")
+        })?);
+    }
+    Ok(Some(Place::At(address)))
 }
 
 fn from_file(path: &std::path::Path) -> Result<ServeArgs, String> {

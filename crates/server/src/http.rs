@@ -49,7 +49,10 @@ use tokio_util::sync::CancellationToken;
 use crate::coordinator::Coordinator;
 use crate::metrics::HttpMetrics;
 use crate::tokens::{Secret, Tokens};
+use crate::zmq::{self, ZmqMetrics};
 
+pub(crate) use error::Fault;
+pub(crate) use handle::{Answered, decide_said};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use routes::{Access, Endpoint, ROUTES, Route, Verb};
@@ -65,6 +68,8 @@ pub struct Options {
     pub tokens: Option<Tokens>,
     /// What this node shows the others, who have it among their tokens with the role `node`.
     pub node_token: Option<Secret>,
+    /// Where workers with shards speak ZeroMQ, if they do.
+    pub zmq: Option<zmq::Listening>,
 }
 
 /// What all requests share.
@@ -78,6 +83,7 @@ pub(crate) struct App {
     /// Only requests that name this machine as their host are answered.
     pub(crate) local_only: bool,
     pub(crate) metrics: HttpMetrics,
+    pub(crate) zmq: ZmqMetrics,
     pub(crate) seats: Arc<accept::Seats>,
     pub(crate) quotas: quota::Quotas,
     pub(crate) streams: Arc<streams::Streams>,
@@ -95,6 +101,7 @@ impl App {
         Self {
             local_only: served_on.is_loopback() && options.tokens.is_none(),
             metrics: HttpMetrics::default(),
+            zmq: ZmqMetrics::default(),
             seats: Arc::default(),
             quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
             streams: Arc::new(streams::Streams::new(&options.limits)),
@@ -144,6 +151,8 @@ pub struct Serving {
     coordinator: Coordinator,
     stop: CancellationToken,
     accepting: JoinHandle<()>,
+    /// Ends with the last worker's answer.
+    zmq: Option<JoinHandle<()>>,
 }
 
 /// Takes an address.
@@ -151,12 +160,16 @@ pub struct Serving {
 /// # Errors
 /// When the address cannot be used.
 pub fn listen(address: SocketAddr) -> io::Result<Listening> {
+    let listener = bind(address)?;
+    let address = listener.local_addr()?;
+    Ok(Listening { listener, address })
+}
+
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    let listener = socket.listen(BACKLOG)?;
-    let address = listener.local_addr()?;
-    Ok(Listening { listener, address })
+    socket.listen(BACKLOG)
 }
 
 impl Listening {
@@ -167,9 +180,9 @@ impl Listening {
 
     /// Serves a coordinator on this socket, in the background.
     #[must_use]
-    pub fn serve(self, coordinator: impl Into<Coordinator>, options: Options) -> Serving {
+    pub fn serve(self, coordinator: impl Into<Coordinator>, mut options: Options) -> Serving {
         let Self { listener, address } = self;
-        let coordinator = coordinator.into();
+        let (coordinator, zmq) = (coordinator.into(), options.zmq.take());
         let app = Arc::new(App::new(coordinator.clone(), options, address.ip()));
         let stop = app.stop.clone();
         let ended = Arc::clone(&app);
@@ -179,8 +192,9 @@ impl Listening {
             ended.node_ended.store(true, Relaxed);
         });
         tokio::spawn(feed::take(Arc::clone(&app)));
+        let zmq = zmq.map(|listening| tokio::spawn(zmq::serve(listening, Arc::clone(&app))));
         let accepting = tokio::spawn(accept::run(listener, app));
-        Serving { address, coordinator, stop, accepting }
+        Serving { address, coordinator, stop, accepting, zmq }
     }
 }
 
@@ -207,6 +221,9 @@ impl Serving {
         let stopped = self.coordinator.stop().await;
         // A panic of the accept loop has been reported by then, and there is nothing left to stop.
         let _ = self.accepting.await;
+        if let Some(zmq) = self.zmq {
+            let _ = zmq.await;
+        }
         stopped
     }
 }

@@ -1,6 +1,7 @@
 //! The HTTP interface of a node, `orchestrix serve` and `orchestrix bench`.
 //!
 //! - [`http::start`] puts a node on a socket; tests and embedders use it directly.
+//! - [`mod@zmq`] puts it on another, for workers with shards that speak ZeroMQ.
 //! - [`serve`] is the whole process: settings, recovery, signals, exit codes.
 //! - [`mod@bench`] measures that process beside its peers.
 //!
@@ -16,3 +17,4 @@ pub mod metrics;
 pub mod serve;
 pub mod tokens;
 pub mod units;
+pub mod zmq;

@@ -12,6 +12,7 @@ use orchestrix_core::wire::QueueView;
 use orchestrix_node::{Counter, Histogram, Stats};
 
 use crate::http::ROUTES;
+use crate::zmq::ZmqMetrics;
 
 /// Queues with series of their own; the rest is told together as `other`.
 const QUEUES_MAX: usize = 100;
@@ -215,7 +216,13 @@ impl HttpMetrics {
 }
 
 /// Writes everything in Prometheus' text format.
-pub(crate) fn render(stats: &Stats, http: &HttpMetrics, queues: &[QueueView], streams: usize) -> String {
+pub(crate) fn render(
+    stats: &Stats,
+    http: &HttpMetrics,
+    zmq: &ZmqMetrics,
+    queues: &[QueueView],
+    streams: usize,
+) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
     for row in &ROWS {
         text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
@@ -233,6 +240,10 @@ pub(crate) fn render(stats: &Stats, http: &HttpMetrics, queues: &[QueueView], st
     );
     render_queues(&mut text, queues);
     render_http(&mut text, http, streams);
+    for (name, kind, meaning, value) in zmq.rows() {
+        text.head(name, kind, meaning);
+        text.line(name, &[], value);
+    }
     text.0
 }
 

@@ -20,6 +20,7 @@ use crate::coordinator::Coordinator;
 use crate::engine::{Engine, Url};
 use crate::http::{self, Listening, Serving};
 use crate::tokens::{Secret, Tokens};
+use crate::zmq;
 
 pub use crate::config::ServeArgs;
 
@@ -75,12 +76,21 @@ fn try_run(args: ServeArgs) -> Result<(), Ended> {
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
-    let options = http::Options { limits: settings.limits.clone(), tokens, node_token };
+    let options = http::Options { limits: settings.limits.clone(), tokens, node_token, zmq: None };
     runtime.block_on(serve(settings, options))
 }
 
 /// Other machines are served only with tokens, and without encryption only when that was asked for.
 fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
+    if let Some(zmq::Place::At(address)) = settings.zmq
+        && !address.ip().is_loopback()
+    {
+        return Err(unusable(format!(
+            "ZeroMQ on {address} could be reached from other machines, and nothing there is encrypted: give --zmq \
+             tcp://127.0.0.1:{}, and let workers on other machines speak HTTP",
+            address.port()
+        )));
+    }
     let listen = settings.listen;
     if listen.ip().is_loopback() {
         return Ok(());
@@ -100,16 +110,19 @@ fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
     Ok(())
 }
 
-async fn serve(settings: Settings, options: http::Options) -> Result<(), Ended> {
+async fn serve(settings: Settings, mut options: http::Options) -> Result<(), Ended> {
     let mut signals = Signals::take()?;
-    let listening = http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error))?;
+    let listening =
+        http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error, "--listen"))?;
+    let shards;
+    (options.zmq, shards) = listen_zmq(settings.zmq)?;
     let opened = tokio::select! {
         opened = open(&settings, listening.address()) => opened?,
         // Nothing has been promised yet: a start that is broken off is as good as one that never was.
         name = signals.next() => leave(name),
     };
     let port = listening.address().port();
-    announce(&opened, &listening, options.tokens.is_some());
+    announce(&opened, &listening, &shards, options.tokens.is_some());
     let coordinator = opened.coordinator;
     let serving = listening.serve(coordinator.clone(), options);
     if let Some(path) = &settings.port_file {
@@ -139,6 +152,7 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended>
         node,
         retention: settings.retention,
         snapshot_bytes: settings.snapshot_bytes,
+        shards: settings.shards,
         ..Options::default()
     };
     let open: Box<dyn FnOnce() -> Result<Opened, Ended> + Send> = match &settings.engine {
@@ -302,13 +316,34 @@ fn start_log(settings: &Settings) -> Result<(), Ended> {
     Ok(())
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> Ended {
+fn cannot_listen(address: SocketAddr, error: &io::Error, option: &str) -> Ended {
     if error.kind() == io::ErrorKind::AddrInUse {
         return failed(format!(
-            "cannot listen on {address}: the address is in use; stop what runs there or choose another with --listen"
+            "cannot listen on {address}: the address is in use; stop what runs there or choose another with {option}"
         ));
     }
-    failed(format!("cannot listen on {address}: {error}; choose another address with --listen"))
+    failed(format!("cannot listen on {address}: {error}; choose another address with {option}"))
+}
+
+/// Takes the address for ZeroMQ, and tells what people are told of it. Another coordinator on this machine may have the
+/// usual one.
+fn listen_zmq(place: Option<zmq::Place>) -> Result<(Option<zmq::Listening>, String), Ended> {
+    let address = match place {
+        Some(zmq::Place::Off) => return Ok((None, "over HTTP".to_owned())),
+        Some(zmq::Place::At(address)) => address,
+        None => zmq::DEFAULT,
+    };
+    match zmq::listen(address) {
+        Ok(listening) => {
+            let told = format!("over HTTP, and ZeroMQ on tcp://{}", listening.address());
+            Ok((Some(listening), told))
+        }
+        Err(error) if place.is_none() => Ok((
+            None,
+            format!("over HTTP; no ZeroMQ, because {address} cannot be used ({error}): choose with --zmq"),
+        )),
+        Err(error) => Err(cannot_listen(address, &error, "--zmq")),
+    }
 }
 
 fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
@@ -317,8 +352,8 @@ fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
 }
 
 /// Says where everything is. A reader who has gone does not stop the coordinator.
-fn announce(opened: &Opened, listening: &Listening, with_tokens: bool) {
-    let block = greeting(opened, listening.address(), with_tokens, io::stdout().is_terminal());
+fn announce(opened: &Opened, listening: &Listening, shards: &str, with_tokens: bool) {
+    let block = greeting(opened, listening.address(), shards, with_tokens, io::stdout().is_terminal());
     let _ = io::stdout().write_all(block.as_bytes());
     let _ = io::stdout().flush();
     if let Some(cut) = &opened.cut {
@@ -329,12 +364,19 @@ fn announce(opened: &Opened, listening: &Listening, with_tokens: bool) {
     }
 }
 
-fn greeting(opened: &Opened, address: SocketAddr, with_tokens: bool, on_terminal: bool) -> String {
+fn greeting(
+    opened: &Opened,
+    address: SocketAddr,
+    shards: &str,
+    with_tokens: bool,
+    on_terminal: bool,
+) -> String {
     let bold = |text: &str| if on_terminal { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
     let access = if with_tokens { "by token" } else { "everyone on this machine may do everything" };
     let mut rows = vec![
         ("address", format!("http://{address}")),
         ("dashboard", format!("http://{address}/")),
+        ("shards", shards.to_owned()),
         ("node", opened.node.clone()),
         ("data", opened.place.clone()),
         ("journal", opened.journal.clone()),

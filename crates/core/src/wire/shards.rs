@@ -61,13 +61,19 @@ pub struct Assignment {
     pub tokens: Vec<Position>,
     /// Larger than that of every assignment before.
     pub generation: Position,
-    /// How long it may serve them, counted from when it sent what this answers.
+    /// How long it may serve them, counted from when it sent what this answers. Missing in what answers nothing: that
+    /// promises no time.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub lease_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// Another has its name, or its time was over: it must stop, and may come again when it serves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A service, its workers and its shards.

@@ -223,16 +223,33 @@ fn a_second_process_of_one_name_waits_until_the_time_of_the_first_is_over() {
     }
     assert_eq!(view(&mut world).shards[0].worker, Some(name("a")), "its time is not over");
     after(&mut world, 1_151);
-    assert_eq!(view(&mut world).workers.len(), 2, "now it is");
-    let body = ShardHeartbeat {
-        max_shard_count: 10,
-        assigned_shards: vec![],
-        generation: None,
-        seq: None,
-        session: Some(name("other")),
-    };
-    world.ask("a", Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name("a"), body }));
-    assert_eq!(view(&mut world).workers.len(), 3, "and the second has joined");
+    let service = view(&mut world);
+    assert_eq!(
+        (&service.shards[0].worker, service.workers.len()),
+        (&None, 3),
+        "now it is, and the second is in"
+    );
+    let told = after(&mut world, 250);
+    assert_eq!((told[0].0, told[0].1.assigned_shards.len()), ("a", 4));
+}
+
+#[test]
+fn whoever_starts_again_right_after_a_heartbeat_is_told_its_share_and_not_nothing() {
+    let (mut world, told) = three();
+    let generation = Some(told[0].1.generation);
+    for (worker, told) in &told {
+        heartbeat(&mut world, worker, worker, &told.assigned_shards, generation);
+    }
+    register(&mut world, "a", "a-again");
+    for _ in 0..15 {
+        assert!(after(&mut world, 1_000).is_empty(), "the time of the first is not over");
+        for (worker, told) in &told[1..] {
+            heartbeat(&mut world, worker, worker, &told.assigned_shards, generation);
+        }
+    }
+    let mut heard: Vec<_> = (0..5).flat_map(|_| after(&mut world, 250)).collect();
+    let (worker, told) = heard.pop().unwrap();
+    assert_eq!((worker, told.assigned_shards.len()), ("a", 4));
 }
 
 #[test]

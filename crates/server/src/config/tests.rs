@@ -42,14 +42,15 @@ fn a_flag_beats_a_variable_beats_an_older_variable_beats_the_file_beats_the_defa
 fn every_setting_can_be_given_in_every_layer() {
     for name in ServeArgs::NAMES {
         let text = match *name {
-            "listen" => "127.0.0.1:9",
+            "listen" | "zmq" => "127.0.0.1:9",
             "engine" => "memory",
             "log_format" => "json",
             "insecure_plaintext" | "accept_data_loss" => "true",
             name if name.contains("max_") || ["retention_count", "snapshot_after"].contains(&name) => "5000",
             name if name.contains("timeout")
                 || name.starts_with("retention")
-                || name.starts_with("leader") =>
+                || name.starts_with("leader")
+                || name.starts_with("shard") =>
             {
                 "5s"
             }
@@ -118,4 +119,58 @@ fn production_logs_in_json_unless_told_otherwise() {
     let format = |arguments: &[&str]| resolve(arguments, &[("NODE_ENV", "production")]).unwrap().log_format;
     assert_eq!(format(&[]), LogFormat::Json);
     assert_eq!(format(&["--log-format", "text"]), LogFormat::Text);
+}
+
+#[test]
+fn the_variables_of_other_coordinators_for_shards_are_understood() {
+    let usual = resolve(&[], &[]).unwrap();
+    assert_eq!((usual.zmq, usual.shards.lease_ms, usual.shards.check_ms), (None, 15_000, 5_000));
+    let set = resolve(
+        &[],
+        &[
+            ("SHARD_COORDINATOR_BIND_HOST", "tcp://127.0.0.1"),
+            ("SHARD_COORDINATOR_BIND_PORT", "6000"),
+            ("HEARTBEAT_TIMEOUT_SECONDS", "20"),
+            ("HEARTBEAT_CHECK_INTERVAL_SECONDS", "7"),
+        ],
+    )
+    .unwrap();
+    let address = "127.0.0.1:6000".parse().unwrap();
+    assert_eq!(
+        (set.zmq, set.shards.lease_ms, set.shards.check_ms),
+        (Some(Place::At(address)), 20_000, 7_000)
+    );
+    let port = resolve(&[], &[("SHARD_COORDINATOR_BIND_PORT", "6000")]).unwrap();
+    assert_eq!(port.zmq, Some(Place::At(address)));
+    assert_eq!(
+        resolve(&["--zmq", "off"], &[("SHARD_COORDINATOR_BIND_PORT", "6")]).unwrap().zmq,
+        Some(Place::Off)
+    );
+    for (name, text) in [
+        ("SHARD_COORDINATOR_BIND_HOST", "tcp://worker"),
+        ("SHARD_COORDINATOR_BIND_PORT", "65536"),
+        ("HEARTBEAT_TIMEOUT_SECONDS", "15s"),
+        ("HEARTBEAT_CHECK_INTERVAL_SECONDS", "-1"),
+    ] {
+        let why = resolve(&[], &[(name, text)]).unwrap_err();
+        assert!(why.contains(name) && why.contains(text), "{why}");
+    }
+}
+
+#[test]
+fn on_a_shared_engine_shards_outlive_a_change_of_leader() {
+    let shared = |more: &[&str]| {
+        let usual = ["--engine", "redis://127.0.0.1", "--leader-ttl", "10s", "--leader-renew", "3s"];
+        resolve(&[&usual, more].concat(), &[]).map(|set| set.shards.lease_ms)
+    };
+    assert_eq!(shared(&[]), Ok(18_000), "what is needed, because it is more than the usual");
+    assert_eq!(shared(&["--shard-lease", "18s"]), Ok(18_000));
+    let why = shared(&["--shard-lease", "17999ms"]).unwrap_err();
+    assert!(why.contains("shard_lease is 17999 ms") && why.contains("18000 ms"), "{why}");
+    let alone = |lease: &str| resolve(&["--shard-lease", lease], &[]).map(|set| set.shards.check_ms);
+    assert_eq!(alone("100ms"), Ok(100));
+    assert!(alone("99ms").unwrap_err().contains("at least 100 ms"));
+    let check = |check: &str| resolve(&["--shard-lease", "3s", "--shard-check", check], &[]);
+    assert_eq!(check("3s").unwrap().shards.check_ms, 3_000);
+    assert!(check("3001ms").unwrap_err().contains("longer than shard_lease"));
 }

@@ -1,6 +1,6 @@
 //! One request from its headers to its answer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::http::answer::{Body, Reply};
 use crate::http::error::Fault;
+use crate::http::quota::InFlight;
 use crate::http::routes::{Access, Endpoint, Found, Verb, find};
 use crate::http::{
     App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, shards, tasks, views,
@@ -139,10 +140,7 @@ async fn answer(
         Found::Nothing => return Err(Fault::NoRoute),
     };
     let caller = authorize(app, peer, head, route.access)?;
-    let _in_flight = match caller {
-        Caller::Token(token) => Some(app.quotas.enter(&token.name)?),
-        Caller::Anyone(_) => None,
-    };
+    let _in_flight = enter(app, caller)?;
     let body = match route.verb {
         Verb::Get => Bytes::new(),
         Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
@@ -151,6 +149,25 @@ async fn answer(
     match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours),
         None => forward::decide(route.endpoint, call).await,
+    }
+}
+
+/// Has what came by another wire decided, as a request with this head and body would be.
+pub(crate) async fn decide_said(app: &Arc<App>, head: &Parts, body: Bytes) -> Result<Answered, Fault> {
+    let Found::Route(_, route, [part, second]) = find(&head.method, head.uri.path()) else {
+        return Err(Fault::NoRoute);
+    };
+    let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let caller = authorize(app, peer, head, route.access)?;
+    let _in_flight = enter(app, caller)?;
+    let request_id = &app.request_ids.name(&head.headers);
+    forward::decide(route.endpoint, Call { app, head, part, second, caller, peer, body, request_id }).await
+}
+
+fn enter<'a>(app: &'a App, caller: Caller<'_>) -> Result<Option<InFlight<'a>>, Fault> {
+    match caller {
+        Caller::Token(token) => Ok(Some(app.quotas.enter(&token.name)?)),
+        Caller::Anyone(_) => Ok(None),
     }
 }
 

@@ -119,7 +119,12 @@ pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
         None => Vec::new(),
     };
     queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
-    let text =
-        metrics::render(call.app.coordinator.stats(), &call.app.metrics, &queues, call.app.streams.count());
+    let text = metrics::render(
+        call.app.coordinator.stats(),
+        &call.app.metrics,
+        &call.app.zmq,
+        &queues,
+        call.app.streams.count(),
+    );
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

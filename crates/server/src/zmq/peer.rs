@@ -1,0 +1,280 @@
+//! One connection: its greeting, its messages, and the answers to them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use orchestrix_core::Name;
+use orchestrix_core::wire::{Assignment, Problem};
+use orchestrix_zmtp::{Connection, Error, Incoming, Limits, Reader, SocketType, Writer};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::Front;
+use super::message::{self, Kind, Said};
+use crate::http::{Answered, App, Fault, decide_said};
+
+/// How long a peer may take to greet.
+const GREETING_TIME: Duration = Duration::from_secs(5);
+/// Messages of one connection that are being decided; more wait in the peer's own buffers.
+const IN_FLIGHT_MAX: usize = 256;
+/// Messages that wait for a peer to take them. One that takes none is left.
+const OUTBOX_MAX: usize = 1_024;
+/// A peer that is silent for so long is asked whether it is there, and left when it does not answer that often.
+const SILENCE: Duration = Duration::from_secs(30);
+const SILENCES_MAX: u32 = 3;
+/// How long a connection that is to end waits for its last messages to be taken.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes of an answer of the leader.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// The way to a peer.
+#[derive(Clone, Debug)]
+pub(super) struct Outbox {
+    sender: mpsc::Sender<Outgoing>,
+    /// A REQ hears only answers.
+    socket: SocketType,
+    end: End,
+}
+
+/// Ends a connection.
+#[derive(Clone, Debug)]
+struct End {
+    token: CancellationToken,
+    app: Arc<App>,
+}
+
+impl End {
+    /// The peer does not take what it is told.
+    fn stuck(&self) {
+        if !self.token.is_cancelled() {
+            self.app.zmq.stuck.add(1);
+            self.token.cancel();
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Outgoing {
+    Message { delimited: bool, body: Bytes },
+    Ping,
+    Pong(Bytes),
+}
+
+impl Outbox {
+    /// Whether two are the same connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.sender.same_channel(&other.sender)
+    }
+
+    /// Tells something that was not asked for. Nobody waits for a peer that does not read: it is left.
+    pub(super) fn push(&self, body: Bytes) {
+        if self.socket != SocketType::Req {
+            self.put(Outgoing::Message { delimited: false, body });
+        }
+    }
+
+    fn put(&self, outgoing: Outgoing) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(outgoing) {
+            self.end.stuck();
+        }
+    }
+}
+
+/// Speaks with a peer until it goes, breaks the rules, takes nothing any more, or the coordinator stops.
+pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
+    let (app, metrics) = (&front.app, &front.app.zmq);
+    let limits = Limits { part_bytes: app.limits.body_bytes, ..Limits::default() };
+    let greeted = Connection::greet(stream, SocketType::Router, b"", limits);
+    let connection = match tokio::time::timeout(GREETING_TIME, greeted).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(Error::Closed | Error::Io(_))) => return,
+        Ok(Err(Error::Broken(why))) => {
+            tracing::debug!(%why, "a ZeroMQ peer is refused");
+            return metrics.broken.add(1);
+        }
+        Err(_) => return metrics.broken.add(1),
+    };
+    let (sender, outgoing) = mpsc::channel(OUTBOX_MAX);
+    let (peer, token) = (connection.peer().clone(), CancellationToken::new());
+    let end = End { token: token.clone(), app: Arc::clone(app) };
+    let (reader, writer) = connection.split();
+    let writing = tokio::spawn(write(writer, outgoing, app.limits.write_timeout, end.clone()));
+    let outbox = Outbox { sender, socket: peer.socket, end: end.clone() };
+    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+    let session = Arc::new(Session { front: Arc::clone(front), name: session_name(), outbox });
+    let ended = tokio::select! {
+        ended = read(reader, &session, &in_flight, peer.minor > 0) => ended,
+        () = token.cancelled() => None,
+        () = app.stop.cancelled() => {
+            // What was asked before is answered.
+            let all = u32::try_from(IN_FLIGHT_MAX).expect("it is a small number");
+            let _ = tokio::time::timeout(app.limits.stop_grace, in_flight.acquire_many(all)).await;
+            None
+        }
+    };
+    if let Some(Error::Broken(why)) = ended {
+        metrics.broken.add(1);
+        session.refuse(&problem(Fault::Invalid(why.to_string())), false);
+    }
+    front.pushes.left(&session.outbox);
+    token.cancel();
+    // A panic in there has been reported, and ends nothing else.
+    let _ = writing.await;
+}
+
+/// A name that no other connection has, on any node.
+fn session_name() -> Name {
+    let (high, low) = (RandomState::new().hash_one(0), RandomState::new().hash_one(1));
+    Name::new(&format!("zmq-{high:016x}{low:016x}")).expect("hexadecimal digits are a name")
+}
+
+/// Reads until the connection is over; why, if it was not silence.
+async fn read(
+    mut reader: Reader<TcpStream>,
+    session: &Arc<Session>,
+    in_flight: &Arc<Semaphore>,
+    answers_pings: bool,
+) -> Option<Error> {
+    let mut silences = 0;
+    loop {
+        let incoming = match tokio::time::timeout(SILENCE, reader.next()).await {
+            Ok(Ok(incoming)) => incoming,
+            Ok(Err(error)) => return Some(error),
+            Err(_) if !answers_pings => continue,
+            Err(_) if silences == SILENCES_MAX => return None,
+            Err(_) => {
+                silences += 1;
+                session.outbox.put(Outgoing::Ping);
+                continue;
+            }
+        };
+        silences = 0;
+        match incoming {
+            Incoming::Message(parts) => {
+                session.front.app.zmq.messages.add(1);
+                let place = Arc::clone(in_flight).acquire_owned().await.expect("nobody closes it");
+                let session = Arc::clone(session);
+                tokio::spawn(async move {
+                    let _place = place;
+                    tokio::select! {
+                        () = session.answer(&parts) => {}
+                        // Whoever has gone waits for nothing.
+                        () = session.outbox.end.token.cancelled() => {}
+                    }
+                });
+            }
+            Incoming::Ping(context) => session.outbox.put(Outgoing::Pong(context)),
+            Incoming::Pong => {}
+        }
+    }
+}
+
+/// Writes until the connection is to end, and then what was said before.
+async fn write(
+    mut writer: Writer<TcpStream>,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    patience: Duration,
+    end: End,
+) {
+    let last_words = async {
+        end.token.cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    tokio::pin!(last_words);
+    loop {
+        let next = tokio::select! {
+            biased;
+            next = outgoing.recv() => next,
+            () = end.token.cancelled() => None,
+        };
+        let Some(next) = next else { return };
+        let written = async {
+            match &next {
+                Outgoing::Message { delimited: true, body } => writer.send(&[b"", body]).await,
+                Outgoing::Message { delimited: false, body } => writer.send(&[body]).await,
+                Outgoing::Ping => writer.ping().await,
+                Outgoing::Pong(context) => writer.pong(context).await,
+            }
+        };
+        let written = tokio::select! {
+            written = tokio::time::timeout(patience, written) => written,
+            () = &mut last_words => return,
+        };
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return end.token.cancel(),
+            Err(_) => return end.stuck(),
+        }
+    }
+}
+
+/// Who speaks through a connection, and how it is answered.
+struct Session {
+    front: Arc<Front>,
+    name: Name,
+    outbox: Outbox,
+}
+
+impl Session {
+    async fn answer(&self, parts: &[Bytes]) {
+        let delimited = parts.len() == 2;
+        let said = match message::parse(parts, &self.name) {
+            Ok(said) => said,
+            Err(fault) => return self.refuse(&problem(fault), delimited),
+        };
+        let pushes = &self.front.pushes;
+        if said.kind == Kind::Register {
+            pushes.comes(&said.service, &said.worker, &self.outbox);
+        }
+        match self.decide(&said).await {
+            Ok(assignment) => {
+                if assignment.fenced || said.kind == Kind::Deregister {
+                    pushes.goes(&said.service, &said.worker, &self.outbox);
+                } else {
+                    pushes.told(&said.service, &said.worker, &self.outbox, &assignment);
+                }
+                if assignment.fenced {
+                    self.say(message::fenced(), delimited);
+                }
+                self.say(message::assignment(&assignment), delimited);
+            }
+            Err(problem) => self.refuse(&problem, delimited),
+        }
+    }
+
+    /// What the coordinator makes of it, here or at the leader.
+    async fn decide(&self, said: &Said) -> Result<Assignment, Problem> {
+        let decided = decide_said(&self.front.app, &said.head, said.body.clone()).await;
+        let (status, body) = match decided.map_err(problem)? {
+            Answered::Ours(reply) => (reply.status, reply.body),
+            Answered::Passed(response) => {
+                let (head, body) = response.into_parts();
+                (head.status, body)
+            }
+        };
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|_| problem(Fault::Node(orchestrix_node::Error::OutcomeUnknown)))?.to_bytes();
+        let unreadable = |_| problem(Fault::Internal);
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(unreadable);
+        }
+        Err(serde_json::from_slice(&body).map_err(unreadable)?)
+    }
+
+    fn refuse(&self, problem: &Problem, delimited: bool) {
+        self.front.app.zmq.refused.add(1);
+        self.say(message::error(problem), delimited);
+    }
+
+    fn say(&self, body: Bytes, delimited: bool) {
+        self.outbox.put(Outgoing::Message { delimited, body });
+    }
+}
+
+fn problem(fault: Fault) -> Problem {
+    fault.told("").problem
+}
