@@ -125,6 +125,9 @@ settings! {
     /// Connections of one address at one time [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_connections_per_ip: usize,
+    /// ZeroMQ connections at one time [default: 10000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_zmq_connections: usize,
     /// Requests of one token at one time, waiting lease calls included [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_in_flight_per_token: usize,
@@ -225,6 +228,12 @@ impl Settings {
                 set.max_connections_per_ip,
                 1,
                 usual.connections_per_ip,
+            )?,
+            zmq_connections: at_least(
+                "max_zmq_connections",
+                set.max_zmq_connections,
+                1,
+                usual.zmq_connections,
             )?,
             in_flight_per_token: at_least(
                 "max_in_flight_per_token",

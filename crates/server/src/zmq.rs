@@ -31,8 +31,6 @@ pub(crate) use self::address::host_of;
 
 /// Where workers of other coordinators look for one.
 pub const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5_555);
-/// Connections at one time. Workers are few, compared with callers of HTTP.
-const CONNECTIONS_MAX: usize = 10_000;
 /// The pause after an accept that failed for want of something.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -125,7 +123,7 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
     let front = Arc::new(Front { app: Arc::clone(&app), pushes: Pushes::default() });
     tokio::spawn(pushes::follow(Arc::clone(&front)));
     let connections = TaskTracker::new();
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let seats = Arc::new(Semaphore::new(app.limits.zmq_connections));
     loop {
         let accepted = tokio::select! {
             accepted = listening.listener.accept() => accepted,

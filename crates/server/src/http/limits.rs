@@ -9,6 +9,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one address. One neighbour cannot take all.
     pub connections_per_ip: usize,
+    /// ZeroMQ connections at one time.
+    pub zmq_connections: usize,
     /// From the first byte of a request to the end of its headers. Ends slow readers.
     pub header_timeout: Duration,
     /// From the end of the headers to the end of the body.
@@ -42,6 +44,7 @@ impl Default for Limits {
         Self {
             connections: 20_000,
             connections_per_ip: 512,
+            zmq_connections: 10_000,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),

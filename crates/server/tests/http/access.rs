@@ -34,7 +34,7 @@ async fn with_tokens() -> Server {
 
 async fn with_limits(limits: Limits) -> Server {
     let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
-    start_with(Options { limits, tokens, node_token: None }, NodeOptions::default()).await
+    start_with(Options { limits, tokens, ..Options::default() }, NodeOptions::default()).await
 }
 
 async fn ask(server: &Server, token: Option<&str>, method: &str, path: &str, body: &str) -> Answer {

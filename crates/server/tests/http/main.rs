@@ -15,3 +15,4 @@ mod shards;
 mod streams;
 mod tasks;
 mod views;
+mod zmq;

@@ -1,0 +1,368 @@
+//! Workers that divide shards, over ZeroMQ: what they say, what they hear, and what they must not do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_node::{Options as NodeOptions, ShardTimes};
+use orchestrix_server::http::{Limits, Options};
+use orchestrix_server::tokens::Tokens;
+use orchestrix_server::zmq;
+use orchestrix_zmtp::{Connection, Incoming, Limits as Parts, Reader, SocketType, Writer};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::access::{secret, tokens_file};
+use crate::cluster::{join_as, place};
+use crate::kit::{Server, start_with, until, within};
+
+/// A socket of a worker.
+struct Dealer {
+    reader: Reader<TcpStream>,
+    writer: Writer<TcpStream>,
+}
+
+async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
+    let stream = TcpStream::connect(address).await.unwrap();
+    // What it hears may be as long as it likes.
+    let limits = Parts { part_bytes: 64 << 20, parts: 8 };
+    let (reader, writer) = Connection::greet(stream, socket, b"", limits).await.unwrap().split();
+    Dealer { reader, writer }
+}
+
+impl Dealer {
+    async fn say(&mut self, kind: &str, data: Value) {
+        let message = json!({"type": kind, "data": data}).to_string();
+        self.writer.send(&[message.as_bytes()]).await.unwrap();
+    }
+
+    /// The type and the data of the next message.
+    async fn hear(&mut self) -> (String, Value) {
+        let Incoming::Message(parts) = within(self.reader.next()).await.unwrap() else {
+            panic!("no message")
+        };
+        let message: Value = serde_json::from_slice(parts.last().unwrap()).unwrap();
+        (message["type"].as_str().unwrap().to_owned(), message["data"].clone())
+    }
+
+    async fn hear_assignment(&mut self) -> Value {
+        let (kind, data) = self.hear().await;
+        assert_eq!(kind, "assignment", "{data}");
+        data
+    }
+
+    async fn hear_error(&mut self) -> (String, String) {
+        let (kind, data) = self.hear().await;
+        assert_eq!(kind, "error", "{data}");
+        (data["code"].as_str().unwrap().to_owned(), data["message"].as_str().unwrap().to_owned())
+    }
+
+    async fn register(&mut self, worker: &str, count: u32) {
+        self.say("register", json!({"serviceName": "orders", "workerId": worker, "maxShardCount": count}))
+            .await;
+    }
+
+    /// Says that it does as it was told.
+    async fn obey(&mut self, worker: &str, count: u32, told: &Value) {
+        let (serves, generation) = (&told["assignedShards"], &told["generation"]);
+        let data = json!({"serviceName": "orders", "workerId": worker, "maxShardCount": count,
+            "assignedShards": serves, "generation": generation, "seq": 7});
+        self.say("heartbeat", data).await;
+    }
+
+    async fn is_left(&mut self) {
+        while within(self.reader.next()).await.is_ok() {}
+    }
+}
+
+fn shares(told: &Value) -> Vec<u64> {
+    told["assignedShards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect()
+}
+
+async fn start(limits: Limits, times: ShardTimes) -> (Server, SocketAddr) {
+    let listening = zmq::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listening.address();
+    let options = Options { limits, zmq: Some(listening), ..Options::default() };
+    (start_with(options, NodeOptions { shards: times, ..NodeOptions::default() }).await, address)
+}
+
+async fn usual() -> (Server, SocketAddr) {
+    start(Limits::default(), ShardTimes::default()).await
+}
+
+async fn counted(server: &Server, name: &str) -> u64 {
+    let metrics = server.get("/metrics").await;
+    let line = metrics.text().lines().find(|line| line.starts_with(&format!("{name} "))).unwrap().to_owned();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn workers_hear_at_once_what_changes_and_a_heartbeat_lets_go() {
+    let (server, address) = usual().await;
+    let (mut a, mut b) =
+        (connect(address, SocketType::Dealer).await, connect(address, SocketType::Dealer).await);
+    a.register("a", 10).await;
+    let told = a.hear_assignment().await;
+    assert_eq!(shares(&told), (0..10).collect::<Vec<_>>());
+    assert_eq!((told["tokens"].as_array().unwrap().len(), &told["leaseMs"]), (10, &json!(15_000)));
+    b.register("b", 10).await;
+    let told = a.hear_assignment().await;
+    assert_eq!((shares(&told), told.get("leaseMs")), (vec![0, 1, 2, 3, 4], None), "it promises no time");
+    a.obey("a", 10, &told).await;
+    let answer = a.hear_assignment().await;
+    assert_eq!((&answer["seq"], &answer["leaseMs"]), (&json!(7), &json!(15_000)));
+    assert_eq!(shares(&b.hear_assignment().await), vec![5, 6, 7, 8, 9]);
+    b.register("b", 10).await;
+    assert_eq!(shares(&b.hear_assignment().await), vec![5, 6, 7, 8, 9], "again on the same socket");
+    b.say("deregister", json!({"serviceName": "orders", "workerId": "b"})).await;
+    assert_eq!(shares(&b.hear_assignment().await), Vec::<u64>::new());
+    assert_eq!(shares(&a.hear_assignment().await), (0..10).collect::<Vec<_>>());
+    assert_eq!(counted(&server, "orchestrix_zmq_pushes_total").await, 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_socket_with_the_name_of_a_worker_fences_the_first() {
+    let (server, address) = start(Limits::default(), ShardTimes { lease_ms: 1_000, check_ms: 300 }).await;
+    let mut first = connect(address, SocketType::Dealer).await;
+    first.register("a", 4).await;
+    let told = first.hear_assignment().await;
+    let mut second = connect(address, SocketType::Dealer).await;
+    second.register("a", 4).await;
+    assert_eq!(first.hear_error().await.0, "fenced");
+    let empty = first.hear_assignment().await;
+    assert_eq!((shares(&empty), &empty["fenced"]), (vec![], &json!(true)));
+    first.obey("a", 4, &told).await;
+    assert_eq!(first.hear_error().await.0, "fenced", "it is not believed");
+    assert_eq!(first.hear_assignment().await["fenced"], json!(true));
+    let later = second.hear_assignment().await;
+    assert_eq!(shares(&later), vec![0, 1, 2, 3]);
+    assert!(later["tokens"][0].as_u64() > told["tokens"][0].as_u64(), "with a larger token");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_time_is_over_hears_so() {
+    let (server, address) = start(Limits::default(), ShardTimes { lease_ms: 500, check_ms: 100 }).await;
+    let mut silent = connect(address, SocketType::Dealer).await;
+    silent.register("a", 4).await;
+    silent.hear_assignment().await;
+    assert_eq!(silent.hear_error().await.0, "fenced");
+    assert_eq!(silent.hear_assignment().await["fenced"], json!(true));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_req_with_its_empty_part_is_answered_in_kind_and_hears_nothing_else() {
+    let (server, address) = usual().await;
+    let mut req = connect(address, SocketType::Req).await;
+    let message = r#"{"type":"register","data":{"serviceName":"orders","workerId":"r","maxShardCount":4}}"#;
+    req.writer.send(&[b"", message.as_bytes()]).await.unwrap();
+    let Incoming::Message(parts) = within(req.reader.next()).await.unwrap() else { panic!("no message") };
+    assert_eq!((parts.len(), parts[0].len()), (2, 0));
+    let mut dealer = connect(address, SocketType::Dealer).await;
+    dealer.register("d", 4).await;
+    until("something was withdrawn", || server.node.stats().shards_withdrawn.get() == 2).await;
+    req.writer.send(&[b"", b"{}"]).await.unwrap();
+    let Incoming::Message(parts) = within(req.reader.next()).await.unwrap() else { panic!("no message") };
+    assert!(std::str::from_utf8(&parts[1]).unwrap().contains("error"), "the answer, and no push before it");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_understood_is_named_changes_nothing_and_disturbs_nobody() {
+    let (server, address) = usual().await;
+    let mut good = connect(address, SocketType::Dealer).await;
+    good.register("good", 4).await;
+    let told = good.hear_assignment().await;
+    let position = server.position();
+    let mut bad = connect(address, SocketType::Dealer).await;
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let message = |kind: &str, data: &str| format!(r#"{{"type":"{kind}","data":{data}}}"#);
+    let wrong = [
+        ("", "JSON"),
+        ("{", "JSON"),
+        ("\u{0}\u{1}", "JSON"),
+        (&deep, "JSON"),
+        (&message("steal", "{}"), "steal"),
+        (&message("register", "{}"), "serviceName"),
+        (&message("register", r#"{"serviceName":"","workerId":"w","maxShardCount":1}"#), "serviceName"),
+        (&message("register", r#"{"serviceName":"a/b","workerId":"w","maxShardCount":1}"#), "serviceName"),
+        (
+            &message("register", &format!(r#"{{"serviceName":"s","workerId":"{}"}}"#, "w".repeat(129))),
+            "workerId",
+        ),
+        (&message("register", r#"{"serviceName":"s","workerId":"w"}"#), "maxShardCount"),
+        (&message("register", r#"{"serviceName":"s","workerId":"w","maxShardCount":100001}"#), "100000"),
+        (&message("register", r#"{"serviceName":"s","workerId":"w","maxShardCount":-1}"#), "maxShardCount"),
+        (&message("register", r#"{"serviceName":"s","workerId":"w","maxShardCount":1e99}"#), "maxShardCount"),
+        (
+            &message("register", r#"{"serviceName":"s","workerId":"w","maxShardCount":1,"colour":2}"#),
+            "colour",
+        ),
+        (
+            &message(
+                "heartbeat",
+                r#"{"serviceName":"orders","workerId":"good","maxShardCount":4,"assignedShards":[-1]}"#,
+            ),
+            "assignedShards",
+        ),
+    ];
+    for (text, named) in wrong {
+        bad.writer.send(&[text.as_bytes()]).await.unwrap();
+        let (code, why) = bad.hear_error().await;
+        assert_eq!(code, "invalid", "{text:.80}: {why}");
+        assert!(why.contains(named), "{text:.80}: {why}");
+    }
+    assert_eq!(counted(&server, "orchestrix_zmq_errors_total").await, wrong.len() as u64);
+    assert_eq!(server.position(), position, "nothing was written");
+    good.obey("good", 4, &told).await;
+    assert_eq!(shares(&good.hear_assignment().await), vec![0, 1, 2, 3]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn parts_and_bytes_beyond_the_limits_end_a_connection_and_no_other() {
+    let (server, address) =
+        start(Limits { body_bytes: 2_000, ..Limits::default() }, ShardTimes::default()).await;
+    let mut good = connect(address, SocketType::Dealer).await;
+    let long = vec![b'x'; 2_000];
+    good.writer.send(&[&long]).await.unwrap();
+    assert!(good.hear_error().await.1.contains("JSON"), "the longest that is read");
+    good.writer.send(&[&b"x"[..]; 8]).await.unwrap();
+    assert!(good.hear_error().await.1.contains("this one has 8"), "the most parts that are read");
+    for (parts, named) in
+        [(vec![&[b'x'; 2_001][..]], "2001 bytes"), (vec![&b"x"[..]; 9], "more than 8 parts")]
+    {
+        let mut bad = connect(address, SocketType::Dealer).await;
+        bad.writer.send(&parts).await.unwrap();
+        assert!(bad.hear_error().await.1.contains(named));
+        bad.is_left().await;
+    }
+    good.register("good", 2).await;
+    assert_eq!(shares(&good.hear_assignment().await), vec![0, 1]);
+    assert_eq!(counted(&server, "orchestrix_zmq_broken_total").await, 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_does_not_greet_is_left() {
+    let (server, address) = usual().await;
+    let kinds: [&[u8]; 3] = [b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n ", &[0xff; 64], b""];
+    let strangers = kinds.map(|first| async move {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&first.repeat(2)).await.unwrap();
+        // Whoever says nothing is left after a while.
+        let mut heard = Vec::new();
+        let _ = within(stream.read_to_end(&mut heard)).await;
+    });
+    futures_util::future::join_all(strangers).await;
+    assert_eq!(counted(&server, "orchestrix_zmq_broken_total").await, 3);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_connection_more_than_allowed_is_refused() {
+    let (server, address) =
+        start(Limits { zmq_connections: 2, ..Limits::default() }, ShardTimes::default()).await;
+    let mut first = connect(address, SocketType::Dealer).await;
+    let _second = connect(address, SocketType::Dealer).await;
+    let mut third = TcpStream::connect(address).await.unwrap();
+    assert_eq!(within(third.read(&mut [0; 1])).await.unwrap_or(0), 0);
+    assert_eq!(counted(&server, "orchestrix_zmq_connections_refused_total").await, 1);
+    first.register("a", 1).await;
+    first.hear_assignment().await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_reads_nothing_is_left_and_holds_nobody_up() {
+    let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
+    let (server, address) = start(limits, ShardTimes::default()).await;
+    let mut stuck = connect(address, SocketType::Dealer).await;
+    stuck.register("stuck", 20_000).await;
+    let told = stuck.hear_assignment().await;
+    let asking = async {
+        // It asks for more than fits between the two, and takes nothing of it.
+        while stuck.writer.send(&[json!({"type": "heartbeat", "data": {"serviceName": "orders", "workerId": "stuck",
+            "maxShardCount": 20_000, "assignedShards": told["assignedShards"], "generation": told["generation"]}})
+        .to_string().as_bytes()]).await.is_ok() {}
+    };
+    let mut other = connect(address, SocketType::Dealer).await;
+    let others = async {
+        loop {
+            other
+                .say(
+                    "heartbeat",
+                    json!({"serviceName": "mail", "workerId": "o", "maxShardCount": 1,
+                "assignedShards": []}),
+                )
+                .await;
+            other.hear_assignment().await;
+        }
+    };
+    tokio::select! {
+        () = within(asking) => {}
+        () = others => unreachable!("they go on for ever"),
+    }
+    assert_eq!(counted(&server, "orchestrix_zmq_stuck_total").await, 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn where_there_are_tokens_a_worker_shows_one_in_every_message() {
+    let listening = zmq::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listening.address();
+    let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
+    let options = Options { tokens, zmq: Some(listening), ..Options::default() };
+    let server = start_with(options, NodeOptions::default()).await;
+    let mut dealer = connect(address, SocketType::Dealer).await;
+    let register = |token: Option<String>| {
+        let mut data = json!({"serviceName": "orders", "workerId": "a", "maxShardCount": 1});
+        if let Some(token) = token {
+            data["token"] = token.into();
+        }
+        data
+    };
+    for (token, code) in [
+        (None, "unauthorized"),
+        (Some("nobody".to_owned()), "unauthorized"),
+        (Some(secret("read")), "forbidden"),
+    ] {
+        dealer.say("register", register(token)).await;
+        assert_eq!(dealer.hear_error().await.0, code);
+    }
+    dealer.say("register", register(Some(secret("work")))).await;
+    assert_eq!(shares(&dealer.hear_assignment().await), vec![0]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_takes_workers_and_tells_them_what_changes() {
+    let engine = place();
+    let leader = join_as(Arc::new(engine.clone()), "a", true, Options::default()).await;
+    leader.leads().await;
+    let listening = zmq::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listening.address();
+    let options = Options { zmq: Some(listening), ..Options::default() };
+    let follower = join_as(Arc::new(engine), "b", true, options).await;
+    follower.sees_leader("a").await;
+    let (mut a, mut b) =
+        (connect(address, SocketType::Dealer).await, connect(address, SocketType::Dealer).await);
+    a.register("a", 4).await;
+    assert_eq!(shares(&a.hear_assignment().await), vec![0, 1, 2, 3]);
+    b.register("b", 4).await;
+    let told = a.hear_assignment().await;
+    assert_eq!(shares(&told), vec![0, 1]);
+    a.obey("a", 4, &told).await;
+    assert_eq!(a.hear_assignment().await["seq"], json!(7));
+    assert_eq!(shares(&b.hear_assignment().await), vec![2, 3]);
+    // The next leader knows who has what, and believes the same sockets.
+    leader.stop().await;
+    follower.leads().await;
+    a.obey("a", 4, &told).await;
+    let still = a.hear_assignment().await;
+    assert_eq!((shares(&still), &still["tokens"]), (vec![0, 1], &told["tokens"]));
+    follower.stop().await;
+}
