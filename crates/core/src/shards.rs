@@ -323,6 +323,7 @@ impl State {
         gone.shards.iter().for_each(|number| *known.shard_mut(*number) = Shard::Free);
         known.trim();
         known.generation = at;
+        self.forget_if_empty(&event.service);
     }
 
     pub(crate) fn shards_let_go(&mut self, event: &ShardsLetGo) {
@@ -343,12 +344,20 @@ impl State {
     pub(crate) fn shard_count_set(&mut self, event: ShardCountSet) {
         let ShardCountSet { service, count, worker } = event;
         let at = self.position;
-        let known = self.services.entry(service).or_default();
+        let known = self.services.entry(service.clone()).or_default();
         match worker {
             Some(worker) => known.said(&worker, count),
             None => known.resize(count),
         }
         known.generation = at;
+        self.forget_if_empty(&service);
+    }
+
+    /// A service without shards and workers is none.
+    fn forget_if_empty(&mut self, service: &Name) {
+        if self.services.get(service).is_some_and(|known| known.count == 0 && known.workers.is_empty()) {
+            self.services.remove(service);
+        }
     }
 
     pub(crate) fn shard_weights_set(&mut self, event: ShardWeightsSet) {

@@ -90,12 +90,18 @@ impl<R: Recipient> DecisionLoop<R> {
             Event::ShardsMoved(event) => {
                 stats.shards_withdrawn.add(event.withdrawn.len());
                 stats.shards_granted.add(event.granted.iter().map(|grant| grant.shards.len()).sum());
+                let shards = event.granted.iter().flat_map(|grant| grant.shards.iter());
+                for vacant_ms in self.sharding.fill(&event.service, shards, at) {
+                    stats.shard_vacant.observe_us(vacant_ms * 1_000);
+                }
             }
-            Event::ShardWorkerJoined(_)
-            | Event::ShardWorkerLeft(_)
-            | Event::ShardCountSet(_)
-            | Event::ShardWeightsSet(_)
-            | Event::ShardsLetGo(_) => {}
+            Event::ShardsLetGo(event) => self.sharding.vacate(&event.service, event.shards.iter(), at),
+            Event::ShardWorkerLeft(event) => {
+                let there = self.state.service(&event.service);
+                let shards = there.into_iter().flat_map(|known| known.tokens_of(&event.worker));
+                self.sharding.vacate(&event.service, shards.map(|(shard, _)| shard), at);
+            }
+            Event::ShardWorkerJoined(_) | Event::ShardCountSet(_) | Event::ShardWeightsSet(_) => {}
         }
     }
 }

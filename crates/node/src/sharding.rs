@@ -364,6 +364,11 @@ impl<R: Recipient> DecisionLoop<R> {
         if let Some(weights) = change.weights {
             self.shard_command(ShardCommand::SetWeights { service: service.clone(), weights }, now)?;
         }
+        if self.state.service(service).is_none() {
+            // It had no workers, and has no shards any more.
+            self.schedule(service);
+            return Ok(Answer::Service(Box::new(views::forgotten(service, self.state.position()))));
+        }
         self.want_round(service, DEBOUNCE_MS, now);
         self.schedule(service);
         self.service_view(service, now)
@@ -466,6 +471,10 @@ impl<R: Recipient> DecisionLoop<R> {
         let Some(soft) = self.sharding.services.get_mut(service) else { return };
         if let Some(before) = soft.due.take() {
             self.sharding.due.remove(&(before, service.clone()));
+        }
+        if soft.is_idle() && self.state.service(service).is_none() {
+            self.sharding.services.remove(service);
+            return;
         }
         soft.due = soft.next_due();
         if let Some(due) = soft.due {

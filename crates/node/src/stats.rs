@@ -102,6 +102,8 @@ pub struct Stats {
     pub batches: Counter,
     pub batch_bytes: Counter,
     pub sync: Histogram,
+    /// Time that shards were without a worker, from the end of one to the grant to the next.
+    pub shard_vacant: Histogram,
     /// How long the loop was busy without looking at new questions.
     pub turn: Histogram,
     pub turn_max_us: Counter,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::StatusCode;
-use orchestrix_core::wire::QueueView;
+use orchestrix_core::wire::{QueueView, ServiceSummary};
 use orchestrix_node::{Counter, Histogram, Stats};
 
 use crate::http::ROUTES;
@@ -215,12 +215,19 @@ impl HttpMetrics {
     }
 }
 
+/// What is looked at when metrics are asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    pub(crate) queues: Vec<QueueView>,
+    pub(crate) services: Vec<ServiceSummary>,
+}
+
 /// Writes everything in Prometheus' text format.
 pub(crate) fn render(
     stats: &Stats,
     http: &HttpMetrics,
     zmq: &ZmqMetrics,
-    queues: &[QueueView],
+    views: &Views,
     streams: usize,
 ) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
@@ -238,7 +245,13 @@ pub(crate) fn render(
         "Time of one turn of the decision loop.",
         &[(&[], &stats.turn)],
     );
-    render_queues(&mut text, queues);
+    text.histogram(
+        "orchestrix_shard_vacant_seconds",
+        "Time that a shard had no worker, from the end of one to the grant to the next.",
+        &[(&[], &stats.shard_vacant)],
+    );
+    render_queues(&mut text, &views.queues);
+    render_services(&mut text, &views.services);
     render_http(&mut text, http, streams);
     for (name, kind, meaning, value) in zmq.rows() {
         text.head(name, kind, meaning);
@@ -258,6 +271,29 @@ fn render_queues(text: &mut Text, queues: &[QueueView]) {
             let rest = queues[own..].iter().map(row.value).fold(0, row.together);
             text.line(row.name, &[("queue", OTHER)], rest);
         }
+    }
+}
+
+/// One number for all services: there may be many.
+fn render_services(text: &mut Text, services: &[ServiceSummary]) {
+    let sum = |value: fn(&ServiceSummary) -> u64| services.iter().map(value).sum();
+    for (name, meaning, value) in [
+        ("orchestrix_services", "Services that divide shards among workers.", services.len() as u64),
+        ("orchestrix_shard_workers", "Workers of services.", sum(|service| service.workers)),
+        ("orchestrix_shards_held", "Shards that a worker serves.", sum(|service| service.held)),
+        (
+            "orchestrix_shards_moving",
+            "Shards whose worker was told to stop and has not let go yet.",
+            sum(|service| service.withdrawn),
+        ),
+        (
+            "orchestrix_shards_unowned",
+            "Shards that nobody serves: wake somebody when it stays above 0.",
+            sum(|service| service.free),
+        ),
+    ] {
+        text.head(name, "gauge", meaning);
+        text.line(name, &[], value);
     }
 }
 

@@ -22,6 +22,28 @@ impl<R> Default for Sharding<R> {
     }
 }
 
+impl<R> Sharding<R> {
+    /// Shards have no worker any more.
+    pub(crate) fn vacate(&mut self, service: &Name, shards: impl Iterator<Item = u32>, now: Timestamp) {
+        let Some(soft) = self.services.get_mut(service) else { return };
+        soft.vacant.extend(shards.map(|shard| (shard, now)));
+    }
+
+    /// Shards get a worker. Tells how many milliseconds each had none, as far as that is known.
+    pub(crate) fn fill(
+        &mut self,
+        service: &Name,
+        shards: impl Iterator<Item = u32>,
+        now: Timestamp,
+    ) -> impl Iterator<Item = u64> {
+        let soft = self.services.get_mut(service).into_iter();
+        let since = soft.zip(std::iter::once(shards));
+        since.flat_map(move |(soft, shards)| {
+            shards.filter_map(|shard| soft.vacant.remove(&shard)).map(move |since| now.since(since))
+        })
+    }
+}
+
 /// What is known of one service besides the state.
 #[derive(Debug)]
 pub(super) struct Soft<R> {
@@ -32,6 +54,8 @@ pub(super) struct Soft<R> {
     pub(super) last_round: Timestamp,
     pub(super) waiting: Vec<Waiting<R>>,
     pub(super) due: Option<Timestamp>,
+    /// Shards that had a worker in this term and have none, and since when.
+    vacant: BTreeMap<u32, Timestamp>,
 }
 
 impl<R> Default for Soft<R> {
@@ -43,6 +67,7 @@ impl<R> Default for Soft<R> {
             last_round: Timestamp(0),
             waiting: Vec::new(),
             due: None,
+            vacant: BTreeMap::new(),
         }
     }
 }
@@ -88,6 +113,11 @@ impl<R: Recipient> Soft<R> {
     pub(super) fn want_round(&mut self, after_ms: u64, now: Timestamp) {
         let due = now.plus(after_ms).max(self.last_round.plus(DEBOUNCE_MS));
         self.round = Some(self.round.map_or(due, |round| round.min(due)));
+    }
+
+    /// Whether nobody is there and nobody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.workers.is_empty() && self.waiting.is_empty()
     }
 
     pub(super) fn next_due(&self) -> Option<Timestamp> {

@@ -2,10 +2,13 @@
 
 use orchestrix_core::shards::{Service, Shard};
 use orchestrix_core::wire::{ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView};
-use orchestrix_core::{Name, Refusal, Timestamp};
+use orchestrix_core::{Name, Position, Refusal, Timestamp};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
+
+/// The group of services that name none.
+const DEFAULT_GROUP: &str = "default";
 
 impl<R: Recipient> DecisionLoop<R> {
     pub(super) fn service_view(&self, name: &Name, now: Timestamp) -> Result<Answer, Error> {
@@ -63,5 +66,17 @@ impl<R: Recipient> DecisionLoop<R> {
 }
 
 fn group_of(service: &Service) -> String {
-    service.group.as_ref().map_or("default", Name::as_str).to_owned()
+    service.group.as_ref().map_or(DEFAULT_GROUP, Name::as_str).to_owned()
+}
+
+/// A service that has neither shards nor workers any more.
+pub(super) fn forgotten(service: &Name, generation: Position) -> ServiceView {
+    ServiceView {
+        service: service.clone(),
+        group: DEFAULT_GROUP.to_owned(),
+        shard_count: 0,
+        generation,
+        workers: Vec::new(),
+        shards: Vec::new(),
+    }
 }

@@ -1,6 +1,8 @@
 //! Shards in the loop: who gets what when, and who has to let go first.
 
-use orchestrix_core::wire::{Assignment, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::wire::{
+    Assignment, ServiceChange, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister,
+};
 use orchestrix_core::{Name, Position, SnapshotLoader, State};
 use orchestrix_node::{Answer, Ask, ShardAsk};
 
@@ -206,6 +208,46 @@ fn whoever_says_that_it_goes_is_replaced_at_once() {
     after(&mut world, 20);
     let service = view(&mut world);
     assert!(service.shards.iter().all(|shard| shard.state == "HELD" && shard.worker != Some(name("a"))));
+}
+
+#[test]
+fn a_service_without_shards_and_workers_is_forgotten() {
+    let (mut world, _) = three();
+    let change = |count| {
+        let change = ServiceChange { shard_count: Some(count), weights: None };
+        Ask::Shards(ShardAsk::Change { service: name("s"), change })
+    };
+    world.ask("operator", change(0));
+    world.turn();
+    assert_eq!(view(&mut world).workers.len(), 3, "its workers are still there");
+    for worker in ["a", "b", "c"] {
+        let body = ShardDeregister { session: Some(name(worker)) };
+        world.ask(
+            worker,
+            Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name(worker), body }),
+        );
+        answers(&mut world);
+    }
+    world.ask("operator", Ask::Shards(ShardAsk::Services { group: None }));
+    let Ok(Answer::Services(list)) = world.turn().0.pop().unwrap().1 else { panic!("a list") };
+    assert_eq!(list.services, []);
+    world.ask("operator", change(0));
+    let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+    assert_eq!((service.shard_count, service.workers.len()), (0, 0));
+    register(&mut world, "a", "a");
+    assert_eq!(after(&mut world, 250)[0].1.assigned_shards.len(), 10, "whoever comes begins anew");
+}
+
+#[test]
+fn a_shard_without_a_worker_is_counted_by_how_long() {
+    let (mut world, _) = three();
+    after(&mut world, 10_000);
+    let body = ShardDeregister { session: Some(name("a")) };
+    world.ask("a", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("a"), body }));
+    answers(&mut world);
+    after(&mut world, 20);
+    let vacant = &world.stats.shard_vacant;
+    assert_eq!((vacant.buckets().sum::<u64>(), vacant.sum_us()), (4, 4 * 20_000));
 }
 
 #[test]

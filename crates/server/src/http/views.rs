@@ -114,17 +114,13 @@ pub(crate) fn ready(call: &Call<'_>) -> Result<Reply, Fault> {
 
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
     // A node that has stopped or follows still has its counters.
-    let mut queues = match call.app.coordinator.decides() {
-        Some(node) => node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues),
-        None => Vec::new(),
-    };
-    queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
-    let text = metrics::render(
-        call.app.coordinator.stats(),
-        &call.app.metrics,
-        &call.app.zmq,
-        &queues,
-        call.app.streams.count(),
-    );
+    let mut views = metrics::Views::default();
+    if let Some(node) = call.app.coordinator.decides() {
+        views.queues = node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
+        views.services = node.services(None).await.map_or_else(|_| Vec::new(), |list| list.services);
+    }
+    views.queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
+    let (app, stats) = (call.app, call.app.coordinator.stats());
+    let text = metrics::render(stats, &app.metrics, &app.zmq, &views, app.streams.count());
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use orchestrix_core::Name;
 use orchestrix_core::wire::{Assignment, Problem};
 use orchestrix_zmtp::{Connection, Error, Incoming, Limits, Reader, SocketType, Writer};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +23,9 @@ use crate::http::{Answered, App, Fault, decide_said};
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Messages of one connection that are being decided; more wait in the peer's own buffers.
 const IN_FLIGHT_MAX: usize = 256;
-/// Messages that wait for a peer to take them. One that takes none is left.
+/// Messages that wait for a peer to take them, and their bytes. One that takes none is left.
 const OUTBOX_MAX: usize = 1_024;
+const OUTBOX_BYTES_MAX: usize = 8 << 20;
 /// A peer that is silent for so long is asked whether it is there, and left when it does not answer that often.
 const SILENCE: Duration = Duration::from_secs(30);
 const SILENCES_MAX: u32 = 3;
@@ -35,6 +38,8 @@ const ANSWER_BYTES_MAX: usize = 8 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
     sender: mpsc::Sender<Outgoing>,
+    /// Bytes that wait.
+    bytes: Arc<AtomicUsize>,
     /// A REQ hears only answers.
     socket: SocketType,
     end: End,
@@ -78,8 +83,21 @@ impl Outbox {
     }
 
     fn put(&self, outgoing: Outgoing) {
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(outgoing) {
+        let bytes = outgoing.bytes();
+        let before = self.bytes.fetch_add(bytes, Relaxed);
+        // A message that is longer than that is taken when it is the only one.
+        let is_long = before > 0 && before + bytes > OUTBOX_BYTES_MAX;
+        if is_long || matches!(self.sender.try_send(outgoing), Err(TrySendError::Full(_))) {
             self.end.stuck();
+        }
+    }
+}
+
+impl Outgoing {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Message { body, .. } | Self::Pong(body) => body.len(),
+            Self::Ping => 0,
         }
     }
 }
@@ -102,8 +120,10 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     let (peer, token) = (connection.peer().clone(), CancellationToken::new());
     let end = End { token: token.clone(), app: Arc::clone(app) };
     let (reader, writer) = connection.split();
-    let writing = tokio::spawn(write(writer, outgoing, app.limits.write_timeout, end.clone()));
-    let outbox = Outbox { sender, socket: peer.socket, end: end.clone() };
+    let bytes = Arc::new(AtomicUsize::new(0));
+    let writing =
+        tokio::spawn(write(writer, outgoing, Arc::clone(&bytes), app.limits.write_timeout, end.clone()));
+    let outbox = Outbox { sender, bytes, socket: peer.socket, end };
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let session = Arc::new(Session { front: Arc::clone(front), name: session_name(), outbox });
     let ended = tokio::select! {
@@ -177,6 +197,7 @@ async fn read(
 async fn write(
     mut writer: Writer<TcpStream>,
     mut outgoing: mpsc::Receiver<Outgoing>,
+    bytes: Arc<AtomicUsize>,
     patience: Duration,
     end: End,
 ) {
@@ -205,7 +226,7 @@ async fn write(
             () = &mut last_words => return,
         };
         match written {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => drop(bytes.fetch_sub(next.bytes(), Relaxed)),
             Ok(Err(_)) => return end.token.cancel(),
             Err(_) => return end.stuck(),
         }

@@ -283,11 +283,12 @@ async fn a_peer_that_reads_nothing_is_left_and_holds_nobody_up() {
     let mut stuck = connect(address, SocketType::Dealer).await;
     stuck.register("stuck", 20_000).await;
     let told = stuck.hear_assignment().await;
+    let heartbeat = json!({"type": "heartbeat", "data": {"serviceName": "orders", "workerId": "stuck",
+        "maxShardCount": 20_000, "assignedShards": told["assignedShards"], "generation": told["generation"]}});
+    let heartbeat = heartbeat.to_string();
     let asking = async {
         // It asks for more than fits between the two, and takes nothing of it.
-        while stuck.writer.send(&[json!({"type": "heartbeat", "data": {"serviceName": "orders", "workerId": "stuck",
-            "maxShardCount": 20_000, "assignedShards": told["assignedShards"], "generation": told["generation"]}})
-        .to_string().as_bytes()]).await.is_ok() {}
+        while stuck.writer.send(&[heartbeat.as_bytes()]).await.is_ok() {}
     };
     let mut other = connect(address, SocketType::Dealer).await;
     let others = async {
