@@ -10,6 +10,7 @@ mod settings;
 mod stream;
 mod text;
 mod wire;
+mod zmq;
 
 use crate::Target;
 
@@ -55,6 +56,12 @@ pub const TARGETS: &[Target] = &[
     target("bodies", "the JSON body of every route; what is understood is understood again", wire::bodies),
     target("answers", "answers and problems as the client reads them", wire::answers),
     target("stream", "server-sent events, the same wherever they are cut", stream::frames),
+    target("zmtp", "bytes of a ZeroMQ peer, the same frames wherever they are cut", zmq::frames),
+    target(
+        "zmq",
+        "what workers say over ZeroMQ; what is understood is a request that its route reads",
+        zmq::messages,
+    ),
     target("address", "paths, queries and cursors", address::address),
     target("headers", "host, origin and what browsers say of themselves", address::headers),
     target("tokens", "the tokens file", settings::tokens),

@@ -8,6 +8,8 @@
 //! the session that a connection has by itself or that a worker names.
 
 mod address;
+#[doc(hidden)]
+pub mod doors;
 mod message;
 mod peer;
 mod pushes;

@@ -7,3 +7,4 @@ mod common;
 mod deciding;
 mod leasing;
 mod sharding;
+mod storm;

@@ -31,6 +31,14 @@ fn the_tour_of_several_nodes_goes_as_it_is_told() {
 }
 
 #[test]
+fn the_tour_of_shards_goes_as_it_is_told() {
+    let output = run(&shell_blocks("docs/shards.md"));
+    for line in ["0  AAAABBBCCC", "0  AAAABBBABB"] {
+        assert!(output.contains(line), "{line} is not in\n{output}");
+    }
+}
+
+#[test]
 fn every_variable_in_the_compose_file_is_a_setting() {
     let text = std::fs::read_to_string(root().join("compose.yaml")).unwrap();
     let variables: Vec<&str> =

@@ -325,6 +325,35 @@ fn other_machines_are_served_only_with_tokens_and_open_eyes() {
 }
 
 #[test]
+fn zeromq_is_refused_to_other_machines_and_told_where_it_is() {
+    let folder = TempDir::new().unwrap();
+    let serve = |name: &str, zmq: &str| {
+        let mut command = command(&folder.path().join(name));
+        command.args(["--zmq", zmq]);
+        command
+    };
+    for address in ["tcp://0.0.0.0:5555", "tcp://*:5555", "10.0.0.1:5555"] {
+        let (code, stderr) = refused(serve("none", address));
+        assert_eq!(code, 2, "{stderr}");
+        assert!(
+            stderr.contains("other machines") && stderr.contains("--zmq tcp://127.0.0.1:5555"),
+            "{stderr}"
+        );
+    }
+    let mut older = command(&folder.path().join("none"));
+    older.env("SHARD_COORDINATOR_BIND_HOST", "tcp://0.0.0.0");
+    assert!(refused(older).1.contains("other machines"));
+    assert!(!folder.path().join("none").exists());
+    let first = spawn(serve("first", "127.0.0.1:0"));
+    let (_, at) = first.greeting.split_once("ZeroMQ on tcp://").unwrap();
+    let (code, stderr) = refused(serve("second", at.lines().next().unwrap()));
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("in use") && stderr.contains("--zmq"), "{stderr}");
+    let off = spawn(serve("off", "off"));
+    assert!(off.greeting.contains("shards     over HTTP\n"), "{}", off.greeting);
+}
+
+#[test]
 fn a_port_or_a_folder_in_use_is_told() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
