@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::engines::EngineFigure;
 use super::failover::FailoverFigure;
+use super::shards::ShardFigures;
 
 /// Waiting tasks that the goals about a long queue speak of.
 pub(super) const MILLION: usize = 1_000_000;
@@ -79,6 +80,7 @@ pub(super) struct Figures {
     pub(super) all: Vec<Figure>,
     pub(super) engines: Vec<EngineFigure>,
     pub(super) failovers: Vec<FailoverFigure>,
+    pub(super) shards: Option<ShardFigures>,
 }
 
 impl Who {
@@ -198,7 +200,8 @@ impl Figures {
         ];
         let engines = self.engines.iter().flat_map(EngineFigure::goals);
         let failovers = self.failovers.iter().filter_map(FailoverFigure::goal);
-        goals.into_iter().flatten().chain(engines).chain(failovers).collect()
+        let shards = self.shards.iter().flat_map(ShardFigures::goals);
+        goals.into_iter().flatten().chain(engines).chain(failovers).chain(shards).collect()
     }
 
     fn batch_goal(&self) -> Option<Goal> {

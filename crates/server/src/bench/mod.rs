@@ -2,7 +2,8 @@
 //!
 //! The parts, each in its file: `alone` (one client, beside what disk and network cost), `inprocess` (the
 //! library), `throughput` (many clients), `million` (a long queue), `engines` (nodes on a shared engine, beside what
-//! its server does by itself), `failover` (changes of leader, beside etcd). `load` drives all servers alike; `http`,
+//! its server does by itself), `failover` (changes of leader, beside etcd), `shards` (plans, moves, and many workers over
+//! ZeroMQ, which `shard_workers` plays). `load` drives all servers alike; `http`,
 //! `redis` and `beanstalkd` are what they understand, `raw`, `mysql` and `postgres` what servers of engines do;
 //! `stores` starts those. `figures` knows the goals, `report` writes them down, `page` is the rest of what is said.
 //!
@@ -30,6 +31,8 @@ mod raw;
 mod redis;
 mod report;
 mod setup;
+mod shard_workers;
+mod shards;
 mod stores;
 mod throughput;
 
@@ -108,6 +111,8 @@ enum Part {
     Engines,
     /// Changes of leader among three nodes, beside etcd
     Failover,
+    /// Plans and moves of shards, and a thousand workers over ZeroMQ
+    Shards,
 }
 
 impl Part {
@@ -171,6 +176,9 @@ fn measure(setup: &Setup, args: &BenchArgs) -> Result<Figures> {
     }
     if wanted(Part::Failover) {
         figures.failovers = failover::measure(setup).context("changes of leader")?;
+    }
+    if wanted(Part::Shards) {
+        figures.shards = Some(shards::measure(setup).context("shards")?);
     }
     Ok(figures)
 }

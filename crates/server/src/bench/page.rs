@@ -55,6 +55,14 @@ etcd is one server with three processes of `etcdctl lock --ttl 2`, which is its 
 kept alive, and a queue of keys. The time is until the next process says that it has the lock. That flatters etcd: there
 is nothing to read and no task to store, and the client is the one who is elected.
 
+## Shards
+
+{shards}
+**Splitting anew** is what a coordinator does that divides all shards from the beginning whenever a worker comes or goes. The
+thousand workers are sockets of one process that speaks the protocol as `docs/shards.md` tells it, with a heartbeat every second each,
+spread evenly; one in twenty registers again after each of its own. A worker that is killed has just sent a heartbeat, so
+all of its time (here `--shard-lease 2s --shard-check 500ms`) goes by first; the time ends when all others have heard of what they got.
+
 ## The machine
 
 {facts}

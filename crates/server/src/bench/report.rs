@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::figures::{Figures, Goal, Measure, Who};
 use super::machine::Machine;
 use super::page::PAGE;
+use super::shards::ShardFigures;
 use super::{engines, failover};
 
 /// A whole run.
@@ -45,6 +46,7 @@ impl Report {
             ("BESIDE PEERS", self.peer_rows()),
             ("ON ENGINES", engines::rows(&self.figures.engines)),
             ("CHANGES OF LEADER", failover::rows(&self.figures.failovers)),
+            ("SHARDS", self.shard_rows()),
             ("ALL", self.all_rows()),
         ] {
             if rows.len() > 1 {
@@ -70,6 +72,7 @@ impl Report {
             .replace("{peers}", &markdown(&self.peer_rows()))
             .replace("{engines}", &measured(&engines::rows(&self.figures.engines)))
             .replace("{failovers}", &measured(&failover::rows(&self.figures.failovers)))
+            .replace("{shards}", &measured(&self.shard_rows()))
             .replace("{all}", &markdown(&self.all_rows()))
             .replace("{facts}", &markdown(&facts))
     }
@@ -95,6 +98,10 @@ impl Report {
 
     fn warning(&self) -> &'static str {
         if self.machine.was_quiet() { "" } else { ": too busy with other work to believe these figures" }
+    }
+
+    fn shard_rows(&self) -> Vec<Vec<String>> {
+        self.figures.shards.as_ref().map(ShardFigures::rows).unwrap_or_default()
     }
 
     fn goal_rows(&self) -> Vec<Vec<String>> {

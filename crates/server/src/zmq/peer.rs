@@ -75,6 +75,11 @@ impl Outbox {
         self.sender.same_channel(&other.sender)
     }
 
+    /// Whether the connection is over, or soon will be.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.token.is_cancelled()
+    }
+
     /// Tells something that was not asked for. Nobody waits for a peer that does not read: it is left.
     pub(super) fn push(&self, body: Bytes) {
         if self.socket != SocketType::Req {
@@ -140,8 +145,8 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
         metrics.broken.add(1);
         session.refuse(&problem(Fault::Invalid(why.to_string())), false);
     }
-    front.pushes.left(&session.outbox);
     token.cancel();
+    front.pushes.left(&session.outbox);
     // A panic in there has been reported, and ends nothing else.
     let _ = writing.await;
 }
@@ -180,11 +185,7 @@ async fn read(
                 let session = Arc::clone(session);
                 tokio::spawn(async move {
                     let _place = place;
-                    tokio::select! {
-                        () = session.answer(&parts) => {}
-                        // Whoever has gone waits for nothing.
-                        () = session.outbox.end.token.cancelled() => {}
-                    }
+                    session.answer(&parts).await;
                 });
             }
             Incoming::Ping(context) => session.outbox.put(Outgoing::Pong(context)),
@@ -251,7 +252,12 @@ impl Session {
         if said.kind == Kind::Register {
             pushes.comes(&said.service, &said.worker, &self.outbox);
         }
-        match self.decide(&said).await {
+        let decided = tokio::select! {
+            decided = self.decide(&said) => decided,
+            // Whoever has gone does not wait to come; what else it said still counts.
+            () = self.outbox.end.token.cancelled(), if said.kind == Kind::Register => return,
+        };
+        match decided {
             Ok(assignment) => {
                 if assignment.fenced || said.kind == Kind::Deregister {
                     pushes.goes(&said.service, &said.worker, &self.outbox);

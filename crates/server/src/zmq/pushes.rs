@@ -38,6 +38,10 @@ impl Pushes {
     /// A worker was answered through a connection: from now on, it hears there what changes.
     pub(super) fn told(&self, service: &Name, worker: &Name, outbox: &Outbox, told: &Assignment) {
         let mut services = self.lock();
+        // Nobody would take such a one out again.
+        if outbox.is_over() {
+            return;
+        }
         let known = services.get(service).and_then(|workers| workers.get(worker));
         if known.is_some_and(|known| known.outbox.is(outbox) && known.generation > told.generation) {
             return;

@@ -77,7 +77,8 @@ fn two_processes_have_neither_one_folder_nor_one_name() {
     first.wait();
     let mut again = spawn(redis.node("one", "n1", "900ms"));
     leads(&again, "n1");
-    assert!(again.send("POST", "/v1/tasks", r#"{"queue":"q","payload":1}"#).starts_with("HTTP/1.1 201"));
+    let answer = again.send("POST", "/v1/tasks", r#"{"queue":"q","payload":1}"#);
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     again.signal(Signal::TERM);
     assert_eq!(again.wait(), Some(0));
 }

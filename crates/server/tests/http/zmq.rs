@@ -154,6 +154,26 @@ async fn a_worker_whose_time_is_over_hears_so() {
 }
 
 #[tokio::test]
+async fn whoever_says_that_it_goes_and_hangs_up_has_gone() {
+    let (server, address) = usual().await;
+    let mut stays = connect(address, SocketType::Dealer).await;
+    stays.register("stays", 2).await;
+    stays.hear_assignment().await;
+    for round in 0..4 {
+        let mut goes = connect(address, SocketType::Dealer).await;
+        let worker = format!("goes-{round}");
+        goes.register(&worker, 2).await;
+        let told = stays.hear_assignment().await;
+        stays.obey("stays", 2, &told).await;
+        goes.hear_assignment().await;
+        goes.say("deregister", json!({"serviceName": "orders", "workerId": worker})).await;
+        drop(goes);
+        while shares(&stays.hear_assignment().await).len() < 2 {}
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_req_with_its_empty_part_is_answered_in_kind_and_hears_nothing_else() {
     let (server, address) = usual().await;
     let mut req = connect(address, SocketType::Req).await;
