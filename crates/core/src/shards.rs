@@ -119,15 +119,15 @@ impl Service {
         let names: Vec<&Name> = self.workers.keys().collect();
         let places: Vec<Place> =
             self.workers.values().map(|worker| Place { capacity: worker.capacity }).collect();
-        let index = |name: &Name| names.binary_search(&name).ok();
         let within = &self.shards[..self.count as usize];
-        let holders: Vec<Option<usize>> = within
-            .iter()
-            .map(|shard| match shard {
-                Shard::Held { worker, .. } => index(worker),
-                Shard::Free | Shard::Withdrawn { .. } => None,
-            })
-            .collect();
+        let mut holders: Vec<Option<usize>> = vec![None; within.len()];
+        for (place, worker) in self.workers.values().enumerate() {
+            for number in worker.shards.range(..self.count) {
+                if let Shard::Held { .. } = within[*number as usize] {
+                    holders[*number as usize] = Some(place);
+                }
+            }
+        }
         let is_free = |number: u32| match &within[number as usize] {
             Shard::Free => true,
             Shard::Held { .. } | Shard::Withdrawn { .. } => false,
