@@ -103,10 +103,12 @@ impl<R: Recipient> DecisionLoop<R> {
         self.sharding.due.first().map(|(at, _)| *at)
     }
 
-    /// Whatever was promised is over a little later than what the worker was told: clocks differ by up to 1 %.
+    /// Whatever was promised is over a little later than what the worker was told: clocks differ by up to 1 %, and the
+    /// clock of a term is up to 1 % faster than that of its machine while it gets back to the wall clock.
     fn promised_until(&self, now: Timestamp) -> Timestamp {
         let lease_ms = self.options.shards.lease_ms;
-        now.plus(lease_ms + lease_ms / 100 + 1)
+        // Both together; and one for what is less than a millisecond.
+        now.plus(lease_ms + (lease_ms * 201).div_ceil(10_000) + 1)
     }
 
     /// Takes a question. A worker that comes is answered when its round has settled.
