@@ -244,6 +244,7 @@ impl<R: Recipient> DecisionLoop<R> {
         for waiting in self.admission.take().into_iter().flat_map(Admission::into_line) {
             self.send_home(waiting.to, waiting.since, now);
         }
+        self.dismiss_shards();
     }
 
     fn advance(&mut self, now: Timestamp) {

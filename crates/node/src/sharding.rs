@@ -457,6 +457,15 @@ impl<R: Recipient> DecisionLoop<R> {
         }
     }
 
+    /// Sends those who came and wait for their share to whoever leads next; to come again changes nothing.
+    pub(crate) fn dismiss_shards(&mut self) {
+        let waiting: Vec<Waiting<R>> =
+            self.sharding.services.values_mut().flat_map(|soft| std::mem::take(&mut soft.waiting)).collect();
+        for waiting in waiting {
+            self.reply(waiting.to, Err(Error::Stopping));
+        }
+    }
+
     fn promise(&mut self, service: &Name, worker: &Name, now: Timestamp) {
         let until = self.promised_until(now);
         if let Some(soft) = self.sharding.services.get_mut(service) {

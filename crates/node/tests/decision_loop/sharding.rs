@@ -4,7 +4,7 @@ use orchestrix_core::wire::{
     Assignment, ServiceChange, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister,
 };
 use orchestrix_core::{Name, Position, SnapshotLoader, State};
-use orchestrix_node::{Answer, Ask, ShardAsk};
+use orchestrix_node::{Answer, Ask, Error, ShardAsk};
 
 use crate::common::World;
 
@@ -310,6 +310,16 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     assert_eq!(kept.tokens, told[0].1.tokens);
     after(&mut next, 303);
     assert_eq!(view(&mut next).workers.len(), 1, "then only whoever was heard of is there");
+}
+
+#[test]
+fn whoever_waits_for_its_share_is_sent_to_the_next_leader_when_this_one_stops() {
+    let (mut world, _) = three();
+    register(&mut world, "d", "d");
+    world.turn();
+    world.desk.dismiss(world.now);
+    let (answers, _) = world.turn();
+    assert!(matches!(answers[..], [("d", Err(Error::Stopping))]), "{answers:?}");
 }
 
 /// What a process hears that serves nothing, if it hears anything.
