@@ -8,7 +8,7 @@ use orchestrix_core::{BUGS, FoundBy};
 fn main() {
     for bug in BUGS {
         match bug.found_by {
-            FoundBy::Worlds(_) | FoundBy::Cluster(_) => {}
+            FoundBy::Worlds(_) | FoundBy::Cluster(_) | FoundBy::Shards(_) => {}
             FoundBy::Test(of, target, test) => {
                 println!("{}\t{of}\t{target}\t{test}\t{}", bug.name, bug.what);
             }

@@ -20,6 +20,8 @@ pub enum FoundBy {
     Worlds(&'static [&'static str]),
     /// Simulated worlds with several nodes, by one of these invariants.
     Cluster(&'static [&'static str]),
+    /// Simulated worlds with shards, by one of these invariants.
+    Shards(&'static [&'static str]),
     /// A test: its crate, its target and its name.
     Test(&'static str, &'static str, &'static str),
 }

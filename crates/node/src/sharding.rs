@@ -29,7 +29,7 @@ const LEAVE_MS: u64 = 20;
 const MOVES_MAX: usize = 1_000;
 
 /// A question about shards.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum ShardAsk {
     Register {
         service: Name,

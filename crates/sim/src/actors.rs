@@ -1,4 +1,4 @@
-//! Who lives in a world: those who submit tasks and those who do them.
+//! Who lives in a world: those who submit tasks and those who do them, and workers that divide shards.
 
 mod submitter;
 mod worker;
@@ -12,6 +12,8 @@ use crate::history::{Answer, Execution, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::seen::Sight;
+use crate::shards::record::Record;
+use crate::shards::worker::{ShardWorker, workers};
 use crate::world::Op;
 
 /// What actors live on: a world with one coordinator, or with several.
@@ -36,6 +38,9 @@ pub(crate) trait Ground {
 
     fn executed(&mut self, execution: Execution);
 
+    /// What workers of services did.
+    fn shards(&mut self) -> &mut Record;
+
     /// A lease that somebody else got lately.
     fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)>;
 }
@@ -44,6 +49,7 @@ pub(crate) trait Ground {
 pub(crate) enum Actor {
     Submitter(Submitter),
     Worker(Worker),
+    ShardWorker(Box<ShardWorker>),
     Away,
 }
 
@@ -71,6 +77,9 @@ pub(crate) fn actors(plan: &Plan, rng: &mut Rng) -> Vec<Actor> {
     let submitters = (0..plan.submitters).map(|n| Actor::Submitter(Submitter::new(n, each, rng.fork())));
     let mut all: Vec<Actor> = submitters.collect();
     all.extend((0..plan.workers).map(|n| Actor::Worker(Worker::new(n, plan, rng.fork()))));
+    if let Some(shards) = &plan.shards {
+        all.extend(workers(shards, rng).into_iter().map(|worker| Actor::ShardWorker(Box::new(worker))));
+    }
     all
 }
 
@@ -83,6 +92,7 @@ impl Actor {
         match self {
             Self::Submitter(submitter) => submitter.wake(world, me),
             Self::Worker(worker) => worker.wake(world, me),
+            Self::ShardWorker(worker) => worker.wake(world, me),
             Self::Away => {}
         }
     }
@@ -91,7 +101,16 @@ impl Actor {
         match self {
             Self::Submitter(submitter) => submitter.hear(world, me, op, heard),
             Self::Worker(worker) => worker.hear(world, me, op, heard),
+            Self::ShardWorker(worker) => worker.hear(world, me, op, heard),
             Self::Away => {}
+        }
+    }
+
+    /// The world ends: what is under way is noted down.
+    pub(crate) fn end(&mut self, world: &mut dyn Ground) {
+        match self {
+            Self::ShardWorker(worker) => worker.end(world),
+            Self::Submitter(_) | Self::Worker(_) | Self::Away => {}
         }
     }
 
@@ -100,6 +119,8 @@ impl Actor {
         match self {
             Self::Submitter(submitter) => submitter.is_done(),
             Self::Worker(worker) => worker.is_done(),
+            // Whether shards are at rest is seen from outside.
+            Self::ShardWorker(_) => true,
             Self::Away => false,
         }
     }

@@ -32,6 +32,7 @@ pub use sights::{ClusterSight, Sights};
 pub use world::{ClusterEnded, ClusterWorld};
 
 use crate::prove::contained;
+use crate::shards::ShardSights;
 
 /// Runs one seed.
 #[must_use]
@@ -43,8 +44,14 @@ pub fn run_cluster(seed: u64) -> ClusterEnded {
 #[must_use]
 pub fn run_cluster_plan(plan: ClusterPlan) -> ClusterEnded {
     let seed = plan.seed;
-    contained(|| ClusterWorld::new(plan).run()).unwrap_or_else(|violation| {
-        let (sights, told) = (Sights::default(), Vec::new());
-        ClusterEnded { seed, violations: vec![violation], sights, trace: [0; 32], seconds: 0, calls: 0, told }
+    contained(|| ClusterWorld::new(plan).run()).unwrap_or_else(|violation| ClusterEnded {
+        seed,
+        violations: vec![violation],
+        sights: Sights::default(),
+        shards: ShardSights::default(),
+        trace: [0; 32],
+        seconds: 0,
+        calls: 0,
+        told: Vec::new(),
     })
 }

@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use orchestrix_core::wire::{Extended, Leases, Outcome, QueueList, Submit, TaskView, WorkerExtended};
+use orchestrix_core::wire::{
+    Assignment, Extended, Leases, Outcome, QueueList, Submit, TaskView, WorkerExtended,
+};
 use orchestrix_core::{Event, LeaseId, Name, Position, Retention, TaskId, Timestamp};
-use orchestrix_node::{Error, Seen};
+use orchestrix_node::{Error, Seen, ShardAsk};
+
+use crate::plan::Plan;
+use crate::shards::record::Record;
 
 /// One event of the journal, as it first became durable.
 #[derive(Clone, Debug)]
@@ -65,9 +70,42 @@ pub(crate) enum Question {
         task: TaskId,
     },
     Queues,
+    /// A process of a worker of a service asks; of which number nobody but the world knows.
+    Shards {
+        process: usize,
+        ask: Box<ShardAsk>,
+    },
+    ChangeService {
+        service: Name,
+        count: u32,
+    },
 }
 
 impl Question {
+    pub(crate) fn is_about_shards(&self) -> bool {
+        matches!(self, Self::Shards { .. } | Self::ChangeService { .. })
+    }
+
+    /// Milliseconds that whoever is asked may take; a worker that comes waits for others of its service.
+    pub(crate) fn waits_ms(&self, plan: &Plan) -> u64 {
+        match self {
+            Self::Lease { wait_ms, .. } => *wait_ms,
+            Self::Shards { ask, .. } if is_coming(ask) => plan.shards.as_ref().map_or(0, |it| it.lease_ms),
+            Self::Submit(_)
+            | Self::Heartbeat { .. }
+            | Self::HeartbeatAll { .. }
+            | Self::Complete { .. }
+            | Self::Fail { .. }
+            | Self::Release { .. }
+            | Self::Cancel { .. }
+            | Self::Retry { .. }
+            | Self::Get { .. }
+            | Self::Queues
+            | Self::Shards { .. }
+            | Self::ChangeService { .. } => 0,
+        }
+    }
+
     /// The worker that asks, if one does.
     pub(crate) fn worker(&self) -> Option<&Name> {
         match self {
@@ -77,10 +115,26 @@ impl Question {
             | Self::Complete { worker, .. }
             | Self::Fail { worker, .. }
             | Self::Release { worker, .. } => Some(worker),
-            Self::Submit(_) | Self::Cancel { .. } | Self::Retry { .. } | Self::Get { .. } | Self::Queues => {
-                None
-            }
+            Self::Submit(_)
+            | Self::Cancel { .. }
+            | Self::Retry { .. }
+            | Self::Get { .. }
+            | Self::Queues
+            | Self::Shards { .. }
+            | Self::ChangeService { .. } => None,
         }
+    }
+}
+
+fn is_coming(ask: &ShardAsk) -> bool {
+    match ask {
+        ShardAsk::Register { .. } => true,
+        ShardAsk::Heartbeat { body, .. } => body.assigned_shards.is_empty(),
+        ShardAsk::Deregister { .. }
+        | ShardAsk::Change { .. }
+        | ShardAsk::Assignment { .. }
+        | ShardAsk::Service(_)
+        | ShardAsk::Services { .. } => false,
     }
 }
 
@@ -94,6 +148,8 @@ pub(crate) enum Answer {
     Outcome(Outcome),
     Task(Box<TaskView>),
     Queues(QueueList),
+    Assignment(Assignment),
+    ServiceChanged,
 }
 
 /// One delivery of a question to the server and what came of it there.
@@ -148,4 +204,5 @@ pub(crate) struct History {
     pub(crate) counted: Vec<Counted>,
     /// What reached the server and was never answered, with when it was asked.
     pub(crate) unanswered: Vec<(Question, u64)>,
+    pub(crate) shards: Record,
 }

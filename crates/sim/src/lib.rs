@@ -7,6 +7,7 @@
 //!   own code.
 //! - [`prove`] runs many worlds and says what was seen.
 //! - [`ClusterWorld`] is a world with several nodes on one engine: elections, followers, leaders that are overtaken.
+//! - [`ShardWorldPlan`] is a world of either kind that is about shards: workers that divide them, and lose each other.
 //! - [`damage`] changes what a coordinator left on its disk in every way, and opens it again.
 //! - [`REAL_CAMPAIGNS`] have no world: they meet the program that ships, as a process, with faults of a real machine.
 //!
@@ -29,6 +30,7 @@ mod rng;
 mod rounds;
 mod seen;
 mod server;
+mod shards;
 mod shrink;
 mod world;
 
@@ -44,5 +46,9 @@ pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Length, Row, table};
 pub use seen::{Seen, Sight};
+pub use shards::{
+    ShardOutcome, ShardSight, ShardSights, ShardWorld, ShardWorldPlan, prove_shards, run_shards,
+    run_shards_plan,
+};
 pub use shrink::{Shrink, shrink};
 pub use world::{Ended, World};

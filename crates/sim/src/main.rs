@@ -15,8 +15,8 @@ use clap::Parser;
 use orchestrix_core::FoundBy;
 use orchestrix_sim::{
     Campaign, ClusterOutcome, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS,
-    RealCampaign, Row, Shrink, Trial, Violation, World, damage, fuzz, prove, prove_calm, prove_clusters,
-    run_cluster_plan, run_plan, shrink, table,
+    RealCampaign, Row, ShardWorldPlan, Shrink, Trial, Violation, World, damage, fuzz, prove, prove_calm,
+    prove_clusters, prove_shards, run_cluster_plan, run_plan, run_shards_plan, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -53,7 +53,7 @@ struct Args {
     /// The script that fuzzes all decoders; without it none is
     #[arg(long, value_name = "FILE")]
     fuzzer: Option<PathBuf>,
-    /// Run this alone: worlds, cluster, calm, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
+    /// Run this alone: worlds, cluster, shards, calm, damage, fuzz, or a campaign against the binary: kills, points, syncs, full, freezes,
     /// clocks or sockets
     #[arg(long, value_name = "NAME", value_parser = part)]
     only: Option<Part>,
@@ -74,15 +74,16 @@ struct Args {
 enum Part {
     Worlds,
     Cluster,
+    Shards,
     Calm,
     Damage,
     Fuzz,
     Real(RealCampaign),
 }
 
-/// How the time is divided between worlds, worlds with several nodes, calm ones, damage, fuzzing and the campaigns
-/// against the binary together.
-const SHARES: [u32; 6] = [20, 13, 2, 10, 15, 40];
+/// How the time is divided between worlds, worlds with several nodes, worlds with shards, calm ones, damage, fuzzing and
+/// the campaigns against the binary together.
+const SHARES: [u32; 7] = [16, 11, 8, 2, 8, 15, 40];
 /// Between two lines of progress where nothing can be written over.
 const PROGRESS: Duration = Duration::from_secs(30);
 
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
     match (args.seed, args.only) {
         (Some(seed), None) => return run_one(seed, &args),
         (Some(seed), Some(Part::Cluster)) => return run_one_cluster(seed, &args),
+        (Some(seed), Some(Part::Shards)) => return run_one_with_shards(seed, &args),
         (_, _) => {}
     }
     let time = Duration::from_secs(args.seconds);
@@ -120,23 +122,24 @@ fn part(name: &str) -> Result<Part, String> {
     match name {
         "worlds" => Ok(Part::Worlds),
         "cluster" => Ok(Part::Cluster),
+        "shards" => Ok(Part::Shards),
         "calm" => Ok(Part::Calm),
         "damage" => Ok(Part::Damage),
         "fuzz" => Ok(Part::Fuzz),
         name => RealCampaign::named(name).map(Part::Real).ok_or_else(|| {
             let names: Vec<&str> = REAL_CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
-            format!("there are worlds, cluster, calm, damage, fuzz, {}", names.join(", "))
+            format!("there are worlds, cluster, shards, calm, damage, fuzz, {}", names.join(", "))
         }),
     }
 }
 
 /// Everything that can be tried with what was given, each for its share of the time.
 fn run_all(args: &Args, time: Duration) -> Vec<Row> {
-    let given = [true, true, true, true, args.fuzzer.is_some(), args.binary.is_some()];
+    let given = [true, true, true, true, true, args.fuzzer.is_some(), args.binary.is_some()];
     let whole: u32 = SHARES.iter().zip(given).filter(|(_, given)| *given).map(|(share, _)| share).sum();
-    let [worlds, cluster, calm, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
-    let mut parts = vec![(Part::Worlds, worlds), (Part::Cluster, cluster), (Part::Calm, calm)];
-    parts.extend([(Part::Damage, damage), (Part::Fuzz, fuzz)]);
+    let [worlds, cluster, shards, calm, damage, fuzz, real] = SHARES.map(|share| time * share / whole);
+    let mut parts = vec![(Part::Worlds, worlds), (Part::Cluster, cluster), (Part::Shards, shards)];
+    parts.extend([(Part::Calm, calm), (Part::Damage, damage), (Part::Fuzz, fuzz)]);
     let shares: u32 = REAL_CAMPAIGNS.iter().map(|campaign| campaign.share).sum();
     parts.extend(REAL_CAMPAIGNS.map(|campaign| (Part::Real(campaign), real * campaign.share / shares)));
     parts.into_iter().filter_map(|(part, time)| run_part(part, args, time)).collect()
@@ -152,6 +155,7 @@ fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
                 prove_clusters(campaign, count)
             })))
         }
+        Part::Shards => Some(run_worlds_with_shards(args, time)),
         Part::Calm => {
             Some(Row::of_calm(&run_clusters("calm: days of several nodes", args, time, |campaign, count| {
                 prove_calm(campaign, count)
@@ -195,6 +199,16 @@ fn run_worlds(args: &Args, time: Duration) -> Row {
     };
     let outcome = with_progress("worlds", "worlds", &ended, || prove(campaign, count));
     Row::of_worlds(&outcome)
+}
+
+fn run_worlds_with_shards(args: &Args, time: Duration) -> Row {
+    let ended = AtomicU64::new(0);
+    let count = |_| {
+        ended.fetch_add(1, Relaxed);
+    };
+    let label = "shards: workers that divide them";
+    let outcome = with_progress(label, "worlds", &ended, || prove_shards(campaign(args, time), count));
+    Row::of_shards(&outcome)
 }
 
 fn run_clusters(
@@ -261,6 +275,13 @@ fn run_one_cluster(seed: u64, args: &Args) -> ExitCode {
     tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
 }
 
+fn run_one_with_shards(seed: u64, args: &Args) -> ExitCode {
+    let plan = shrunk(ShardWorldPlan::draw(seed), args, |plan| run_shards_plan(plan).violations);
+    println!("{plan:#?}");
+    let ended = if args.tell { plan.told() } else { run_shards_plan(plan) };
+    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+}
+
 /// If it is asked for and the world of a plan fails, a simpler one that breaks the same invariant.
 fn shrunk<P: Shrink + Clone>(plan: P, args: &Args, run: impl Fn(P) -> Vec<Violation>) -> P {
     if !args.shrink {
@@ -287,13 +308,17 @@ fn plant_all(args: &Args) -> ExitCode {
     let campaign = campaign(args, Duration::from_secs(args.seconds));
     // A planted bug may panic anywhere; that it did is told with the others.
     std::panic::set_hook(Box::new(|_| {}));
-    let kinds: [(&str, Found, Run); 2] = [
+    let kinds: [(&str, Found, Run); 3] = [
         ("worlds", Found::Worlds, |campaign| {
             let outcome = prove(campaign, |_| {});
             (outcome.worlds, outcome.failed)
         }),
         ("worlds with several nodes", Found::Cluster, |campaign| {
             let outcome = prove_clusters(campaign, |_| {});
+            (outcome.worlds, outcome.failed)
+        }),
+        ("worlds with shards", Found::Shards, |campaign| {
+            let outcome = prove_shards(campaign, |_| {});
             (outcome.worlds, outcome.failed)
         }),
     ];
@@ -303,6 +328,7 @@ fn plant_all(args: &Args) -> ExitCode {
             None => true,
             Some(Part::Worlds) => kind == Found::Worlds,
             Some(Part::Cluster) => kind == Found::Cluster,
+            Some(Part::Shards) => kind == Found::Shards,
             Some(Part::Calm | Part::Damage | Part::Fuzz | Part::Real(_)) => false,
         };
         if !only {
@@ -321,8 +347,12 @@ fn plant_all(args: &Args) -> ExitCode {
         );
         for bug in orchestrix_core::BUGS {
             let by = match (bug.found_by, kind) {
-                (FoundBy::Worlds(by), Found::Worlds) | (FoundBy::Cluster(by), Found::Cluster) => by,
-                (FoundBy::Worlds(_) | FoundBy::Cluster(_) | FoundBy::Test(..), _) => continue,
+                (FoundBy::Worlds(by), Found::Worlds)
+                | (FoundBy::Cluster(by), Found::Cluster)
+                | (FoundBy::Shards(by), Found::Shards) => by,
+                (FoundBy::Worlds(_) | FoundBy::Cluster(_) | FoundBy::Shards(_) | FoundBy::Test(..), _) => {
+                    continue;
+                }
             };
             if !orchestrix_core::plant(bug.name) {
                 println!("nothing can be planted in this build: the feature `planted` is needed");
@@ -346,6 +376,7 @@ type Run = fn(Campaign) -> (u64, Vec<(u64, Violation)>);
 enum Found {
     Worlds,
     Cluster,
+    Shards,
 }
 
 /// What worlds with a planted bug showed.

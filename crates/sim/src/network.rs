@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use orchestrix_core::Json;
-use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release};
+use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release, ServiceChange};
 use orchestrix_node::{Error, Node};
 
 use crate::history::{Answer, Question};
 use crate::seen::Sight;
+use crate::shards::messages::{Copy, copies};
 use crate::world::{Happening, MS, Op, Pending, SECOND, World};
 
 /// How long an actor waits for an answer beyond what it asked the server to wait.
@@ -19,9 +20,15 @@ impl World {
     /// An actor asks something; every message may be lost, doubled or late.
     pub(crate) fn send(&mut self, actor: usize, question: Question) -> usize {
         let op = self.ops.len();
-        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
+        let waits = question.waits_ms(&self.plan) * MS;
         let durable_before = self.mirror.durable();
+        let about_shards = question.is_about_shards();
         self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
+        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        if about_shards {
+            self.copies().into_iter().for_each(|delay| self.push(self.now + delay, Happening::Arrive(op)));
+            return op;
+        }
         let copies = if self.faulty && self.rng.chance(self.plan.doubled) { 2 } else { 1 };
         self.see(copies == 2, Sight::MessageDoubled);
         for _ in 0..copies {
@@ -29,8 +36,18 @@ impl World {
                 self.push(self.now + delay, Happening::Arrive(op));
             }
         }
-        self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
         op
+    }
+
+    /// How long each copy of a message about shards takes.
+    pub(crate) fn copies(&mut self) -> Vec<u64> {
+        let (plan, record) = (self.plan.shards.as_ref(), &mut self.history.shards);
+        let copies = copies(plan, self.faulty, &mut self.rng, record).into_iter();
+        copies
+            .map(|copy| match copy {
+                Copy::Quick(takes) | Copy::Late(takes) => takes,
+            })
+            .collect()
     }
 
     /// How long a message takes, unless it is lost.
@@ -107,5 +124,10 @@ pub(crate) async fn put(node: Node, question: Question) -> Result<Answer, Error>
         Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
         Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
         Question::Queues => node.queues().await.map(Answer::Queues),
+        Question::Shards { ask, .. } => node.shards(*ask).await.map(Answer::Assignment),
+        Question::ChangeService { service, count } => {
+            let change = ServiceChange { shard_count: Some(count), weights: None };
+            node.change_service(service, change).await.map(|_| Answer::ServiceChanged)
+        }
     }
 }

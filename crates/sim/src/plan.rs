@@ -2,9 +2,10 @@
 
 use orchestrix_core::Retention;
 use orchestrix_engine::file::{self, Prepare};
-use orchestrix_node::Options;
+use orchestrix_node::{Options, ShardTimes};
 
 use crate::rng::Rng;
+use crate::shards::plan::ShardPlan;
 
 /// A world before it begins. Rates are per million: of messages, of seconds, or of calls, as said.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Plan {
     pub(crate) retention: Retention,
     pub(crate) queue_max: usize,
     pub(crate) polls_max: usize,
+    /// Workers that divide shards, if there are any.
+    pub(crate) shards: Option<ShardPlan>,
 }
 
 impl Plan {
@@ -120,7 +123,30 @@ impl Plan {
             },
             queue_max: usize::try_from(rng.skewed(4, 512)).unwrap_or(4),
             polls_max: usize::try_from(rng.skewed(2, 64)).unwrap_or(2),
+            shards: None,
         }
+    }
+
+    /// Draws a plan of a world that is about shards: there are tasks too, but few. In one of ten nothing goes wrong but
+    /// with workers.
+    #[must_use]
+    pub fn sharded(seed: u64) -> Self {
+        let (mut plan, mut rng) = (Self::draw(seed), Rng::new(seed ^ 0x0dd5));
+        plan.calm = false;
+        (plan.submitters, plan.workers, plan.tasks) = (1, 1, rng.skewed(1, 20));
+        plan.seconds = rng.skewed(40, 300);
+        plan.queue_max = plan.queue_max.max(32);
+        // A coordinator that never runs for the time of a worker ends none.
+        for rate in [&mut plan.kills, &mut plan.power_losses, &mut plan.stops, &mut plan.freezes] {
+            *rate /= 5;
+        }
+        let mut shards = ShardPlan::draw(seed, plan.server_drift_ppm);
+        if rng.chance(100_000) {
+            shards.make_calm();
+            plan.without_server();
+        }
+        plan.shards = Some(shards);
+        plan
     }
 
     /// Leaves only what actors do: another world has other servers.
@@ -132,7 +158,9 @@ impl Plan {
     }
 
     pub(crate) fn node(&self) -> Options {
+        let times = |plan: &ShardPlan| ShardTimes { lease_ms: plan.lease_ms, check_ms: plan.check_ms() };
         Options {
+            shards: self.shards.as_ref().map(times).unwrap_or_default(),
             retention: self.retention,
             queue_max: self.queue_max,
             polls_max: self.polls_max,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::check::Violation;
 use crate::plan::Plan;
 use crate::seen::Seen;
+use crate::shards::ShardSights;
 use crate::world::{Ended, World};
 
 /// How many worlds are run.
@@ -45,9 +46,15 @@ pub fn run_seed(seed: u64) -> Ended {
 #[must_use]
 pub fn run_plan(plan: Plan) -> Ended {
     let seed = plan.seed;
-    contained(|| World::new(plan).run()).unwrap_or_else(|violation| {
-        let (seen, told) = (Seen::default(), Vec::new());
-        Ended { seed, violations: vec![violation], seen, trace: [0; 32], seconds: 0, calls: 0, told }
+    contained(|| World::new(plan).run()).unwrap_or_else(|violation| Ended {
+        seed,
+        violations: vec![violation],
+        seen: Seen::default(),
+        shards: ShardSights::default(),
+        trace: [0; 32],
+        seconds: 0,
+        calls: 0,
+        told: Vec::new(),
     })
 }
 

@@ -8,6 +8,7 @@ use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
 use crate::real::Tried;
 use crate::seen::{Seen, Sight};
+use crate::shards::{ShardOutcome, ShardSight};
 
 /// Characters of the column that says what was seen.
 const SEEN_WIDTH: usize = 70;
@@ -117,6 +118,30 @@ impl Row {
             name: "cluster".to_owned(),
             tried: outcome.worlds,
             faults: ClusterSight::FAULTS.into_iter().map(|fault| outcome.sights.count(fault)).sum(),
+            answers: outcome.calls,
+            seen,
+            enough: 0,
+            missing: outcome.sights.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
+            failures: failures.collect(),
+        }
+    }
+
+    /// The row of the worlds with shards.
+    #[must_use]
+    pub fn of_shards(outcome: &ShardOutcome) -> Self {
+        let mut seen = vec![
+            ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
+            ("run twice".to_owned(), outcome.repeated),
+        ];
+        seen.extend(outcome.sights.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
+        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
+            what: format!("seed {seed}: {violation}"),
+            again: format!("prove --only shards --seed {seed} --shrink --tell"),
+        });
+        Self {
+            name: "shards".to_owned(),
+            tried: outcome.worlds,
+            faults: ShardSight::FAULTS.into_iter().map(|fault| outcome.sights.count(fault)).sum(),
             answers: outcome.calls,
             seen,
             enough: 0,

@@ -25,6 +25,7 @@ impl World {
                 self.see(!recovered.damaged_snapshots.is_empty(), Sight::SnapshotPassedOver);
                 self.mirror.compare(&process, &recovered)?;
                 self.mirror.follow(&process)?;
+                self.history.shards.durable(self.mirror.log.len(), self.now);
                 let dropped = matches!(process.stepped.read(Position(0)), Ok(Read::Truncated(_)));
                 self.see(dropped, Sight::SegmentsDropped);
                 self.compared = false;
@@ -98,6 +99,7 @@ impl World {
         let Some(server) = &mut self.server else { return Ok(()) };
         let known = self.mirror.log.len();
         self.mirror.follow(server)?;
+        self.history.shards.durable(self.mirror.log.len(), self.now);
         if let Some(told) = &mut self.told {
             let new = self.mirror.log[known..].iter();
             told.extend(
@@ -148,9 +150,13 @@ impl World {
             let (question, answer) = (&call.question, &call.answer);
             told.push(format!("{:>12}   answer to op {op}: {question:?} -> {answer:?}", self.now));
         }
+        let about_shards = call.question.is_about_shards();
         self.history.calls.push(call);
         let number = self.history.calls.len() - 1;
-        if let Some(delay) = self.delay() {
+        if about_shards {
+            let copies = self.copies();
+            copies.into_iter().for_each(|delay| self.push(self.now + delay, Happening::Answered(op, number)));
+        } else if let Some(delay) = self.delay() {
             self.push(self.now + delay, Happening::Answered(op, number));
         }
     }

@@ -92,6 +92,10 @@ impl Shrink for Plan {
         if self.queues > 1 {
             smaller(&|plan| plan.queues = 1);
         }
+        if let Some(shards) = &self.shards {
+            let easier = shards.easier().into_iter();
+            easier.for_each(|shards| smaller(&|plan| plan.shards = Some(shards.clone())));
+        }
         if self.server_drift_ppm != 0 || self.worker_drift_ppm != 0 {
             smaller(&|plan| (plan.server_drift_ppm, plan.worker_drift_ppm) = (0, 0));
         }

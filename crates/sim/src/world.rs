@@ -18,6 +18,9 @@ use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::seen::{Seen, Sight};
 use crate::server::{Mirror, Process, counted};
+use crate::shards::check as shards;
+use crate::shards::record::Record;
+use crate::shards::{ShardSights, rest};
 
 /// Microseconds.
 pub(crate) const MS: u64 = 1_000;
@@ -56,6 +59,8 @@ pub struct World {
     pub(crate) ops: Vec<Op>,
     pub(crate) history: History,
     pub(crate) seen: Seen,
+    /// Shards were looked at when they had to be at rest.
+    pub(crate) shards_rested: bool,
     pub(crate) trace: blake3::Hasher,
     pub(crate) told: Option<Vec<String>>,
 }
@@ -66,6 +71,7 @@ pub struct Ended {
     pub seed: u64,
     pub violations: Vec<Violation>,
     pub seen: Seen,
+    pub shards: ShardSights,
     /// Depends on everything that happened.
     pub trace: [u8; 32],
     /// Simulated time.
@@ -147,6 +153,7 @@ impl World {
             ops: Vec::new(),
             history: History { calm: plan.calm, retention: Some(plan.retention), ..History::default() },
             seen: Seen::default(),
+            shards_rested: false,
             trace: blake3::Hasher::new(),
             told: None,
             plan,
@@ -174,12 +181,18 @@ impl World {
         if let Err(violation) = self.go_on() {
             violations.push(violation);
         }
+        for actor in 0..self.actors.len() {
+            let mut acting = self.actors[actor].take();
+            acting.end(&mut self);
+        }
         let open: Vec<usize> = self.pending.values().map(|pending| pending.op).collect();
         self.unanswered(open);
         self.history.log = std::mem::take(&mut self.mirror.log);
         if violations.is_empty() {
             violations = check::check(&self.history, &mut self.seen);
         }
+        let shards = self.plan.shards.as_ref().map(|plan| shards::check(&mut self.history, plan));
+        violations.extend(shards.into_iter().flatten());
         Ended {
             seed: self.plan.seed,
             violations,
@@ -187,6 +200,7 @@ impl World {
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
             seen: self.seen,
+            shards: self.history.shards.sights,
             told: self.told.unwrap_or_default(),
         }
     }
@@ -207,6 +221,7 @@ impl World {
             if !self.faulty && self.is_at_rest() {
                 return self.rest();
             }
+            self.shards_are_due()?;
             if self.now > (self.plan.seconds + REST_SECONDS) * SECOND {
                 return Err(Violation::new("TL2", self.why_no_rest()));
             }
@@ -235,7 +250,8 @@ impl World {
             }
             Happening::Arrive(op) => self.arrive(op),
             Happening::Answered(op, call) => {
-                if !self.ops[op].done {
+                // A worker of a service hears whatever comes, however late.
+                if !self.ops[op].done || self.ops[op].question.is_about_shards() {
                     self.ops[op].done = true;
                     let heard = Heard::Answer(self.history.calls[call].answer.clone());
                     self.tell(op, heard);
@@ -334,6 +350,18 @@ impl World {
             && state.lease_count() == 0
             && state.queues().all(|queue| queue.all.waiting == 0 && queue.all.leased == 0)
             && self.kept() <= 2 * self.plan.retention.count as u64
+            && (self.plan.shards.is_none() || rest::unrest(state, &self.actors).is_none())
+    }
+
+    /// HL1: when nothing has gone wrong for long, every shard is served.
+    fn shards_are_due(&mut self) -> Result<(), Violation> {
+        let Some(plan) = self.plan.shards.as_ref().filter(|_| !self.faulty) else { return Ok(()) };
+        if self.now < self.plan.seconds * SECOND + rest::bound_us(plan) || self.shards_rested {
+            return Ok(());
+        }
+        self.shards_rested = true;
+        let unrest = rest::unrest(&self.mirror.state, &self.actors);
+        unrest.map_or(Ok(()), |what| Err(Violation::new("HL1", what)))
     }
 
     /// Tasks that have ended and are still there.
@@ -356,6 +384,7 @@ impl World {
     /// The end of a world at rest: everything is compared once more.
     fn rest(&mut self) -> Result<(), Violation> {
         self.note_snapshots();
+        self.history.shards.rested_us = Some(self.now);
         let Some(server) = &self.server else { return Ok(()) };
         if server.stepped.state().position() == self.mirror.durable() {
             self.history.counted.push(counted(&server.node, server.after));
@@ -399,6 +428,10 @@ impl Ground for World {
 
     fn executed(&mut self, execution: Execution) {
         self.history.executions.push(execution);
+    }
+
+    fn shards(&mut self) -> &mut Record {
+        &mut self.history.shards
     }
 
     fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {

@@ -55,7 +55,9 @@ fn caused(question: &Question) -> Option<Cause> {
         | Question::Heartbeat { .. }
         | Question::HeartbeatAll { .. }
         | Question::Get { .. }
-        | Question::Queues => None,
+        | Question::Queues
+        | Question::Shards { .. }
+        | Question::ChangeService { .. } => None,
     }
 }
 

@@ -86,6 +86,9 @@ impl Look<'_> {
                     | Error::OutcomeUnknown,
                 ),
             ) => Ok(()),
+            // What is told about shards is held against the journal by those who know shards.
+            (Question::Shards { .. }, Ok(Answer::Assignment(_)))
+            | (Question::ChangeService { .. }, Ok(Answer::ServiceChanged)) => Ok(()),
             (_, Err(Error::Refused(refusal))) => self.refused(refusal),
             (Question::Submit(_), Ok(Answer::Submitted(outcome, seen))) => self.submitted(outcome.id, *seen),
             (Question::Lease { .. }, Ok(Answer::Leases(leases))) => self.leased(leases),

@@ -149,7 +149,9 @@ fn maybe(question: &Question) -> Option<(TaskId, Act)> {
         | Question::Heartbeat { .. }
         | Question::HeartbeatAll { .. }
         | Question::Get { .. }
-        | Question::Queues => None,
+        | Question::Queues
+        | Question::Shards { .. }
+        | Question::ChangeService { .. } => None,
     }
 }
 

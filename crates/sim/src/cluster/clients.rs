@@ -14,6 +14,8 @@ use crate::history::{Answer, Call, Execution, Question};
 use crate::network::put;
 use crate::plan::Plan;
 use crate::seen::Sight;
+use crate::shards::messages::{Copy, copies};
+use crate::shards::record::Record;
 use crate::world::{MS, Op, SECOND};
 
 /// How long an actor waits for an answer beyond what it asked a node to wait.
@@ -44,6 +46,31 @@ impl ClusterWorld {
             return None;
         }
         Some(self.rng.range(20, 500))
+    }
+
+    fn copies(&mut self) -> Vec<Copy> {
+        copies(self.plan.actors.shards.as_ref(), self.faulty, &mut self.rng, &mut self.history.shards)
+    }
+
+    /// What is quick goes to whoever is taken for the leader now, what is late to whoever is when it arrives.
+    fn send_copies(&mut self, op: usize) {
+        for copy in self.copies() {
+            match copy {
+                Copy::Quick(takes) => self.send_to_leader(op, takes),
+                Copy::Late(takes) => self.push(self.now + takes, Happening::Deliver(op)),
+            }
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, op: usize) {
+        self.send_to_leader(op, 1);
+    }
+
+    fn send_to_leader(&mut self, op: usize, takes: u64) {
+        match self.target() {
+            Some(who) => self.after(takes, who, Doing::Question(op)),
+            None => self.push(self.now + MS, Happening::Refused(op)),
+        }
     }
 
     /// A question arrives at a node.
@@ -84,9 +111,15 @@ impl ClusterWorld {
         let text = format!("{call:?}");
         self.trace(&text);
         self.tell(|| format!("  answer to op {op}: {:?} -> {:?}", call.question, call.answer));
+        let about_shards = call.question.is_about_shards();
         self.history.calls.push(call);
         let number = self.history.calls.len() - 1;
-        if let Some(delay) = self.message_delay() {
+        if about_shards {
+            for copy in self.copies() {
+                let (Copy::Quick(takes) | Copy::Late(takes)) = copy;
+                self.push(self.now + takes, Happening::Answered(op, number));
+            }
+        } else if let Some(delay) = self.message_delay() {
             self.push(self.now + delay, Happening::Answered(op, number));
         }
     }
@@ -107,7 +140,8 @@ impl ClusterWorld {
     }
 
     pub(crate) fn answer_arrives(&mut self, op: usize, call: usize) {
-        if !self.ops[op].done {
+        // A worker of a service hears whatever comes, however late.
+        if !self.ops[op].done || self.ops[op].question.is_about_shards() {
             self.ops[op].done = true;
             let heard = Heard::Answer(self.history.calls[call].answer.clone());
             self.tell_actor(op, heard);
@@ -166,9 +200,15 @@ impl Ground for ClusterWorld {
 
     fn ask(&mut self, actor: usize, question: Question) -> usize {
         let op = self.ops.len();
-        let waits = if let Question::Lease { wait_ms, .. } = &question { wait_ms * MS } else { 0 };
+        let waits = question.waits_ms(&self.plan.actors) * MS;
         let durable_before = self.mirror.durable();
+        let about_shards = question.is_about_shards();
         self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
+        if about_shards {
+            self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+            self.send_copies(op);
+            return op;
+        }
         match self.target() {
             Some(who) => {
                 if let Some(delay) = self.message_delay() {
@@ -197,6 +237,10 @@ impl Ground for ClusterWorld {
 
     fn executed(&mut self, execution: Execution) {
         self.history.executions.push(execution);
+    }
+
+    fn shards(&mut self) -> &mut Record {
+        &mut self.history.shards
     }
 
     fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {

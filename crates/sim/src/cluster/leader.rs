@@ -230,6 +230,7 @@ impl ClusterWorld {
             self.mirror.add(batch)?;
         }
         self.mirrored += new.len();
+        self.history.shards.durable(self.mirror.log.len(), self.now);
         let events = self.mirror.log[known..].iter().map(|entry| &entry.event);
         let begins = events.clone().find_map(|event| {
             let Event::TermStarted(begun) = event else { return None };

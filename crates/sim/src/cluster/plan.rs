@@ -8,6 +8,7 @@ use orchestrix_node::Options;
 use crate::cluster::engine::Flavour;
 use crate::plan::Plan;
 use crate::rng::Rng;
+use crate::shards::plan::ShardPlan;
 use crate::shrink::{Rate, Shrink, less, without_each};
 use crate::world::{MS, SECOND};
 
@@ -190,6 +191,26 @@ impl ClusterPlan {
         (plan.calm, plan.forgets) = (true, false);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.look_every, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
+        plan
+    }
+
+    /// Draws a plan of a cluster that is about shards: there are tasks too, but few. In one of ten nothing goes wrong but
+    /// with workers.
+    #[must_use]
+    pub fn sharded(seed: u64) -> Self {
+        let (mut plan, mut rng) = (Self::draw(seed), Rng::new(seed ^ 0x0dd5));
+        (plan.forgets, plan.losses, plan.calm) = (false, 0, false);
+        let seconds = rng.skewed(30, 150);
+        (plan.seconds, plan.actors.seconds) = (seconds, seconds);
+        (plan.actors.submitters, plan.actors.workers, plan.actors.tasks) = (1, 1, rng.skewed(1, 10));
+        let fastest = plan.nodes.iter().map(|node| node.drift_ppm).max().unwrap_or(0);
+        let mut shards = ShardPlan::draw(seed, fastest);
+        if rng.chance(100_000) {
+            shards.make_calm();
+            FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
+            plan.calm = true;
+        }
+        plan.actors.shards = Some(shards);
         plan
     }
 

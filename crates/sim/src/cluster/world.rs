@@ -25,6 +25,8 @@ use crate::history::{Answer, History};
 use crate::rng::Rng;
 use crate::seen::Seen;
 use crate::server::Mirror;
+use crate::shards::check::check as shard_check;
+use crate::shards::{ShardSights, rest};
 use crate::world::{Op, SECOND};
 
 /// Things that happen in one world at most, and in each second of a long one.
@@ -70,6 +72,8 @@ pub struct ClusterWorld {
     /// When there was a leader after the faults had ended.
     pub(crate) settled: Option<u64>,
     pub(crate) last_elected: Option<(u64, Who, u64)>,
+    /// Shards were looked at when they had to be at rest.
+    shards_rested: bool,
     trace: blake3::Hasher,
     pub(crate) told: Option<Vec<String>>,
 }
@@ -80,6 +84,7 @@ pub struct ClusterEnded {
     pub seed: u64,
     pub violations: Vec<Violation>,
     pub sights: Sights,
+    pub shards: ShardSights,
     /// Depends on everything that happened.
     pub trace: [u8; 32],
     /// Simulated time.
@@ -95,6 +100,8 @@ pub(crate) enum Happening {
     At(Who, Doing),
     /// A request arrives at the engine.
     Arrive(u64),
+    /// A question of an op that was long under way arrives at whoever leads by then.
+    Deliver(usize),
     /// The answer of an op arrives at its actor.
     Answered(usize, usize),
     /// A node says that it does not lead.
@@ -195,6 +202,7 @@ impl ClusterWorld {
             sights: Sights::default(),
             settled: None,
             last_elected: None,
+            shards_rested: false,
             trace: blake3::Hasher::new(),
             told: None,
             plan,
@@ -224,11 +232,17 @@ impl ClusterWorld {
         }
         let mut violations: Vec<Violation> = self.go_on().err().into_iter().collect();
         violations.extend(elections::check(&self.record));
+        for actor in 0..self.actors.len() {
+            let mut acting = self.actors[actor].take();
+            acting.end(&mut self);
+        }
         if !self.plan.forgets {
             let open: Vec<usize> = self.pending.values().map(|pending| pending.op).collect();
             self.unanswered(open);
             self.history.log = std::mem::take(&mut self.mirror.log);
             violations.extend(check::check(&self.history, &mut self.seen));
+            let shards = self.plan.actors.shards.as_ref();
+            violations.extend(shards.into_iter().flat_map(|plan| shard_check(&mut self.history, plan)));
         }
         ClusterEnded {
             seed: self.plan.seed,
@@ -237,6 +251,7 @@ impl ClusterWorld {
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
             sights: self.sights,
+            shards: self.history.shards.sights,
             told: self.told.unwrap_or_default(),
         }
     }
@@ -255,8 +270,10 @@ impl ClusterWorld {
             self.tell(|| format!("{happening:?}"));
             self.happen(happening)?;
             if self.is_over()? {
+                self.history.shards.rested_us = Some(self.now);
                 return self.compare_all();
             }
+            self.shards_are_due()?;
         }
         Ok(())
     }
@@ -265,6 +282,7 @@ impl ClusterWorld {
         match happening {
             Happening::At(who, doing) => self.at(who, doing)?,
             Happening::Arrive(request) => self.arrive(request)?,
+            Happening::Deliver(op) => self.deliver(op),
             Happening::Answered(op, call) => self.answer_arrives(op, call),
             Happening::Refused(op) => self.refusal_arrives(op),
             Happening::GiveUp(op) => self.give_up(op),
@@ -375,6 +393,18 @@ impl ClusterWorld {
         self.actors.iter().all(Actor::is_done)
             && state.lease_count() == 0
             && state.queues().all(|queue| queue.all.waiting == 0 && queue.all.leased == 0)
+            && (self.plan.actors.shards.is_none() || rest::unrest(state, &self.actors).is_none())
+    }
+
+    /// HL1: when there has been a leader for long, every shard is served.
+    fn shards_are_due(&mut self) -> Result<(), Violation> {
+        let (Some(plan), Some(settled)) = (&self.plan.actors.shards, self.settled) else { return Ok(()) };
+        if self.shards_rested || self.now < settled + rest::bound_us(plan) {
+            return Ok(());
+        }
+        self.shards_rested = true;
+        let unrest = rest::unrest(&self.mirror.state, &self.actors);
+        unrest.map_or(Ok(()), |what| Err(Violation::new("HL1", what)))
     }
 
     fn why_no_rest(&self) -> String {

@@ -1,0 +1,43 @@
+//! Messages between workers of services and the coordinator: lost, doubled, and so late that another order comes of it.
+
+use crate::rng::Rng;
+use crate::shards::plan::ShardPlan;
+use crate::shards::record::Record;
+use crate::shards::sights::ShardSight;
+use crate::world::MS;
+
+/// One copy of a message on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// It takes so many microseconds.
+    Quick(u64),
+    /// It takes so many, and much may have changed by then.
+    Late(u64),
+}
+
+/// The copies of one message that arrive; none if it is lost.
+pub(crate) fn copies(
+    plan: Option<&ShardPlan>,
+    faulty: bool,
+    rng: &mut Rng,
+    record: &mut Record,
+) -> Vec<Copy> {
+    let Some(plan) = plan.filter(|_| faulty) else { return vec![Copy::Quick(rng.range(20, 500))] };
+    if rng.chance(plan.lost) {
+        record.sights.add(ShardSight::MessageLost);
+        return Vec::new();
+    }
+    let doubled = rng.chance(plan.doubled);
+    if doubled {
+        record.sights.add(ShardSight::MessageDoubled);
+    }
+    (0..=u32::from(doubled))
+        .map(|_| {
+            if !rng.chance(plan.late) {
+                return Copy::Quick(rng.range(20, 500));
+            }
+            record.sights.add(ShardSight::MessageLate);
+            Copy::Late(rng.skewed(100 * MS, 2 * plan.lease_ms * MS))
+        })
+        .collect()
+}

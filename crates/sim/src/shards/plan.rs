@@ -1,0 +1,129 @@
+//! What a seed draws about shards: services, their workers, and what goes wrong with them.
+
+use crate::rng::Rng;
+use crate::shrink::{Rate, less, without_each};
+
+/// How many shards a service has at most in a world.
+const SHARDS_MAX: u64 = 24;
+
+/// Shards of a world before it begins. Rates are per million: of messages, or per second and worker, as said.
+#[derive(Clone, Debug)]
+pub(crate) struct ShardPlan {
+    /// How many workers each service has.
+    pub(crate) services: Vec<usize>,
+    /// Shards that a service begins with.
+    pub(crate) count: u32,
+    /// Milliseconds that a worker may serve after a heartbeat.
+    pub(crate) lease_ms: u64,
+    /// Parts per million that the clock of a worker is slow at most: against the fastest of all nodes it must not be
+    /// more than 1 %.
+    pub(crate) slowest_ppm: i64,
+    /// Nothing goes wrong but with workers, and the first of each service has no trouble at all: then every shard is
+    /// served again in time.
+    pub(crate) calm: bool,
+
+    /// Of messages.
+    pub(crate) lost: u32,
+    pub(crate) doubled: u32,
+    pub(crate) late: u32,
+    /// Per second and worker.
+    pub(crate) deaths: u32,
+    pub(crate) freezes: u32,
+    pub(crate) leaves: u32,
+    pub(crate) reconnects: u32,
+    /// Another process of the same name comes.
+    pub(crate) twins: u32,
+    pub(crate) count_changes: u32,
+    /// Of workers.
+    pub(crate) legacy: u32,
+    pub(crate) limited: u32,
+}
+
+const FAULTS: [Rate<ShardPlan>; 11] = [
+    |plan| &mut plan.lost,
+    |plan| &mut plan.doubled,
+    |plan| &mut plan.late,
+    |plan| &mut plan.deaths,
+    |plan| &mut plan.freezes,
+    |plan| &mut plan.leaves,
+    |plan| &mut plan.reconnects,
+    |plan| &mut plan.twins,
+    |plan| &mut plan.count_changes,
+    |plan| &mut plan.legacy,
+    |plan| &mut plan.limited,
+];
+
+impl ShardPlan {
+    /// Draws a plan for nodes of which the fastest is so many parts per million fast.
+    pub(crate) fn draw(seed: u64, fastest_ppm: i64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x5a4d_0b0b);
+        let mut rate = |low: u64, high: u64| -> u32 {
+            let drawn = rng.skewed(low, high);
+            let on = rng.chance(600_000);
+            if on { u32::try_from(drawn).unwrap_or(u32::MAX) } else { 0 }
+        };
+        let (lost, doubled, late) = (rate(2_000, 300_000), rate(2_000, 300_000), rate(2_000, 300_000));
+        let (deaths, freezes, leaves) = (rate(2_000, 50_000), rate(2_000, 80_000), rate(2_000, 50_000));
+        let (reconnects, twins) = (rate(2_000, 50_000), rate(2_000, 50_000));
+        let (count_changes, legacy, limited) = (rate(1_000, 20_000), rate(50_000, 400_000), 200_000);
+        let services = (0..rng.range(1, 3)).map(|_| 1 + rng.index(5)).collect();
+        Self {
+            services,
+            count: u32::try_from(rng.range(1, SHARDS_MAX)).unwrap_or(1),
+            lease_ms: rng.skewed(1_500, 15_000),
+            // 1 + slow >= (1 + fast) / 1.01
+            slowest_ppm: (1_000_000 + fastest_ppm) * 100 / 101 - 1_000_000 + 1,
+            calm: false,
+            lost,
+            doubled,
+            late,
+            deaths,
+            freezes,
+            leaves,
+            reconnects,
+            twins,
+            count_changes,
+            legacy,
+            limited,
+        }
+    }
+
+    /// Leaves only what happens to workers that do everything right.
+    pub(crate) fn make_calm(&mut self) {
+        self.calm = true;
+        (self.lost, self.doubled, self.late, self.reconnects, self.twins) = (0, 0, 0, 0, 0);
+        (self.count_changes, self.legacy, self.limited) = (0, 0, 0);
+        self.services.iter_mut().for_each(|workers| *workers = (*workers).max(2));
+    }
+
+    /// Two heartbeats of a worker are at most so far apart, in milliseconds.
+    pub(crate) fn beat_ms(&self) -> u64 {
+        self.lease_ms * 3 / 5
+    }
+
+    pub(crate) fn check_ms(&self) -> u64 {
+        self.lease_ms / 3
+    }
+
+    /// The same with one thing less, for each thing that can be less.
+    pub(crate) fn easier(&self) -> Vec<Self> {
+        let mut found = without_each(self, &FAULTS);
+        let mut smaller = |change: &dyn Fn(&mut Self)| {
+            let mut easier = self.clone();
+            change(&mut easier);
+            found.push(easier);
+        };
+        if self.services.len() > 1 {
+            smaller(&|plan| plan.services.truncate(1));
+        }
+        for service in 0..self.services.len() {
+            if self.services[service] > 1 {
+                smaller(&|plan| plan.services[service] -= 1);
+            }
+        }
+        for count in less(self.count.into()) {
+            smaller(&|plan| plan.count = u32::try_from(count).unwrap_or(1));
+        }
+        found
+    }
+}

@@ -1,0 +1,135 @@
+//! Many worlds with shards: runs seeds until the time is over, and says what was tried and seen.
+
+use crate::check::Violation;
+use crate::cluster::{ClusterPlan, ClusterWorld, run_cluster_plan};
+use crate::plan::Plan;
+use crate::prove::{Campaign, Tally, run_all, run_plan};
+use crate::shards::sights::ShardSights;
+use crate::shrink::Shrink;
+use crate::world::World;
+
+/// A world with shards before it begins.
+#[derive(Clone, Debug)]
+pub enum ShardWorldPlan {
+    /// On one node, which crashes and starts again on its disk.
+    One(Box<Plan>),
+    /// On several, of which another leads now and then.
+    Several(Box<ClusterPlan>),
+}
+
+/// How a world ended.
+#[derive(Debug)]
+pub struct ShardWorld {
+    pub seed: u64,
+    pub violations: Vec<Violation>,
+    pub sights: ShardSights,
+    /// Depends on everything that happened.
+    pub trace: [u8; 32],
+    /// Simulated time.
+    pub seconds: u64,
+    pub calls: u64,
+    /// What happened, if asked for.
+    pub told: Vec<String>,
+}
+
+/// What came of a campaign.
+#[derive(Debug, Default)]
+pub struct ShardOutcome {
+    pub worlds: u64,
+    /// Worlds that were run twice, and had the same trace both times.
+    pub repeated: u64,
+    pub simulated_seconds: u64,
+    pub calls: u64,
+    pub sights: ShardSights,
+    /// The seeds that failed, with why.
+    pub failed: Vec<(u64, Violation)>,
+}
+
+impl ShardWorldPlan {
+    /// Draws a plan. One world in three has one node.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        if seed.is_multiple_of(3) {
+            Self::One(Box::new(Plan::sharded(seed)))
+        } else {
+            Self::Several(Box::new(ClusterPlan::sharded(seed)))
+        }
+    }
+
+    /// Runs it and keeps everything that happens, to be read by people.
+    #[must_use]
+    pub fn told(self) -> ShardWorld {
+        match self {
+            Self::One(plan) => World::new(*plan).telling().run().into(),
+            Self::Several(plan) => ClusterWorld::new(*plan).telling().run().into(),
+        }
+    }
+}
+
+impl Shrink for ShardWorldPlan {
+    fn easier(&self) -> Vec<Self> {
+        match self {
+            Self::One(plan) => plan.easier().into_iter().map(|plan| Self::One(Box::new(plan))).collect(),
+            Self::Several(plan) => {
+                plan.easier().into_iter().map(|plan| Self::Several(Box::new(plan))).collect()
+            }
+        }
+    }
+}
+
+impl From<crate::Ended> for ShardWorld {
+    fn from(ended: crate::Ended) -> Self {
+        let crate::Ended { seed, violations, shards: sights, trace, seconds, calls, told, .. } = ended;
+        Self { seed, violations, sights, trace, seconds, calls, told }
+    }
+}
+
+impl From<crate::ClusterEnded> for ShardWorld {
+    fn from(ended: crate::ClusterEnded) -> Self {
+        let crate::ClusterEnded { seed, violations, shards: sights, trace, seconds, calls, told, .. } = ended;
+        Self { seed, violations, sights, trace, seconds, calls, told }
+    }
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run_shards(seed: u64) -> ShardWorld {
+    run_shards_plan(ShardWorldPlan::draw(seed))
+}
+
+/// Runs one world. A panic is a violation like any other.
+#[must_use]
+pub fn run_shards_plan(plan: ShardWorldPlan) -> ShardWorld {
+    match plan {
+        ShardWorldPlan::One(plan) => run_plan(*plan).into(),
+        ShardWorldPlan::Several(plan) => run_cluster_plan(*plan).into(),
+    }
+}
+
+/// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
+#[must_use]
+pub fn prove_shards(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ShardOutcome {
+    run_all(campaign, progress, run_shards)
+}
+
+impl Tally for ShardOutcome {
+    type Ended = ShardWorld;
+
+    fn trace(ended: &ShardWorld) -> [u8; 32] {
+        ended.trace
+    }
+
+    fn broken(&self) -> usize {
+        self.failed.len()
+    }
+
+    fn add(&mut self, mut ended: ShardWorld, repeated: bool, other: Option<Violation>) {
+        ended.violations.extend(other);
+        self.worlds += 1;
+        self.repeated += u64::from(repeated);
+        self.simulated_seconds += ended.seconds;
+        self.calls += ended.calls;
+        self.sights.merge(&ended.sights);
+        self.failed.extend(ended.violations.into_iter().map(|violation| (ended.seed, violation)));
+    }
+}

@@ -1,0 +1,101 @@
+//! What the workers of services did and said, in the time of the world: what they are held against is not what the
+//! coordinator believes of them.
+
+use orchestrix_core::{Name, Position};
+
+use crate::shards::sights::ShardSights;
+
+/// One process of a worker. Those of one name are different processes, one after the other or at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) service: Name,
+    pub(crate) worker: Name,
+    pub(crate) kind: Kind,
+    /// Parts per million that its clock is fast; negative when it is slow.
+    pub(crate) drift_ppm: i64,
+}
+
+/// What a worker knows of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It echoes generations, ignores lower ones, and stops by itself when its time is over.
+    Aware,
+    /// It does what the last answer says and knows nothing of time.
+    Legacy,
+}
+
+/// A process served a shard, in microseconds of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) process: usize,
+    pub(crate) shard: u32,
+    pub(crate) token: Position,
+    pub(crate) from_us: u64,
+    pub(crate) to_us: u64,
+}
+
+/// What a process sent to the coordinator, whatever became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) process: usize,
+    pub(crate) at_us: u64,
+    pub(crate) what: Word,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// It comes; so many shards there are.
+    Comes {
+        count: u32,
+    },
+    Serves {
+        count: u32,
+        shards: Vec<u32>,
+        generation: Option<Position>,
+    },
+    /// It serves nothing, and goes.
+    Goes,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    /// When each event of the journal was first known to be durable, in microseconds of the world.
+    pub(crate) durable_us: Vec<u64>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) served: Vec<Served>,
+    pub(crate) said: Vec<Said>,
+    /// What somebody set by hand: of which service, and how many shards.
+    pub(crate) orders: Vec<(Name, u32)>,
+    /// A process ended or stood still: of which service, and when.
+    pub(crate) troubles: Vec<(Name, u64)>,
+    /// When everything had come to rest.
+    pub(crate) rested_us: Option<u64>,
+    pub(crate) sights: ShardSights,
+}
+
+impl Process {
+    /// How long so much time of its clock is in the world, in microseconds.
+    pub(crate) fn world_us(&self, own_ms: u64) -> u64 {
+        let rate = u128::try_from(1_000_000 + self.drift_ppm).unwrap_or(1_000_000);
+        u64::try_from(u128::from(own_ms) * 1_000 * 1_000_000 / rate).unwrap_or(u64::MAX)
+    }
+}
+
+impl Record {
+    /// A process begins. Answers its number.
+    pub(crate) fn begin(&mut self, process: Process) -> usize {
+        self.processes.push(process);
+        self.processes.len() - 1
+    }
+
+    /// Events up to this position are durable by now.
+    pub(crate) fn durable(&mut self, events: usize, now: u64) {
+        self.durable_us.resize(events.max(self.durable_us.len()), now);
+    }
+
+    pub(crate) fn trouble(&mut self, process: usize, now: u64) {
+        let service = self.processes[process].service.clone();
+        self.troubles.push((service, now));
+    }
+}

@@ -1,0 +1,395 @@
+//! A worker of a service, honest as the protocol asks: it counts its time from sending, stops by itself, ignores lower
+//! generations, and says that it stopped only when it has. It also dies, freezes, leaves, and comes again.
+
+mod hearing;
+
+use std::collections::BTreeMap;
+
+use orchestrix_core::wire::{ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Name, Position};
+use orchestrix_node::ShardAsk;
+
+use crate::actors::{Ground, Heard};
+use crate::history::Question;
+use crate::rng::Rng;
+use crate::shards::plan::ShardPlan;
+use crate::shards::record::{Kind, Process, Said, Served, Word};
+use crate::shards::sights::ShardSight;
+use crate::world::{MS, SECOND};
+
+pub(crate) struct ShardWorker {
+    service: Name,
+    name: Name,
+    rng: Rng,
+    /// A second process of somebody's name, which is there only now and then.
+    is_twin: bool,
+    /// Never in trouble.
+    is_steady: bool,
+    process: Process,
+    /// The number of the process that runs.
+    number: usize,
+    standing: Standing,
+    /// Of processes and of their connections.
+    sessions: u64,
+    /// What was asked before does not count any more: it was told to stop since.
+    since: u64,
+    frozen_until: u64,
+    /// What came while it was frozen.
+    inbox: Vec<(usize, Heard)>,
+    generation: Position,
+    /// It may serve until then, in the time of the world.
+    trusted_until: u64,
+    serves: BTreeMap<u32, Serving>,
+    next_beat: u64,
+    count: u32,
+    capacity: Option<u32>,
+    seq: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// No process until then.
+    Down(u64),
+    /// It wants to come.
+    Out,
+    Coming {
+        op: usize,
+    },
+    In,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Serving {
+    token: Position,
+    from: u64,
+    /// It was told to stop, and that takes until then.
+    stops_at: Option<u64>,
+}
+
+/// Everyone that a plan asks for. The last of each service may have a twin.
+pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
+    let mut all = Vec::new();
+    for (number, workers) in plan.services.iter().enumerate() {
+        let service = name(&format!("s{number}"));
+        for worker in 0..*workers {
+            // Processes of one name are of one kind: what a name is promised depends on it.
+            let kind = if rng.chance(plan.legacy) { Kind::Legacy } else { Kind::Aware };
+            let place = (name(&format!("w{worker}")), kind);
+            let is_steady = plan.calm && worker == 0;
+            all.push(ShardWorker::new(&service, &place, (plan, is_steady), false, rng.fork()));
+            if plan.twins > 0 && worker + 1 == *workers {
+                all.push(ShardWorker::new(&service, &place, (plan, false), true, rng.fork()));
+            }
+        }
+    }
+    all
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a plain name")
+}
+
+impl ShardWorker {
+    fn new(
+        service: &Name,
+        (name, kind): &(Name, Kind),
+        (plan, is_steady): (&ShardPlan, bool),
+        is_twin: bool,
+        mut rng: Rng,
+    ) -> Self {
+        let widest = u64::try_from(10_000 - plan.slowest_ppm).unwrap_or(0);
+        // The slowest that is allowed, often: that is where promises are tight.
+        let fast = if rng.chance(500_000) { 0 } else { rng.range(0, widest) };
+        let drift_ppm = plan.slowest_ppm + i64::try_from(fast).unwrap_or(0);
+        let process = Process { service: service.clone(), worker: name.clone(), kind: *kind, drift_ppm };
+        let first = if is_twin { u64::MAX } else { rng.range(0, 2 * SECOND) };
+        let limited = !is_steady && rng.chance(plan.limited);
+        Self {
+            service: service.clone(),
+            name: name.clone(),
+            is_twin,
+            is_steady,
+            process,
+            number: usize::MAX,
+            standing: Standing::Down(first),
+            sessions: 0,
+            since: 0,
+            frozen_until: 0,
+            inbox: Vec::new(),
+            generation: Position(0),
+            trusted_until: 0,
+            serves: BTreeMap::new(),
+            next_beat: 0,
+            count: plan.count,
+            capacity: limited.then(|| u32::try_from(rng.range(0, 6)).unwrap_or(0)),
+            seq: 0,
+            rng,
+        }
+    }
+
+    /// What a node should believe that it serves when all is well; nothing while it is on its way.
+    pub(crate) fn settled(&self) -> Option<Vec<(u32, Position)>> {
+        let serves = self.serves.iter().filter(|(_, serving)| serving.stops_at.is_none());
+        (self.standing == Standing::In).then(|| serves.map(|(shard, it)| (*shard, it.token)).collect())
+    }
+
+    pub(crate) fn is_twin(&self) -> bool {
+        self.is_twin
+    }
+
+    /// Of which service it is, and its name there.
+    pub(crate) fn names(&self) -> (&Name, &Name) {
+        (&self.service, &self.name)
+    }
+
+    pub(crate) fn whereabouts(&self) -> String {
+        format!("{:?}", self.standing)
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.standing, Standing::Down(_))
+    }
+
+    pub(crate) fn wake(&mut self, world: &mut dyn Ground, me: usize) {
+        let now = world.now();
+        if now < self.frozen_until && world.faulty() {
+            world.wake_after(me, self.frozen_until - now);
+            return;
+        }
+        self.thaw(world);
+        self.stop_in_time(world);
+        for (op, heard) in std::mem::take(&mut self.inbox) {
+            self.listen(world, op, heard);
+        }
+        if let Standing::Down(until) = self.standing {
+            let comes = if self.is_twin { self.twin_comes(world) } else { until <= now || !world.faulty() };
+            if comes {
+                self.begin(world);
+            }
+        } else if world.faulty() && !self.is_steady && self.misfortune(world, me) {
+            return;
+        } else if self.is_twin && !world.faulty() {
+            self.die(world);
+        }
+        self.speak(world, me);
+        self.wake_again(world, me);
+    }
+
+    fn wake_again(&mut self, world: &mut dyn Ground, me: usize) {
+        let now = world.now();
+        let ends = self.serves.values().filter_map(|serving| serving.stops_at).min().unwrap_or(u64::MAX);
+        let trust = if self.serves.is_empty() { u64::MAX } else { self.trusted_until };
+        let beat = match self.standing {
+            Standing::Out | Standing::In => self.next_beat,
+            Standing::Down(_) | Standing::Coming { .. } => u64::MAX,
+        };
+        let next = beat.min(ends).min(trust);
+        let pause = self.rng.range(50 * MS, SECOND);
+        world.wake_after(me, next.saturating_sub(now).clamp(1, pause));
+    }
+
+    /// Dies, freezes, leaves, changes its mind, now and then. Answers whether it does nothing else now.
+    fn misfortune(&mut self, world: &mut dyn Ground, me: usize) -> bool {
+        let Some(plan) = world.plan().shards.clone() else { return false };
+        // Woken about twice a second.
+        let mut happens = |rate: u32| self.rng.chance(rate / 2);
+        let deaths = if self.is_twin { plan.deaths + 100_000 } else { plan.deaths };
+        if happens(deaths) {
+            world.shards().sights.add(ShardSight::WorkerDied);
+            self.die(world);
+        } else if happens(plan.freezes) {
+            self.freeze(world, me, &plan);
+            return true;
+        } else if happens(plan.leaves) && self.standing == Standing::In {
+            self.leave(world, me);
+        } else if happens(plan.reconnects) && self.standing == Standing::In {
+            world.shards().sights.add(ShardSight::WorkerReconnected);
+            self.sessions += 1;
+        } else if happens(plan.count_changes) {
+            self.count = u32::try_from(self.rng.range(1, 2 * u64::from(plan.count))).unwrap_or(1);
+            if self.rng.chance(200_000) {
+                world.shards().orders.push((self.service.clone(), self.count));
+                let (service, count) = (self.service.clone(), self.count);
+                world.ask(me, Question::ChangeService { service, count });
+            }
+        }
+        false
+    }
+
+    fn twin_comes(&mut self, world: &mut dyn Ground) -> bool {
+        let twins = world.plan().shards.as_ref().map_or(0, |plan| plan.twins);
+        let comes = world.faulty() && self.rng.chance(twins / 2);
+        if comes {
+            world.shards().sights.add(ShardSight::SecondProcess);
+        }
+        comes
+    }
+
+    fn begin(&mut self, world: &mut dyn Ground) {
+        self.number = world.shards().begin(self.process.clone());
+        self.sessions += 1;
+        (self.standing, self.since) = (Standing::Out, world.now());
+        (self.generation, self.trusted_until, self.next_beat) = (Position(0), 0, world.now());
+    }
+
+    /// The process is gone without a word.
+    fn die(&mut self, world: &mut dyn Ground) {
+        self.end(world);
+        self.inbox.clear();
+        // Quicker than anybody notices, or not.
+        let lease_ms = world.plan().shards.as_ref().map_or(0, |plan| plan.lease_ms);
+        let down = self.rng.skewed(10 * MS, 2 * lease_ms * MS);
+        self.standing = Standing::Down(world.now() + down);
+    }
+
+    /// Stands still wherever it is. Nothing is served meanwhile.
+    fn freeze(&mut self, world: &mut dyn Ground, me: usize, plan: &ShardPlan) {
+        world.shards().sights.add(ShardSight::WorkerFrozen);
+        self.pause(world);
+        let takes = self.rng.skewed(100 * MS, 2 * plan.lease_ms * MS);
+        self.frozen_until = world.now() + takes;
+        world.wake_after(me, takes);
+    }
+
+    fn thaw(&mut self, world: &mut dyn Ground) {
+        if self.frozen_until == 0 {
+            return;
+        }
+        self.frozen_until = 0;
+        let now = world.now();
+        self.serves.values_mut().for_each(|serving| serving.from = now);
+        if !self.serves.is_empty() && now >= self.trusted_until {
+            world.shards().sights.add(ShardSight::WokeTooLate);
+            self.serves.clear();
+        }
+    }
+
+    fn leave(&mut self, world: &mut dyn Ground, me: usize) {
+        world.shards().sights.add(ShardSight::WorkerLeft);
+        self.end(world);
+        self.say(world, Word::Goes);
+        let body = ShardDeregister { session: Some(self.session()) };
+        let (service, worker) = (self.service.clone(), self.name.clone());
+        self.ask(world, me, ShardAsk::Deregister { service, worker, body });
+        // Most come again while something that they sent is still on its way.
+        self.standing = Standing::Down(world.now() + self.rng.skewed(MS, 5 * SECOND));
+    }
+
+    /// Stops everything now, for good.
+    pub(crate) fn end(&mut self, world: &mut dyn Ground) {
+        self.pause(world);
+        self.serves.clear();
+    }
+
+    /// Notes down what was served so far.
+    fn pause(&mut self, world: &mut dyn Ground) {
+        let now = world.now();
+        if self.number < usize::MAX {
+            world.shards().trouble(self.number, now);
+        }
+        for shard in self.serves.keys().copied().collect::<Vec<u32>>() {
+            self.note(world, shard, now);
+        }
+    }
+
+    /// Notes down that a shard was served until now, or until its time was over.
+    fn note(&mut self, world: &mut dyn Ground, shard: u32, now: u64) {
+        let Some(serving) = self.serves.get_mut(&shard) else { return };
+        let to_us = now.min(self.trusted_until).min(serving.stops_at.unwrap_or(u64::MAX));
+        let (process, token, from_us) = (self.number, serving.token, serving.from);
+        serving.from = now;
+        if to_us > from_us {
+            world.shards().served.push(Served { process, shard, token, from_us, to_us });
+        }
+    }
+
+    fn stop(&mut self, world: &mut dyn Ground, shard: u32) {
+        let now = world.now();
+        self.note(world, shard, now);
+        self.serves.remove(&shard);
+    }
+
+    /// Stops what was to be stopped by now, and everything when its time is over.
+    fn stop_in_time(&mut self, world: &mut dyn Ground) {
+        let now = world.now();
+        let over = now >= self.trusted_until;
+        if over && !self.serves.is_empty() {
+            world.shards().sights.add(ShardSight::StoppedByItself);
+        }
+        let is_over = |serving: &Serving| over || serving.stops_at.is_some_and(|at| at <= now);
+        let ended = self.serves.iter().filter(|(_, serving)| is_over(serving));
+        for shard in ended.map(|(shard, _)| *shard).collect::<Vec<u32>>() {
+            self.stop(world, shard);
+            // Whoever has stopped says so at once.
+            self.next_beat = now;
+        }
+    }
+
+    fn speak(&mut self, world: &mut dyn Ground, me: usize) {
+        let now = world.now();
+        if now < self.next_beat || self.is_down() {
+            return;
+        }
+        let Some(plan) = world.plan().shards.clone() else { return };
+        self.next_beat = now + self.rng.range(plan.beat_ms() / 2, plan.beat_ms()) * MS;
+        let (service, worker) = (self.service.clone(), self.name.clone());
+        match self.standing {
+            Standing::Down(_) | Standing::Coming { .. } => {}
+            Standing::Out if self.rng.chance(500_000) => {
+                self.say(world, Word::Comes { count: self.count });
+                let body = ShardRegister {
+                    max_shard_count: self.count,
+                    capacity: self.capacity,
+                    group: None,
+                    session: Some(self.session()),
+                };
+                let op = self.ask(world, me, ShardAsk::Register { service, worker, body });
+                self.standing = Standing::Coming { op };
+            }
+            Standing::Out => {
+                let op = self.beat(world, me, None);
+                self.standing = Standing::Coming { op };
+            }
+            Standing::In if self.rng.chance(200_000) => {
+                self.ask(world, me, ShardAsk::Assignment { service, worker });
+                self.next_beat = now + self.rng.range(MS, 100 * MS);
+            }
+            Standing::In => {
+                let generation = match self.process.kind {
+                    Kind::Aware => Some(self.generation),
+                    Kind::Legacy => None,
+                };
+                self.beat(world, me, generation);
+            }
+        }
+    }
+
+    fn beat(&mut self, world: &mut dyn Ground, me: usize, generation: Option<Position>) -> usize {
+        let shards: Vec<u32> = self.serves.keys().copied().collect();
+        self.say(world, Word::Serves { count: self.count, shards: shards.clone(), generation });
+        self.seq += 1;
+        let body = ShardHeartbeat {
+            max_shard_count: self.count,
+            assigned_shards: shards,
+            generation,
+            seq: Some(self.seq),
+            session: Some(self.session()),
+        };
+        let (service, worker) = (self.service.clone(), self.name.clone());
+        self.ask(world, me, ShardAsk::Heartbeat { service, worker, body })
+    }
+
+    fn session(&self) -> Name {
+        let twin = if self.is_twin { "t" } else { "" };
+        name(&format!("{}{twin}-{}", self.name, self.sessions))
+    }
+
+    fn say(&self, world: &mut dyn Ground, what: Word) {
+        let (process, at_us) = (self.number, world.now());
+        world.shards().said.push(Said { process, at_us, what });
+    }
+
+    fn ask(&self, world: &mut dyn Ground, me: usize, ask: ShardAsk) -> usize {
+        world.ask(me, Question::Shards { process: self.number, ask: Box::new(ask) })
+    }
+}

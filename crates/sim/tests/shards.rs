@@ -1,0 +1,29 @@
+//! Some worlds with shards in every run of the tests; `make prove` runs as many as there is time for.
+
+use std::time::Duration;
+
+use orchestrix_sim::{Campaign, ShardSight, prove_shards, run_shards};
+
+#[test]
+fn no_world_with_shards_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let campaign = Campaign { first_seed: 1, seeds: 120, time: Duration::from_secs(600), threads };
+    let outcome = prove_shards(campaign, |_| {});
+    assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
+    assert_eq!(outcome.worlds, 120);
+    assert_eq!(outcome.sights.missing(), [], "a campaign that never saw these has proved nothing about them");
+    assert!(outcome.sights.count(ShardSight::ServerChanged) > 1_000, "{:?}", outcome.sights);
+}
+
+#[test]
+fn the_same_seed_is_the_same_world_with_shards() {
+    for seed in [3, 17, 99] {
+        let (first, second) = (run_shards(seed), run_shards(seed));
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        assert_eq!(
+            (first.calls, first.seconds, &first.sights),
+            (second.calls, second.seconds, &second.sights)
+        );
+    }
+    assert_ne!(run_shards(3).trace, run_shards(4).trace);
+}
