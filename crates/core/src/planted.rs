@@ -34,12 +34,16 @@ const fn cluster(name: &'static str, what: &'static str, by: &'static [&'static 
     Bug { name, what, found_by: FoundBy::Cluster(by) }
 }
 
+const fn shards(name: &'static str, what: &'static str, by: &'static [&'static str]) -> Bug {
+    Bug { name, what, found_by: FoundBy::Shards(by) }
+}
+
 const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'static str; 3]) -> Bug {
     Bug { name, what, found_by: FoundBy::Test(of, target, test) }
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 69] = [
+pub const BUGS: [Bug; 86] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -123,6 +127,23 @@ pub const BUGS: [Bug; 69] = [
     cluster("history-unchecked-at-load", "a node begins on whatever history it finds", &["EL1", "W3"]),
     cluster("silence-taken-for-damage", "a snapshot that cannot be reached is passed over", &["W1"]),
     cluster("loss-unnoticed", "a journal that is shorter than what was seen is followed", &["W3", "W6"]),
+    shards("last-word-counts", "a repeat of another number of shards counts as a change", &["H8"]),
+    shards("granted-before-let-go", "what is withdrawn is granted at once", &["H2", "H3"]),
+    shards("token-of-the-worker", "a worker has one token for all that it is granted", &["H5"]),
+    shards("shards-dealt-anew", "shares are dealt as from nothing, whoever has what", &["H6"]),
+    shards("shards-beyond-the-number", "shards above a smaller number stay", &["H1", "HL1"]),
+    shards("shard-capacity-ignored", "a worker gets more shards than it takes", &["H6"]),
+    shards("new-leader-does-not-wait", "a new term takes silent workers for dead", &["H2", "H3"]),
+    shards("workers-clocks-trusted", "a worker whose clock is slow is not waited for", &["H2", "H3"]),
+    shards("term-clock-trusted", "a clock that is set forward is not counted in", &["H2", "H3"]),
+    shards("second-process-at-once", "a second process of a name takes all from the first", &["H2", "H3"]),
+    shards("heartbeat-unheeded", "a heartbeat is answered, and gives no more time", &["H2", "H3"]),
+    shards("any-session-believed", "whoever knows the name of a worker speaks for it", &["H7"]),
+    shards("any-session-leaves", "whoever knows the name of a worker ends it", &["H2", "H3"]),
+    shards("unheard-is-let-go", "a heartbeat without a shard lets go of it, told to or not", &["H3"]),
+    shards("old-generation-lets-go", "a heartbeat from before a withdrawal answers it", &["H2", "H3"]),
+    shards("silent-worker-kept", "a silent worker keeps its shards", &["HL1"]),
+    shards("rounds-without-pause", "every change makes a round of its own", &["HL2"]),
     test(
         "folder-sync-skipped",
         "segments are used though their names are not durable",

@@ -19,7 +19,7 @@ use crate::event::{
     ShardsMoved,
 };
 use crate::limits::{SERVICES_MAX, SHARD_WORDS_MAX, SHARD_WORKERS_MAX};
-use crate::{Decision, Event, Name, Position, Refusal, State};
+use crate::{Decision, Event, Name, Position, Refusal, State, is_planted};
 
 pub use allocate::{Place, Plan, plan};
 pub use runs::Runs;
@@ -117,8 +117,13 @@ impl Service {
     /// Moves that would make shares even, some at a time.
     fn moves(&self, most: usize) -> Option<(Runs, Vec<Grant>)> {
         let names: Vec<&Name> = self.workers.keys().collect();
-        let places: Vec<Place> =
-            self.workers.values().map(|worker| Place { capacity: worker.capacity }).collect();
+        let places: Vec<Place> = self
+            .workers
+            .values()
+            .map(|worker| Place {
+                capacity: worker.capacity.filter(|_| !is_planted("shard-capacity-ignored")),
+            })
+            .collect();
         let within = &self.shards[..self.count as usize];
         let mut holders: Vec<Option<usize>> = vec![None; within.len()];
         for (place, worker) in self.workers.values().enumerate() {
@@ -134,10 +139,15 @@ impl Service {
         };
         let weights: Option<Vec<u32>> = (!self.weights.is_empty())
             .then(|| (0..self.count).map(|number| self.weights.get(&number).copied().unwrap_or(1)).collect());
-        let plan = plan(&places, &holders, weights.as_deref(), is_free);
+        let plan = if is_planted("shards-dealt-anew") {
+            dealt_anew(&places, &holders, is_free)
+        } else {
+            plan(&places, &holders, weights.as_deref(), is_free)
+        };
         let beyond = numbered(&self.shards).skip(self.count as usize);
         let beyond =
             beyond.filter(|(_, shard)| matches!(shard, Shard::Held { .. })).map(|(number, _)| number);
+        let beyond = beyond.filter(|_| !is_planted("shards-beyond-the-number"));
         let withdrawn: Runs = plan.withdraw.into_iter().chain(beyond).take(most).collect();
         let mut given: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         for (shard, worker) in plan.give {
@@ -182,6 +192,17 @@ impl Service {
     fn shard_mut(&mut self, number: u32) -> &mut Shard {
         self.shards.get_mut(number as usize).expect("an event names a shard that is there")
     }
+}
+
+/// A planted bug: shares as from nothing, whoever has what.
+fn dealt_anew(places: &[Place], holders: &[Option<usize>], is_free: impl Fn(u32) -> bool) -> Plan {
+    let wish = plan(places, &vec![None; holders.len()], None, |_| true).give;
+    let other = |(shard, to): &(u32, usize)| {
+        holders[*shard as usize].is_some_and(|holder| holder != *to).then_some(*shard)
+    };
+    let withdraw = wish.iter().filter_map(other).collect();
+    let give = wish.iter().filter(|(shard, _)| is_free(*shard)).copied().collect();
+    Plan { withdraw, give }
 }
 
 fn numbered(shards: &[Shard]) -> impl Iterator<Item = (u32, &Shard)> {
@@ -271,6 +292,7 @@ impl State {
     fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Decision {
         let known = self.services.get(service);
         let said = match (known, worker) {
+            (Some(known), Some(_)) if is_planted("last-word-counts") => known.count == count,
             (Some(known), Some(worker)) => known.said.get(worker) == Some(&count),
             (Some(known), None) => known.count == count,
             (None, _) => false,
@@ -370,16 +392,23 @@ impl State {
         for number in event.withdrawn.iter() {
             let shard = known.shard_mut(number);
             let Shard::Held { worker, token } = shard else { panic!("only what is held is withdrawn") };
+            let worker = worker.clone();
             *shard = Shard::Withdrawn { worker: worker.clone(), token: *token, since: at };
+            if is_planted("granted-before-let-go") {
+                *shard = Shard::Free;
+                known.workers.get_mut(&worker).expect("it had it").shards.remove(&number);
+            }
         }
         for Grant { worker, shards } in &event.granted {
             let there = known.workers.get_key_value(worker);
             // One text for all of them.
-            let worker = there.expect("only a worker that is there gets shards").0.clone();
+            let (worker, there) = there.expect("only a worker that is there gets shards");
+            let worker = worker.clone();
+            let token = if is_planted("token-of-the-worker") { there.joined } else { at };
             for number in shards.iter() {
                 let shard = known.shard_mut(number);
                 assert_eq!(*shard, Shard::Free, "only what is free is granted");
-                *shard = Shard::Held { worker: worker.clone(), token: at };
+                *shard = Shard::Held { worker: worker.clone(), token };
                 known.workers.get_mut(&worker).expect("it was just there").shards.insert(number);
             }
         }

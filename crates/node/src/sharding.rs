@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp};
+use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp, is_planted};
 
 pub(crate) use self::soft::Sharding;
 use self::soft::{Soft, Waiting};
@@ -85,7 +85,7 @@ fn session_of(given: Option<&Name>) -> Name {
 impl<R: Recipient> DecisionLoop<R> {
     /// A term began: whoever has shards is taken for live for one time.
     pub(crate) fn begin_shards(&mut self, now: Timestamp) {
-        let until = self.promised_until(now);
+        let until = if is_planted("new-leader-does-not-wait") { now } else { self.promised_until(now) };
         let workers: Vec<(Name, Name)> = self
             .state
             .services()
@@ -108,7 +108,13 @@ impl<R: Recipient> DecisionLoop<R> {
     fn promised_until(&self, now: Timestamp) -> Timestamp {
         let lease_ms = self.options.shards.lease_ms;
         // Both together; and one for what is less than a millisecond.
-        now.plus(lease_ms + (lease_ms * 201).div_ceil(10_000) + 1)
+        let mut reserve_ms = (lease_ms * 201).div_ceil(10_000) + 1;
+        if is_planted("workers-clocks-trusted") {
+            reserve_ms = 0;
+        } else if is_planted("term-clock-trusted") {
+            reserve_ms = lease_ms / 100 + 1;
+        }
+        now.plus(lease_ms + reserve_ms)
     }
 
     /// Takes a question. A worker that comes is answered when its round has settled.
@@ -185,7 +191,8 @@ impl<R: Recipient> DecisionLoop<R> {
     fn try_join(&mut self, service: &Name, waiting: &Waiting<R>, now: Timestamp) -> Result<(), Error> {
         let known = self.state.service(service);
         if let Some(there) = known.filter(|known| known.workers.contains_key(&waiting.worker)) {
-            if there.tokens_of(&waiting.worker).next().is_some() {
+            let has_some = there.tokens_of(&waiting.worker).next().is_some();
+            if has_some && !is_planted("second-process-at-once") {
                 return Ok(());
             }
             self.leave(service, &waiting.worker, LeaveReason::Fenced, now)?;
@@ -218,7 +225,9 @@ impl<R: Recipient> DecisionLoop<R> {
             let fenced = Assignment { seq, fenced: true, ..Assignment::default() };
             return Ok(Answer::Assignment(fenced));
         }
-        self.promise(service, worker, now);
+        if !is_planted("heartbeat-unheeded") {
+            self.promise(service, worker, now);
+        }
         self.say_count(service, worker, max_shard_count, now)?;
         let let_go = self.let_go_of(service, worker, &assigned_shards, generation, now);
         if !let_go.is_empty() {
@@ -255,6 +264,9 @@ impl<R: Recipient> DecisionLoop<R> {
         };
         let soft = self.sharding.services.get_mut(service);
         let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) else { return false };
+        if is_planted("any-session-believed") {
+            return true;
+        }
         if known.until <= now || known.replaced {
             return false;
         }
@@ -287,13 +299,16 @@ impl<R: Recipient> DecisionLoop<R> {
         };
         let Some(known) = soft.workers.get_mut(worker) else { return Vec::new() };
         let serves: BTreeSet<u32> = serves.iter().copied().collect();
-        let gone: Vec<(u32, Position)> =
+        let mut gone: Vec<(u32, Position)> =
             there.withdrawn_from(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
+        if is_planted("unheard-is-let-go") {
+            gone = there.tokens_of(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
+        }
         if let Some(generation) = generation {
             known.missing.clear();
             return gone
                 .into_iter()
-                .filter(|(_, since)| *since <= generation)
+                .filter(|(_, since)| *since <= generation || is_planted("old-generation-lets-go"))
                 .map(|(shard, _)| shard)
                 .collect();
         }
@@ -320,7 +335,8 @@ impl<R: Recipient> DecisionLoop<R> {
     ) -> Result<Answer, Error> {
         let session = session_of(session);
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
-        if known.is_none_or(|known| known.replaced || known.session.as_ref() != Some(&session)) {
+        let is_other = known.is_none_or(|known| known.replaced || known.session.as_ref() != Some(&session));
+        if is_other && !is_planted("any-session-leaves") {
             return Ok(Answer::Assignment(Assignment { fenced: true, ..Assignment::default() }));
         }
         self.leave(service, worker, LeaveReason::Deregistered, now)?;
@@ -399,6 +415,10 @@ impl<R: Recipient> DecisionLoop<R> {
             let soft = self.sharding.services.get_mut(service).expect("it was just looked at");
             let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
             let replaced = soft.workers.get(&worker).is_some_and(|known| known.replaced);
+            if is_planted("silent-worker-kept") {
+                self.promise(service, &worker, now);
+                continue;
+            }
             let reason = if replaced { LeaveReason::Fenced } else { LeaveReason::Silent };
             let next = next.map(|place| soft.waiting.remove(place));
             // A worker whose call still waits is alive.

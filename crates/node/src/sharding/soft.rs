@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::wire::ShardRegister;
-use orchestrix_core::{Name, Timestamp};
+use orchestrix_core::{Name, Timestamp, is_planted};
 
 use super::DEBOUNCE_MS;
 use crate::request::Recipient;
@@ -111,7 +111,8 @@ impl<R: Recipient> Soft<R> {
 
     /// A round becomes needful; there is one in a time, whatever happens.
     pub(super) fn want_round(&mut self, after_ms: u64, now: Timestamp) {
-        let due = now.plus(after_ms).max(self.last_round.plus(DEBOUNCE_MS));
+        let pause_ms = if is_planted("rounds-without-pause") { 0 } else { DEBOUNCE_MS };
+        let due = now.plus(after_ms).max(self.last_round.plus(pause_ms));
         self.round = Some(self.round.map_or(due, |round| round.min(due)));
     }
 
