@@ -278,7 +278,7 @@ impl<R: Recipient> DecisionLoop<R> {
             if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
                 return false;
             }
-            known.session = Some(session.clone());
+            (known.session, known.echoes) = (Some(session.clone()), false);
         }
         true
     }
@@ -306,11 +306,15 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         if let Some(generation) = generation {
             known.missing.clear();
+            known.echoes = true;
             return gone
                 .into_iter()
                 .filter(|(_, since)| *since <= generation || is_planted("old-generation-lets-go"))
                 .map(|(shard, _)| shard)
                 .collect();
+        }
+        if known.echoes {
+            return Vec::new();
         }
         // It may not have heard of it yet, and say so only by chance: twice, some time apart, is believed.
         known.missing.retain(|shard, _| gone.iter().any(|(missing, _)| missing == shard));

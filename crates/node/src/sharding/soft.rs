@@ -80,6 +80,8 @@ pub(super) struct Known {
     pub(super) session: Option<Name>,
     /// Another process has come with its name: nobody is believed and nothing promised until its time is over.
     pub(super) replaced: bool,
+    /// It has echoed a generation: what comes without one is older, or from another process.
+    pub(super) echoes: bool,
     /// Shards that were withdrawn and missing in a heartbeat without a generation, and since when.
     pub(super) missing: BTreeMap<u32, Timestamp>,
 }

@@ -150,6 +150,20 @@ fn a_worker_without_generations_is_believed_after_two_heartbeats_some_time_apart
     assert_ne!(view(&mut world).shards[3].state, "WITHDRAWN");
 }
 
+/// Such heartbeats are from before it joined, and were long under way.
+#[test]
+fn a_worker_that_has_echoed_a_generation_lets_go_of_nothing_by_heartbeats_without() {
+    let (mut world, told) = three();
+    heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(told[0].1.generation));
+    register(&mut world, "d", "d");
+    after(&mut world, 250);
+    for _ in 0..2 {
+        heartbeat(&mut world, "a", "a", &[], None);
+        after(&mut world, 5_000);
+    }
+    assert_eq!(view(&mut world).shards[3].state, "WITHDRAWN", "it has not heard of it yet, and serves it");
+}
+
 #[test]
 fn in_between_it_may_say_that_it_serves_it_after_all() {
     let (mut world, _) = three();
