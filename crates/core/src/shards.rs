@@ -21,6 +21,7 @@ use crate::event::{
 use crate::limits::{SERVICES_MAX, SHARD_WORDS_MAX, SHARD_WORKERS_MAX};
 use crate::{Decision, Event, Name, Position, Refusal, State, is_planted};
 
+use allocate::dealt_anew;
 pub use allocate::{Place, Plan, plan};
 pub use runs::Runs;
 pub(crate) use stored::Stored;
@@ -192,17 +193,6 @@ impl Service {
     fn shard_mut(&mut self, number: u32) -> &mut Shard {
         self.shards.get_mut(number as usize).expect("an event names a shard that is there")
     }
-}
-
-/// A planted bug: shares as from nothing, whoever has what.
-fn dealt_anew(places: &[Place], holders: &[Option<usize>], is_free: impl Fn(u32) -> bool) -> Plan {
-    let wish = plan(places, &vec![None; holders.len()], None, |_| true).give;
-    let other = |(shard, to): &(u32, usize)| {
-        holders[*shard as usize].is_some_and(|holder| holder != *to).then_some(*shard)
-    };
-    let withdraw = wish.iter().filter_map(other).collect();
-    let give = wish.iter().filter(|(shard, _)| is_free(*shard)).copied().collect();
-    Plan { withdraw, give }
 }
 
 fn numbered(shards: &[Shard]) -> impl Iterator<Item = (u32, &Shard)> {

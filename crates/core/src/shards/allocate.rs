@@ -50,6 +50,17 @@ pub fn plan(
     wish
 }
 
+/// A planted bug: shares as from nothing, whoever has what.
+pub(super) fn dealt_anew(places: &[Place], holders: &[Option<usize>], is_free: impl Fn(u32) -> bool) -> Plan {
+    let wish = plan(places, &vec![None; holders.len()], None, |_| true).give;
+    let other = |(shard, to): &(u32, usize)| {
+        holders[*shard as usize].is_some_and(|holder| holder != *to).then_some(*shard)
+    };
+    let withdraw = wish.iter().filter_map(other).collect();
+    let give = wish.iter().filter(|(shard, _)| is_free(*shard)).copied().collect();
+    Plan { withdraw, give }
+}
+
 /// How many shards each worker should have, so that none has two more than another that could take one.
 fn quotas(places: &[Place], held: &[u32], shards: u32) -> Vec<u32> {
     let capacity = |place: &Place| place.capacity.unwrap_or(u32::MAX);

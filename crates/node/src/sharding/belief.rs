@@ -1,0 +1,104 @@
+//! Who is believed: which process speaks for a worker, and what it has let go of by what it says.
+//!
+//! **Invariant:** a heartbeat counts as letting go only if its worker had heard of the withdrawal when it was sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use orchestrix_core::{Name, Position, Timestamp, is_planted};
+
+use super::session_of;
+use crate::decision_loop::DecisionLoop;
+use crate::request::Recipient;
+
+impl<R: Recipient> DecisionLoop<R> {
+    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else has shards.
+    pub(super) fn is_new(&self, service: &Name, worker: &Name, session: Option<&Name>) -> bool {
+        let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
+        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+        let (Some(there), Some(known)) = (there, known) else { return true };
+        let other = known.session != Some(session_of(session)) && !known.replaced;
+        other && there.tokens_of(worker).next().is_some()
+    }
+
+    /// Whether what a session says counts for a worker. One that is not known, after a change of leader or from a new
+    /// socket, is believed if it has heard of every grant that it serves by, and of one at least.
+    pub(super) fn speaks_for(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        session: &Name,
+        (serves, generation): (&[u32], Option<Position>),
+        now: Timestamp,
+    ) -> bool {
+        let Some(there) = self.state.service(service).filter(|known| known.workers.contains_key(worker))
+        else {
+            return false;
+        };
+        let soft = self.sharding.services.get_mut(service);
+        let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) else { return false };
+        if is_planted("any-session-believed") {
+            return true;
+        }
+        if known.until <= now || known.replaced {
+            return false;
+        }
+        if known.session.as_ref() != Some(session) {
+            let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
+            // Whoever echoes no generation is believed less, but it cannot be asked for more.
+            let heard = |token: &Position| generation.is_none_or(|generation| generation >= *token);
+            let serves_its_own = serves.iter().all(|shard| tokens.get(shard).is_some_and(heard));
+            if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
+                return false;
+            }
+            (known.session, known.echoes) = (Some(session.clone()), false);
+        }
+        true
+    }
+
+    /// The shards that a worker was told to stop and serves no more.
+    pub(super) fn let_go_of(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        serves: &[u32],
+        generation: Option<Position>,
+        now: Timestamp,
+    ) -> Vec<u32> {
+        let (Some(there), Some(soft)) =
+            (self.state.service(service), self.sharding.services.get_mut(service))
+        else {
+            return Vec::new();
+        };
+        let Some(known) = soft.workers.get_mut(worker) else { return Vec::new() };
+        let serves: BTreeSet<u32> = serves.iter().copied().collect();
+        let mut gone: Vec<(u32, Position)> =
+            there.withdrawn_from(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
+        if is_planted("unheard-is-let-go") {
+            gone = there.tokens_of(worker).filter(|(shard, _)| !serves.contains(shard)).collect();
+        }
+        if let Some(generation) = generation {
+            known.missing.clear();
+            known.echoes = true;
+            return gone
+                .into_iter()
+                .filter(|(_, since)| *since <= generation || is_planted("old-generation-lets-go"))
+                .map(|(shard, _)| shard)
+                .collect();
+        }
+        if known.echoes {
+            return Vec::new();
+        }
+        // It may not have heard of it yet, and say so only by chance: twice, some time apart, is believed.
+        known.missing.retain(|shard, _| gone.iter().any(|(missing, _)| missing == shard));
+        let check_ms = self.options.shards.check_ms;
+        let mut believed = Vec::new();
+        for (shard, _) in gone {
+            let since = *known.missing.entry(shard).or_insert(now);
+            if now.since(since) >= check_ms {
+                known.missing.remove(&shard);
+                believed.push(shard);
+            }
+        }
+        believed
+    }
+}
