@@ -47,8 +47,8 @@ pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Length, Row, table};
 pub use seen::{Seen, Sight};
 pub use shards::{
-    ShardOutcome, ShardSight, ShardSights, ShardWorld, ShardWorldPlan, prove_shards, run_shards,
-    run_shards_plan,
+    Handovers, ShardOutcome, ShardSight, ShardSights, ShardWorld, ShardWorldPlan, handovers, prove_shards,
+    run_shards, run_shards_plan,
 };
 pub use shrink::{Shrink, shrink};
 pub use world::{Ended, World};

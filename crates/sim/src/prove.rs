@@ -51,6 +51,7 @@ pub fn run_plan(plan: Plan) -> Ended {
         violations: vec![violation],
         seen: Seen::default(),
         shards: ShardSights::default(),
+        shard_messages: 0,
         trace: [0; 32],
         seconds: 0,
         calls: 0,

@@ -8,6 +8,7 @@
 //! **Invariant:** the same seed gives the same world, to the last byte of its trace.
 
 pub(crate) mod check;
+mod handover;
 pub(crate) mod messages;
 pub(crate) mod plan;
 mod prove;
@@ -16,5 +17,6 @@ pub(crate) mod rest;
 mod sights;
 pub(crate) mod worker;
 
+pub use handover::{Handovers, handovers};
 pub use prove::{ShardOutcome, ShardWorld, ShardWorldPlan, prove_shards, run_shards, run_shards_plan};
 pub use sights::{ShardSight, ShardSights};

@@ -72,6 +72,8 @@ pub struct Ended {
     pub violations: Vec<Violation>,
     pub seen: Seen,
     pub shards: ShardSights,
+    /// Messages between workers of services and the coordinator while things could go wrong.
+    pub shard_messages: u64,
     /// Depends on everything that happened.
     pub trace: [u8; 32],
     /// Simulated time.
@@ -200,6 +202,7 @@ impl World {
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
             seen: self.seen,
+            shard_messages: self.history.shards.messages,
             shards: self.history.shards.sights,
             told: self.told.unwrap_or_default(),
         }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use orchestrix_sim::{Campaign, ShardSight, prove_shards, run_shards};
+use orchestrix_sim::{Campaign, ShardSight, handovers, prove_shards, run_shards};
 
 #[test]
 fn no_world_with_shards_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let campaign = Campaign { first_seed: 1, seeds: 120, time: Duration::from_secs(600), threads };
+    let campaign = Campaign { first_seed: 1, seeds: 100, time: Duration::from_secs(600), threads };
     let outcome = prove_shards(campaign, |_| {});
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
-    assert_eq!(outcome.worlds, 120);
+    assert_eq!(outcome.worlds, 100);
     assert_eq!(outcome.sights.missing(), [], "a campaign that never saw these has proved nothing about them");
     assert!(outcome.sights.count(ShardSight::ServerChanged) > 1_000, "{:?}", outcome.sights);
 }
@@ -26,4 +26,17 @@ fn the_same_seed_is_the_same_world_with_shards() {
         );
     }
     assert_ne!(run_shards(3).trace, run_shards(4).trace);
+}
+
+#[test]
+fn whatever_becomes_of_one_or_two_messages_of_a_handover_no_shard_has_two_workers() {
+    // One pair in so many; with 1, all.
+    let nth = std::env::var("ORCHESTRIX_HANDOVER_PAIRS").ok().and_then(|nth| nth.parse().ok()).unwrap_or(10);
+    let all = handovers(nth);
+    println!("{} messages, {} worlds: {:?}", all.messages, all.worlds, all.sights);
+    assert!(all.failed.is_empty(), "{:#?}", all.failed);
+    assert!(all.messages >= 15 && all.worlds > 3 * all.messages, "{} messages", all.messages);
+    // In each of them a shard is let go of, or its worker falls silent.
+    let given = all.sights.count(ShardSight::LetGo) + all.sights.count(ShardSight::LeftSilent);
+    assert!(given >= all.worlds, "{:?}", all.sights);
 }

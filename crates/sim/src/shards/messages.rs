@@ -1,7 +1,7 @@
 //! Messages between workers of services and the coordinator: lost, doubled, and so late that another order comes of it.
 
 use crate::rng::Rng;
-use crate::shards::plan::ShardPlan;
+use crate::shards::plan::{Fate, ShardPlan};
 use crate::shards::record::Record;
 use crate::shards::sights::ShardSight;
 use crate::world::MS;
@@ -23,6 +23,14 @@ pub(crate) fn copies(
     record: &mut Record,
 ) -> Vec<Copy> {
     let Some(plan) = plan.filter(|_| faulty) else { return vec![Copy::Quick(rng.range(20, 500))] };
+    record.messages += 1;
+    let late = Copy::Late(2 * plan.lease_ms * MS);
+    match plan.fates.iter().find(|(number, _)| *number == record.messages) {
+        Some((_, Fate::Lost)) => return Vec::new(),
+        Some((_, Fate::Doubled)) => return vec![Copy::Quick(rng.range(20, 500)), late],
+        Some((_, Fate::Late)) => return vec![late],
+        None => {}
+    }
     if rng.chance(plan.lost) {
         record.sights.add(ShardSight::MessageLost);
         return Vec::new();

@@ -37,6 +37,20 @@ pub(crate) struct ShardPlan {
     /// Of workers.
     pub(crate) legacy: u32,
     pub(crate) limited: u32,
+    /// Milliseconds after which the next worker of a service comes; at any time in the beginning if none are said.
+    pub(crate) apart_ms: Option<u64>,
+    /// What becomes of single messages, by their number.
+    pub(crate) fates: Vec<(u64, Fate)>,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost,
+    /// It comes at once, and again when everything is over.
+    Doubled,
+    /// It comes when everything is over.
+    Late,
 }
 
 const FAULTS: [Rate<ShardPlan>; 11] = [
@@ -62,7 +76,7 @@ impl ShardPlan {
             let on = rng.chance(600_000);
             if on { u32::try_from(drawn).unwrap_or(u32::MAX) } else { 0 }
         };
-        let (lost, doubled, late) = (rate(2_000, 300_000), rate(2_000, 300_000), rate(2_000, 300_000));
+        let (lost, doubled, late) = (rate(2_000, 300_000), rate(10_000, 300_000), rate(20_000, 300_000));
         let (deaths, freezes, leaves) = (rate(2_000, 50_000), rate(2_000, 80_000), rate(2_000, 50_000));
         let (reconnects, twins) = (rate(2_000, 50_000), rate(2_000, 50_000));
         let (count_changes, legacy, limited) = (rate(1_000, 20_000), rate(50_000, 400_000), 200_000);
@@ -85,7 +99,15 @@ impl ShardPlan {
             count_changes,
             legacy,
             limited,
+            apart_ms: None,
+            fates: Vec::new(),
         }
+    }
+
+    /// The same without any fault.
+    pub(crate) fn without_faults(mut self) -> Self {
+        FAULTS.iter().for_each(|rate| *rate(&mut self) = 0);
+        self
     }
 
     /// Leaves only what happens to workers that do everything right.

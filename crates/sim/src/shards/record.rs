@@ -62,6 +62,8 @@ pub(crate) enum Word {
 pub(crate) struct Record {
     /// When each event of the journal was first known to be durable, in microseconds of the world.
     pub(crate) durable_us: Vec<u64>,
+    /// Messages that were sent, either way.
+    pub(crate) messages: u64,
     pub(crate) processes: Vec<Process>,
     pub(crate) served: Vec<Served>,
     pub(crate) said: Vec<Said>,

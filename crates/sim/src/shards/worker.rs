@@ -74,7 +74,9 @@ pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
         for worker in 0..*workers {
             // Processes of one name are of one kind: what a name is promised depends on it.
             let kind = if rng.chance(plan.legacy) { Kind::Legacy } else { Kind::Aware };
-            let place = (name(&format!("w{worker}")), kind);
+            let anytime = rng.range(0, 2 * SECOND);
+            let comes = plan.apart_ms.map_or(anytime, |apart| apart * MS * worker as u64);
+            let place = (name(&format!("w{worker}")), kind, comes);
             let is_steady = plan.calm && worker == 0;
             all.push(ShardWorker::new(&service, &place, (plan, is_steady), false, rng.fork()));
             if plan.twins > 0 && worker + 1 == *workers {
@@ -92,7 +94,7 @@ fn name(text: &str) -> Name {
 impl ShardWorker {
     fn new(
         service: &Name,
-        (name, kind): &(Name, Kind),
+        (name, kind, comes): &(Name, Kind, u64),
         (plan, is_steady): (&ShardPlan, bool),
         is_twin: bool,
         mut rng: Rng,
@@ -102,7 +104,7 @@ impl ShardWorker {
         let fast = if rng.chance(500_000) { 0 } else { rng.range(0, widest) };
         let drift_ppm = plan.slowest_ppm + i64::try_from(fast).unwrap_or(0);
         let process = Process { service: service.clone(), worker: name.clone(), kind: *kind, drift_ppm };
-        let first = if is_twin { u64::MAX } else { rng.range(0, 2 * SECOND) };
+        let first = if is_twin { u64::MAX } else { *comes };
         let limited = !is_steady && rng.chance(plan.limited);
         Self {
             service: service.clone(),
@@ -206,14 +208,21 @@ impl ShardWorker {
             world.shards().sights.add(ShardSight::WorkerReconnected);
             self.sessions += 1;
         } else if happens(plan.count_changes) {
-            self.count = u32::try_from(self.rng.range(1, 2 * u64::from(plan.count))).unwrap_or(1);
-            if self.rng.chance(200_000) {
-                world.shards().orders.push((self.service.clone(), self.count));
-                let (service, count) = (self.service.clone(), self.count);
-                world.ask(me, Question::ChangeService { service, count });
-            }
+            self.change_count(world, me, &plan);
         }
         false
+    }
+
+    /// Says another number from now on, or somebody sets one by hand; none at all, now and then.
+    fn change_count(&mut self, world: &mut dyn Ground, me: usize, plan: &ShardPlan) {
+        let count = u32::try_from(self.rng.range(1, 2 * u64::from(plan.count))).unwrap_or(1);
+        if !self.rng.chance(200_000) {
+            self.count = count;
+            return;
+        }
+        let count = if self.rng.chance(200_000) { 0 } else { count };
+        world.shards().orders.push((self.service.clone(), count));
+        world.ask(me, Question::ChangeService { service: self.service.clone(), count });
     }
 
     fn twin_comes(&mut self, world: &mut dyn Ground) -> bool {
@@ -268,9 +277,12 @@ impl ShardWorker {
         world.shards().sights.add(ShardSight::WorkerLeft);
         self.end(world);
         self.say(world, Word::Goes);
-        let body = ShardDeregister { session: Some(self.session()) };
-        let (service, worker) = (self.service.clone(), self.name.clone());
-        self.ask(world, me, ShardAsk::Deregister { service, worker, body });
+        // It does not wait for an answer, so it says it twice.
+        for _ in 0..2 {
+            let body = ShardDeregister { session: Some(self.session()) };
+            let (service, worker) = (self.service.clone(), self.name.clone());
+            self.ask(world, me, ShardAsk::Deregister { service, worker, body });
+        }
         // Most come again while something that they sent is still on its way.
         self.standing = Standing::Down(world.now() + self.rng.skewed(MS, 5 * SECOND));
     }
@@ -368,11 +380,15 @@ impl ShardWorker {
         let shards: Vec<u32> = self.serves.keys().copied().collect();
         self.say(world, Word::Serves { count: self.count, shards: shards.clone(), generation });
         self.seq += 1;
+        let seq = match self.process.kind {
+            Kind::Aware => Some(self.seq),
+            Kind::Legacy => None,
+        };
         let body = ShardHeartbeat {
             max_shard_count: self.count,
             assigned_shards: shards,
             generation,
-            seq: Some(self.seq),
+            seq,
             session: Some(self.session()),
         };
         let (service, worker) = (self.service.clone(), self.name.clone());

@@ -155,7 +155,12 @@ impl Walk<'_> {
             | Event::PositionsSkipped(_)
             | Event::ShardWeightsSet(_) => return,
         };
-        let version = self.services.get(service).map(Service::version).unwrap_or_default();
+        let known = self.services.entry(service.clone()).or_default();
+        if known.count == 0 && known.workers.is_empty() {
+            // A service without shards and workers is none, and what was said in it is forgotten.
+            known.said.clear();
+        }
+        let version = known.version();
         self.versions.entry(service.clone()).or_default().insert(at, version);
     }
 
