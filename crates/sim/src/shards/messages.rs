@@ -45,7 +45,13 @@ pub(crate) fn copies(
                 return Copy::Quick(rng.range(20, 500));
             }
             record.sights.add(ShardSight::MessageLate);
-            Copy::Late(rng.skewed(100 * MS, 2 * plan.lease_ms * MS))
+            // A little late as often as so late that everything else is over.
+            let most = 2 * plan.lease_ms * MS;
+            Copy::Late(if rng.chance(500_000) {
+                rng.skewed(100 * MS, most)
+            } else {
+                rng.range(100 * MS, most)
+            })
         })
         .collect()
 }

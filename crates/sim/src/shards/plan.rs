@@ -35,7 +35,7 @@ pub(crate) struct ShardPlan {
     pub(crate) twins: u32,
     pub(crate) count_changes: u32,
     /// Of workers.
-    pub(crate) legacy: u32,
+    pub(crate) plain: u32,
     pub(crate) limited: u32,
     /// Milliseconds after which the next worker of a service comes; at any time in the beginning if none are said.
     pub(crate) apart_ms: Option<u64>,
@@ -63,7 +63,7 @@ const FAULTS: [Rate<ShardPlan>; 11] = [
     |plan| &mut plan.reconnects,
     |plan| &mut plan.twins,
     |plan| &mut plan.count_changes,
-    |plan| &mut plan.legacy,
+    |plan| &mut plan.plain,
     |plan| &mut plan.limited,
 ];
 
@@ -79,7 +79,7 @@ impl ShardPlan {
         let (lost, doubled, late) = (rate(2_000, 300_000), rate(10_000, 300_000), rate(20_000, 300_000));
         let (deaths, freezes, leaves) = (rate(2_000, 50_000), rate(2_000, 80_000), rate(2_000, 50_000));
         let (reconnects, twins) = (rate(2_000, 50_000), rate(2_000, 50_000));
-        let (count_changes, legacy, limited) = (rate(1_000, 20_000), rate(50_000, 400_000), 200_000);
+        let (count_changes, plain, limited) = (rate(1_000, 20_000), rate(50_000, 400_000), 200_000);
         let services = (0..rng.range(1, 3)).map(|_| 1 + rng.index(5)).collect();
         Self {
             services,
@@ -97,7 +97,7 @@ impl ShardPlan {
             reconnects,
             twins,
             count_changes,
-            legacy,
+            plain,
             limited,
             apart_ms: None,
             fates: Vec::new(),
@@ -114,7 +114,7 @@ impl ShardPlan {
     pub(crate) fn make_calm(&mut self) {
         self.calm = true;
         (self.lost, self.doubled, self.late, self.reconnects, self.twins) = (0, 0, 0, 0, 0);
-        (self.count_changes, self.legacy, self.limited) = (0, 0, 0);
+        (self.count_changes, self.plain, self.limited) = (0, 0, 0);
         self.services.iter_mut().for_each(|workers| *workers = (*workers).max(2));
     }
 

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     /// It echoes generations, ignores lower ones, and stops by itself when its time is over.
     Aware,
     /// It does what the last answer says and knows nothing of time.
-    Legacy,
+    Plain,
 }
 
 /// A process served a shard, in microseconds of the world.

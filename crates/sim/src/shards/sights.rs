@@ -35,9 +35,9 @@ pub enum ShardSight {
     MessageDoubled,
     MessageLate,
     /// Two served one shard, and the earlier is a worker that echoes no generation.
-    LegacyOverlap,
-    LegacyOverlapMs,
-    LegacyMove,
+    PlainOverlap,
+    PlainOverlapMs,
+    PlainMove,
 }
 
 impl ShardSight {
@@ -68,7 +68,7 @@ impl ShardSight {
         Self::MessageLost,
         Self::MessageDoubled,
         Self::MessageLate,
-        Self::LegacyMove,
+        Self::PlainMove,
     ];
 
     /// Things that went wrong, rather than what came of them.

@@ -73,7 +73,7 @@ pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
         let service = name(&format!("s{number}"));
         for worker in 0..*workers {
             // Processes of one name are of one kind: what a name is promised depends on it.
-            let kind = if rng.chance(plan.legacy) { Kind::Legacy } else { Kind::Aware };
+            let kind = if rng.chance(plan.plain) { Kind::Plain } else { Kind::Aware };
             let anytime = rng.range(0, 2 * SECOND);
             let comes = plan.apart_ms.map_or(anytime, |apart| apart * MS * worker as u64);
             let place = (name(&format!("w{worker}")), kind, comes);
@@ -369,7 +369,7 @@ impl ShardWorker {
             Standing::In => {
                 let generation = match self.process.kind {
                     Kind::Aware => Some(self.generation),
-                    Kind::Legacy => None,
+                    Kind::Plain => None,
                 };
                 self.beat(world, me, generation);
             }
@@ -382,7 +382,7 @@ impl ShardWorker {
         self.seq += 1;
         let seq = match self.process.kind {
             Kind::Aware => Some(self.seq),
-            Kind::Legacy => None,
+            Kind::Plain => None,
         };
         let body = ShardHeartbeat {
             max_shard_count: self.count,

@@ -137,7 +137,7 @@ impl<'a> Look<'a> {
 
     /// H7: a token is for one process, and whoever was replaced speaks again only when it comes with nothing.
     fn identity(&mut self, record: &Record, told: &Told<'a>) -> Result<(), Violation> {
-        if !told.promises() || record.processes[told.process].kind == Kind::Legacy {
+        if !told.promises() || record.processes[told.process].kind == Kind::Plain {
             return Ok(());
         }
         for (shard, token) in told.shards() {

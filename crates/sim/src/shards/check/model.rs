@@ -250,10 +250,10 @@ impl Walk<'_> {
                 format!("{worker} let go of {shard} at {at}, and was not told to stop")
             });
             let kind = |process: &crate::shards::record::Process| {
-                process.service == *service && process.worker == *worker && process.kind == Kind::Legacy
+                process.service == *service && process.worker == *worker && process.kind == Kind::Plain
             };
             if self.record.processes.iter().any(kind) {
-                self.record.sights.add(ShardSight::LegacyMove);
+                self.record.sights.add(ShardSight::PlainMove);
             }
         }
     }

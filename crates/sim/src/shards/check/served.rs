@@ -35,12 +35,12 @@ fn overlaps(record: &mut Record, service: &Name, shard: u32, of_shard: &[Served]
     for next in of_shard {
         for earlier in before.iter().filter(|earlier| earlier.process != next.process) {
             let older = if earlier.token <= next.token { earlier } else { next };
-            let is_legacy = record.processes[older.process].kind == Kind::Legacy;
+            let is_plain = record.processes[older.process].kind == Kind::Plain;
             if earlier.to_us > next.from_us {
                 let by = earlier.to_us.min(next.to_us) - next.from_us;
-                if is_legacy {
-                    record.sights.add(ShardSight::LegacyOverlap);
-                    record.sights.add_many(ShardSight::LegacyOverlapMs, by / MS);
+                if is_plain {
+                    record.sights.add(ShardSight::PlainOverlap);
+                    record.sights.add_many(ShardSight::PlainOverlapMs, by / MS);
                 } else {
                     let what = format!(
                         "shard {shard} of {service} was served by {} and {} at once for {by} µs: {earlier:?}, {next:?}",

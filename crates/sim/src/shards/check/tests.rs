@@ -192,15 +192,15 @@ fn two_at_work_on_one_shard_break_h2() {
 #[test]
 fn what_workers_without_generations_do_is_counted() {
     let mut story = Story::settled();
-    story.0.shards.processes[A].kind = Kind::Legacy;
+    story.0.shards.processes[A].kind = Kind::Plain;
     story.serve(A, 0, Position(3), SECOND, 6 * SECOND);
     story.serve(B, 0, Position(4), 4 * SECOND, 7 * SECOND);
     let history = story.holds();
-    assert_eq!(history.shards.sights.count(ShardSight::LegacyOverlap), 1);
-    assert_eq!(history.shards.sights.count(ShardSight::LegacyOverlapMs), 2_000);
+    assert_eq!(history.shards.sights.count(ShardSight::PlainOverlap), 1);
+    assert_eq!(history.shards.sights.count(ShardSight::PlainOverlapMs), 2_000);
     // But those who wait for them are honest.
     let mut story = Story::settled();
-    story.0.shards.processes[B].kind = Kind::Legacy;
+    story.0.shards.processes[B].kind = Kind::Plain;
     story.serve(A, 0, Position(3), SECOND, 6 * SECOND);
     story.serve(B, 0, Position(4), 4 * SECOND, 7 * SECOND);
     story.breaks("H2");

@@ -70,7 +70,7 @@ impl ShardWorker {
         self.standing = Standing::In;
         let until = match self.process.kind {
             Kind::Aware => sent + self.process.world_us(told.lease_ms),
-            Kind::Legacy => u64::MAX,
+            Kind::Plain => u64::MAX,
         };
         self.trusted_until = self.trusted_until.max(until);
         self.take(world, told);
