@@ -43,7 +43,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 86] = [
+pub const BUGS: [Bug; 87] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -140,6 +140,11 @@ pub const BUGS: [Bug; 86] = [
     shards("heartbeat-unheeded", "a heartbeat is answered, and gives no more time", &["H2", "H3"]),
     shards("any-session-believed", "whoever knows the name of a worker speaks for it", &["H7"]),
     shards("any-session-leaves", "whoever knows the name of a worker ends it", &["H2", "H3"]),
+    shards(
+        "told-to-any-session",
+        "a process that was replaced hears what its successor should serve",
+        &["H7"],
+    ),
     shards("unheard-is-let-go", "a heartbeat without a shard lets go of it, told to or not", &["H3"]),
     shards("old-generation-lets-go", "a heartbeat from before a withdrawal answers it", &["H2", "H3"]),
     shards("silent-worker-kept", "a silent worker keeps its shards", &["HL1"]),

@@ -53,6 +53,8 @@ pub enum ShardAsk {
     Assignment {
         service: Name,
         worker: Name,
+        /// Who asks; another process of the name hears nothing of it.
+        session: Option<Name>,
     },
     Service(Name),
     Services {
@@ -134,8 +136,8 @@ impl<R: Recipient> DecisionLoop<R> {
                 self.deregister(&service, &worker, body.session.as_ref(), now)
             }
             ShardAsk::Change { service, change } => self.change_service(&service, change, now),
-            ShardAsk::Assignment { service, worker } => {
-                Ok(Answer::Assignment(Assignment { lease_ms: 0, ..self.assignment(&service, &worker, None) }))
+            ShardAsk::Assignment { service, worker, session } => {
+                Ok(Answer::Assignment(self.look_up(&service, &worker, session.as_ref())))
             }
             ShardAsk::Service(service) => self.service_view(&service, now),
             ShardAsk::Services { group } => Ok(Answer::Services(self.service_list(group.as_ref()))),
@@ -434,6 +436,20 @@ impl<R: Recipient> DecisionLoop<R> {
             Ok(Decision::Already(_) | Decision::Nothing) => Ok(None),
             Err(refusal) => Err(self.refuse(refusal)),
         }
+    }
+
+    /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.
+    fn look_up(&self, service: &Name, worker: &Name, session: Option<&Name>) -> Assignment {
+        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+        let is_another = |session: &Name| {
+            known.is_some_and(|known| {
+                known.replaced || known.session.as_ref().is_some_and(|speaks| speaks != session)
+            })
+        };
+        if session.is_some_and(is_another) && !is_planted("told-to-any-session") {
+            return Assignment { fenced: true, ..Assignment::default() };
+        }
+        Assignment { lease_ms: 0, ..self.assignment(service, worker, None) }
     }
 
     fn assignment(&self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {

@@ -171,7 +171,12 @@ fn told(endpoint: Endpoint) -> Told {
         Endpoint::ShardDeregister => takes::<wire::ShardDeregister>("Go as a worker of a service")
             .and::<wire::Assignment>("200", "Nothing is left to serve."),
         Endpoint::ShardAssignments => asks("Follow what a worker should serve")
-            .plain("text/event-stream", "`assignment` events, one at once and one for each change."),
+            .plain("text/event-stream", "`assignment` events, one at once and one for each change.")
+            .with(&[(
+                "session",
+                Type::String,
+                "Who asks: another process of the name hears `fenced`, and the stream ends.",
+            )]),
         Endpoint::Lead => {
             takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")
         }

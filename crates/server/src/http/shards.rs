@@ -64,30 +64,47 @@ pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
 
 /// What a worker should serve, at once and whenever it changes.
 pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    let (service, worker) = named(call)?;
+    let session = call.query(&["session"])?.name("session")?;
+    call.caller.check_all_queues()?;
+    let (service, worker) = (path_name(call.part)?, path_name(call.second)?);
     let (events, node, keep_alive) = (node.events(None), node.clone(), call.app.limits.keep_alive);
-    sse::reply(call, |sink| tell(sink, events, node, service, worker, keep_alive))
+    sse::reply(call, |sink| tell(sink, events, node, Follower { service, worker, session }, keep_alive))
+}
+
+/// Who wants to hear of changes.
+struct Follower {
+    service: Name,
+    worker: Name,
+    session: Option<Name>,
 }
 
 async fn tell(
     sink: Sink,
     mut events: Events,
     node: Node,
-    service: Name,
-    worker: Name,
+    follower: Follower,
     keep_alive: Duration,
 ) -> Result<(), Gone> {
+    let Follower { service, worker, session } = follower;
     let mut told = None;
     loop {
-        let ask = ShardAsk::Assignment { service: service.clone(), worker: worker.clone() };
+        let ask = ShardAsk::Assignment {
+            service: service.clone(),
+            worker: worker.clone(),
+            session: session.clone(),
+        };
         // Whoever leads next is asked by a new stream.
         let Ok(now) = node.shards(ask).await else { return Ok(()) };
         let mut piece = Piece::default();
-        if told.as_ref().is_none_or(|told: &Assignment| told.tokens != now.tokens) {
+        let fenced = now.fenced;
+        if fenced || told.as_ref().is_none_or(|told: &Assignment| told.tokens != now.tokens) {
             piece.frame(Some("assignment"), Some(now.generation.0), &now);
             told = Some(now);
         }
         sink.send(piece).await?;
+        if fenced {
+            return Ok(());
+        }
         loop {
             let waited = tokio::select! {
                 waited = tokio::time::timeout(keep_alive, events.next()) => waited,

@@ -83,6 +83,32 @@ async fn a_silent_worker_is_replaced_and_fenced_when_it_speaks_again() {
 }
 
 #[tokio::test]
+async fn a_process_that_was_replaced_hears_so_on_its_stream() {
+    let server = start().await;
+    register(&server, "a").await;
+    let path = "/v1/services/orders/workers/a/assignments?session=";
+    let mut follow = server.follow(&format!("{path}a"), &[]).await;
+    assert_eq!(follow.next().await.unwrap().data["assignedShards"].as_array().unwrap().len(), 10);
+    let other = json!({"maxShardCount": 10, "session": "other"});
+    let second = server.post("/v1/services/orders/workers/a/register", &other);
+    let replaced = async {
+        loop {
+            let mut again = server.follow(&format!("{path}a"), &[]).await;
+            let told = again.next().await.unwrap().data;
+            if told.get("fenced").is_some() {
+                assert!(again.next().await.is_none(), "the stream ends");
+                return told;
+            }
+        }
+    };
+    tokio::select! {
+        _ = second => panic!("the second waits for the time of the first"),
+        told = replaced => assert_eq!((&told["fenced"], &told["assignedShards"]), (&json!(true), &json!([]))),
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn operators_change_the_number_and_bad_input_changes_nothing() {
     let server = start().await;
     assert_eq!(server.get("/v1/services/orders").await.code(), "not_found");

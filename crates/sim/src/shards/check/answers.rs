@@ -50,7 +50,7 @@ fn told(call: &Call) -> Option<Told<'_>> {
     let (service, worker) = match &**ask {
         ShardAsk::Register { service, worker, .. }
         | ShardAsk::Heartbeat { service, worker, .. }
-        | ShardAsk::Assignment { service, worker } => (service, worker),
+        | ShardAsk::Assignment { service, worker, .. } => (service, worker),
         ShardAsk::Deregister { .. }
         | ShardAsk::Change { .. }
         | ShardAsk::Service(_)

@@ -90,20 +90,14 @@ impl ShardWorker {
         }
     }
 
-    /// Hears what a worker of its name should serve. Perhaps that is another process, so only a heartbeat's answer lets
-    /// it begin with something; but it stops what it should not serve.
+    /// Hears what it should serve without having said anything: that promises no time, so it counts only within what it
+    /// was promised before.
     fn look_at(&mut self, world: &mut dyn Ground, told: &Assignment) {
-        let now = world.now();
-        let new = told.assigned_shards.iter().any(|shard| !self.serves.contains_key(shard));
-        let mut known = told.clone();
-        let same = |(shard, token): &(&u32, &Position)| {
-            self.serves.get(shard).is_some_and(|serving| serving.token == **token)
-        };
-        (known.assigned_shards, known.tokens) =
-            told.assigned_shards.iter().zip(&told.tokens).filter(same).unzip();
-        self.take(world, &known);
-        if new {
-            self.next_beat = now;
+        if told.fenced {
+            return self.fenced(world);
+        }
+        if world.now() < self.trusted_until {
+            self.take(world, told);
         }
     }
 
