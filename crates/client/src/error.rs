@@ -78,9 +78,14 @@ impl Error {
 
     /// What is wrong with one item of a batch.
     pub(crate) fn item(problem: ItemProblem) -> Self {
+        Self::refused(problem, Repeat::Doubles)
+    }
+
+    /// A refusal of which only a code and a sentence are known.
+    pub(crate) fn refused(problem: ItemProblem, repeat: Repeat) -> Self {
         let ItemProblem { code, detail } = problem;
         let problem = Problem { title: code.clone(), code, detail, status: 0, request_id: None };
-        Self::new(Kind::Answered { problem, retry_after: None }, Repeat::Doubles)
+        Self::new(Kind::Answered { problem, retry_after: None }, repeat)
     }
 
     /// The word that programs match on: a code of the HTTP interface (`not_found`, `stale_lease`, …), or

@@ -210,9 +210,9 @@ pub(crate) fn log_path(task: TaskId, attempt: Option<u32>, offset: u64, more: Op
 
 /// An open stream of frames.
 #[derive(Debug)]
-struct Stream {
+pub(crate) struct Stream {
     /// Where it comes from.
-    at: At,
+    pub(crate) at: At,
     /// How far the journal was when the stream began.
     position: Option<Position>,
     body: Incoming,
@@ -222,7 +222,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(
+    pub(crate) async fn open(
         transport: &Transport,
         call: &Call,
         headers: &[(&'static str, String)],
@@ -232,7 +232,7 @@ impl Stream {
     }
 
     /// The next frame; none at the end of the stream.
-    async fn next(&mut self, transport: &Transport, call: &Call) -> Result<Option<Frame>, Error> {
+    pub(crate) async fn next(&mut self, transport: &Transport, call: &Call) -> Result<Option<Frame>, Error> {
         let at = self.at;
         let broken = |why: String| transport.broken(at, call, why);
         loop {

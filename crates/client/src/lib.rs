@@ -4,6 +4,8 @@
 //! - [`Worker`] leases tasks and runs an async handler for each of them, with heartbeats, cancellation,
 //!   batched completions and a graceful stop.
 //!
+//! - [`ShardWorker`] divides the shards of a service with other workers, each to one at a time, over HTTP or ZeroMQ.
+//!
 //! A task is executed at least once and has at most one accepted outcome. Whatever a handler writes to
 //! should refuse a [fencing token](Job::lease_id) that is smaller than the largest one it has seen.
 //!
@@ -62,6 +64,7 @@ mod retry;
 mod rolling;
 #[cfg(test)]
 mod several;
+mod shards;
 mod sse;
 mod transport;
 mod tried;
@@ -74,5 +77,6 @@ pub use error::Error;
 pub use feed::{EventFeed, FeedEvent, LogFeed};
 pub use orchestrix_core::wire;
 pub use orchestrix_core::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Timestamp};
+pub use shards::{Shard, ShardWorker};
 pub use walk::{TaskQuery, TaskWalk};
 pub use worker::{Job, JobError, Notice, Noticed, Stop, Worker};

@@ -294,7 +294,7 @@ where
 }
 
 /// Host, process and chance: two workers of one host do not meet, nor do two of one process.
-fn default_name() -> String {
+pub(crate) fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
     let host: String = host.chars().map(plain).take(64).collect();

@@ -1,0 +1,101 @@
+//! The way to a coordinator, over ZeroMQ or HTTP: words go in, assignments come out. Nothing here knows what they mean.
+
+use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Name, Position};
+use serde::Serialize;
+
+use super::book::{Said, Words};
+use super::http::Http;
+use super::zmq::Zmq;
+use crate::error::Error;
+
+/// Who speaks.
+#[derive(Clone, Debug)]
+pub(super) struct Who {
+    pub(super) service: Name,
+    pub(super) worker: Name,
+    pub(super) session: Name,
+    pub(super) shards: u32,
+    pub(super) capacity: Option<u32>,
+    pub(super) group: Option<Name>,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// What to serve; in answer to something, or because it changed.
+    Told { told: Assignment, answers: Option<u64> },
+    /// Something may have changed for whoever has this name.
+    Hint(Position),
+    /// This was not answered.
+    Unanswered { number: u64, error: Error },
+    /// The connection is over; nothing is answered any more.
+    Disconnected(Error),
+    /// Something was refused, and it is not known what.
+    Refused(Error),
+}
+
+/// A message, as the coordinator reads it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Body {
+    Register(ShardRegister),
+    Heartbeat(ShardHeartbeat),
+    Deregister(ShardDeregister),
+}
+
+#[derive(Debug)]
+pub(super) enum Link {
+    Zmq(Zmq),
+    Http(Http),
+}
+
+impl Link {
+    pub(super) fn say(&mut self, said: Said) {
+        match self {
+            Self::Zmq(zmq) => zmq.say(said),
+            Self::Http(http) => http.say(said),
+        }
+    }
+
+    /// Waits until something comes. May be dropped and called again.
+    pub(super) async fn hear(&mut self) -> Heard {
+        match self {
+            Self::Zmq(zmq) => zmq.hear().await,
+            Self::Http(http) => http.hear().await,
+        }
+    }
+
+    /// Leaves a connection that is not to be trusted. Calls of HTTP end by themselves.
+    pub(super) fn hang_up(&mut self) {
+        match self {
+            Self::Zmq(zmq) => zmq.hang_up(),
+            Self::Http(_) => {}
+        }
+    }
+}
+
+impl Who {
+    /// What is said: its kind, and the rest.
+    pub(super) fn write(&self, said: &Said) -> (&'static str, Body) {
+        let session = Some(self.session.clone());
+        match &said.words {
+            Words::Register => {
+                let (capacity, group) = (self.capacity, self.group.clone());
+                let register = ShardRegister { max_shard_count: self.shards, capacity, group, session };
+                ("register", Body::Register(register))
+            }
+            Words::Heartbeat { serves, generation } => {
+                let heartbeat = ShardHeartbeat {
+                    max_shard_count: self.shards,
+                    assigned_shards: serves.clone(),
+                    generation: Some(*generation),
+                    seq: Some(said.number),
+                    session,
+                };
+                ("heartbeat", Body::Heartbeat(heartbeat))
+            }
+            Words::Deregister => ("deregister", Body::Deregister(ShardDeregister { session })),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! A worker's book, step by step, on a clock that stands still unless it is moved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use orchestrix_core::Position;
+use orchestrix_core::wire::Assignment;
+
+use super::book::{Book, Change, Words};
+use super::shard::{Shard, Trust};
+use super::{ShardWorker, tcp};
+use crate::clock::Clock;
+use crate::clock::manual::ManualClock;
+
+const LEASE_MS: u64 = 10_000;
+
+struct Desk {
+    clock: Arc<ManualClock>,
+    book: Book,
+}
+
+fn told(shards: &[u32], generation: u64) -> Assignment {
+    let tokens = shards.iter().map(|_| Position(1)).collect();
+    Assignment {
+        assigned_shards: shards.to_vec(),
+        tokens,
+        generation: Position(generation),
+        ..Assignment::default()
+    }
+}
+
+fn fenced() -> Assignment {
+    Assignment { fenced: true, ..Assignment::default() }
+}
+
+fn numbers(shards: &[Shard]) -> Vec<u32> {
+    shards.iter().map(Shard::number).collect()
+}
+
+impl Desk {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::default());
+        clock.advance(Duration::from_secs(1_000));
+        let trust = Arc::new(Trust::new(Arc::<ManualClock>::clone(&clock)));
+        Self { clock, book: Book::new(trust, None, None) }
+    }
+
+    /// A worker that serves these since a moment ago, by generation 5.
+    fn serving(shards: &[u32]) -> Self {
+        let mut desk = Self::new();
+        let (number, words) = desk.speak().expect("it comes");
+        assert_eq!(words, Words::Register);
+        desk.answer(told(shards, 5), number);
+        let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("they are assigned") };
+        assert_eq!(numbers(assigned), shards);
+        desk.returned(&Change::Assigned(assigned.clone()));
+        desk
+    }
+
+    fn advance(&self, ms: u64) {
+        self.clock.advance(Duration::from_millis(ms));
+    }
+
+    fn speak(&mut self) -> Option<(u64, Words)> {
+        self.book.speak(self.clock.now()).map(|said| (said.number, said.words))
+    }
+
+    fn answer(&mut self, told: Assignment, number: u64) {
+        let told = Assignment { lease_ms: LEASE_MS, ..told };
+        self.book.hear(&told, Some(number), self.clock.now());
+    }
+
+    fn push(&mut self, told: &Assignment) {
+        self.book.hear(told, None, self.clock.now());
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        self.book.changes(self.clock.now())
+    }
+
+    /// The only change that is due, which takes shards away.
+    fn revoked(&mut self) -> Change {
+        let mut changes = self.changes();
+        assert!(matches!(&changes[..], [Change::Revoked(_)]), "{changes:?}");
+        changes.remove(0)
+    }
+
+    fn returned(&mut self, change: &Change) {
+        self.book.returned(change, self.clock.now());
+    }
+
+    /// What the next heartbeat says, and that it is one.
+    fn beat(&mut self) -> (u64, Vec<u32>, u64) {
+        match self.speak() {
+            Some((number, Words::Heartbeat { serves, generation })) => (number, serves, generation.0),
+            other => panic!("{other:?} is no heartbeat"),
+        }
+    }
+}
+
+#[test]
+fn a_shard_is_served_until_its_callback_has_returned_and_heartbeats_say_so() {
+    let mut desk = Desk::serving(&[1, 2]);
+    desk.push(&told(&[1], 7));
+    let revoked = desk.revoked();
+    assert_eq!(numbers(revoked.shards()), [2]);
+    assert!(!revoked.shards()[0].is_held(), "nothing new is begun with it");
+    assert_eq!(desk.beat().1, [1, 2]);
+    assert!(desk.changes().is_empty(), "it is not called again");
+    desk.returned(&revoked);
+    assert!(desk.book.speak_at <= desk.clock.now(), "others wait for it");
+    let (_, serves, generation) = desk.beat();
+    assert_eq!((serves, generation), (vec![1], 7));
+}
+
+#[test]
+fn time_counts_from_the_sending_of_what_was_answered() {
+    let mut desk = Desk::serving(&[1]);
+    let (number, ..) = desk.beat();
+    desk.advance(6_000);
+    desk.answer(told(&[1], 5), number);
+    desk.advance(2_899);
+    assert!(desk.changes().is_empty());
+    desk.advance(1);
+    // A tenth of the lease is for the callback, and a hundredth for clocks that differ.
+    let revoked = desk.revoked();
+    assert!(!revoked.shards()[0].is_held());
+}
+
+#[test]
+fn a_push_and_an_old_answer_promise_no_time() {
+    let mut desk = Desk::serving(&[1]);
+    let (first, ..) = desk.beat();
+    desk.advance(5_000);
+    desk.push(&told(&[1], 6));
+    desk.answer(told(&[1], 6), first);
+    desk.advance(4_000);
+    assert_eq!(numbers(desk.revoked().shards()), [1]);
+}
+
+#[test]
+fn a_process_that_slept_finds_out_by_its_clock() {
+    let mut desk = Desk::new();
+    let (number, _) = desk.speak().unwrap();
+    desk.answer(told(&[1], 5), number);
+    let changes = desk.changes();
+    let shard = &changes[0].shards()[0];
+    assert!(shard.is_held());
+    desk.advance(9_899);
+    assert!(shard.is_held());
+    desk.advance(1);
+    assert!(!shard.is_held(), "although nobody has told it anything");
+}
+
+#[test]
+fn an_assignment_that_is_older_than_one_that_was_seen_is_ignored() {
+    let mut desk = Desk::serving(&[1, 2]);
+    desk.push(&told(&[1, 2, 3], 7));
+    let assigned = desk.changes();
+    assert_eq!(numbers(assigned[0].shards()), [3]);
+    desk.returned(&assigned[0]);
+    desk.push(&told(&[1], 6));
+    assert!(desk.changes().is_empty());
+    assert_eq!(desk.beat().2, 7);
+}
+
+#[test]
+fn a_callback_that_still_begins_is_waited_for_and_its_shard_is_not_held() {
+    let mut desk = Desk::serving(&[1]);
+    desk.push(&told(&[1, 2], 6));
+    let assigned = desk.changes().remove(0);
+    desk.push(&told(&[1], 7));
+    assert!(desk.changes().is_empty());
+    assert!(!assigned.shards()[0].is_held());
+    assert_eq!(desk.beat().1, [1, 2]);
+    desk.returned(&assigned);
+    assert_eq!(numbers(desk.revoked().shards()), [2]);
+}
+
+#[test]
+fn a_shard_that_was_granted_anew_is_given_up_before_it_is_taken() {
+    let mut desk = Desk::serving(&[1]);
+    let again = Assignment { tokens: vec![Position(9)], ..told(&[1], 9) };
+    desk.push(&again);
+    let revoked = desk.revoked();
+    desk.returned(&revoked);
+    let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("it is assigned") };
+    assert_eq!(assigned[0].token(), Position(9));
+}
+
+#[test]
+fn at_the_end_of_its_time_a_worker_gives_up_and_comes_anew() {
+    let mut desk = Desk::serving(&[1]);
+    desk.advance(9_000);
+    let revoked = desk.revoked();
+    assert_eq!(desk.beat().1, [1], "until it has stopped");
+    desk.returned(&revoked);
+    let (number, words) = desk.speak().unwrap();
+    assert_eq!(words, Words::Register);
+    assert!(desk.speak().is_none(), "it waits for the answer");
+    // A coordinator that began a new journal counts from the beginning.
+    desk.answer(told(&[1], 2), number);
+    assert!(matches!(&desk.changes()[..], [Change::Assigned(_)]));
+}
+
+#[test]
+fn an_answer_to_what_was_said_before_it_came_again_counts_for_nothing() {
+    let mut desk = Desk::serving(&[1]);
+    let (before, ..) = desk.beat();
+    desk.advance(9_000);
+    let revoked = desk.revoked();
+    desk.returned(&revoked);
+    desk.speak().expect("it comes again");
+    desk.book.hear(&fenced(), Some(before), desk.clock.now());
+    desk.answer(told(&[1], 5), before);
+    assert!(desk.changes().is_empty());
+}
+
+#[test]
+fn who_is_fenced_stops_says_nothing_until_it_has_and_comes_again() {
+    let mut desk = Desk::serving(&[1]);
+    desk.advance(9_950);
+    desk.push(&fenced());
+    let revoked = desk.revoked();
+    assert!(desk.speak().is_none());
+    desk.returned(&revoked);
+    assert_eq!(desk.speak().unwrap().1, Words::Register, "at once: its time was over");
+}
+
+#[test]
+fn two_of_one_name_leave_it_to_each_other_for_longer_and_longer() {
+    let mut desk = Desk::new();
+    let (number, _) = desk.speak().unwrap();
+    desk.answer(told(&[], 5), number);
+    for leases in [2, 4, 8, 16, 32, 32] {
+        desk.push(&fenced());
+        assert_eq!(desk.book.speak_at, desk.clock.now() + Duration::from_millis(leases * LEASE_MS));
+        assert!(desk.speak().is_none());
+        desk.advance(leases * LEASE_MS);
+        let (number, words) = desk.speak().unwrap();
+        assert_eq!(words, Words::Register);
+        desk.answer(told(&[], 5), number);
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_is_the_same_session() {
+    let mut desk = Desk::serving(&[1]);
+    desk.beat();
+    desk.book.disconnected(Duration::ZERO, desk.clock.now());
+    assert_eq!(desk.beat().1, [1]);
+    assert!(desk.changes().is_empty());
+}
+
+#[test]
+fn a_connection_without_answers_is_left() {
+    let mut desk = Desk::serving(&[1]);
+    desk.beat();
+    desk.advance(6_665);
+    assert!(!desk.book.is_overdue(desk.clock.now()));
+    desk.advance(2);
+    assert!(desk.book.is_overdue(desk.clock.now()));
+}
+
+#[test]
+fn who_leaves_gives_up_everything_first() {
+    let mut desk = Desk::serving(&[1]);
+    desk.book.leave(desk.clock.now());
+    let revoked = desk.revoked();
+    let (number, serves, _) = desk.beat();
+    assert_eq!(serves, [1]);
+    desk.answer(told(&[1], 5), number);
+    desk.returned(&revoked);
+    assert!(desk.changes().is_empty(), "it takes nothing any more");
+    assert_eq!(desk.speak().unwrap().1, Words::Deregister);
+}
+
+#[test]
+fn nothing_is_held_by_a_worker_that_does_not_run() {
+    let mut desk = Desk::new();
+    let (number, _) = desk.speak().unwrap();
+    desk.answer(told(&[1], 5), number);
+    let changes = desk.changes();
+    let Desk { book, .. } = desk;
+    drop(book);
+    assert!(!changes[0].shards()[0].is_held());
+}
+
+#[tokio::test]
+async fn options_that_are_not_valid_are_refused_with_a_sentence() {
+    for worker in [
+        ShardWorker::new("nonsense", "orders", 10),
+        ShardWorker::new("tcp://h", "orders", 10),
+        ShardWorker::new("tcp://h:5555,http://h:3000", "orders", 10),
+        ShardWorker::new("tcp://h:5555", "no spaces", 10),
+        ShardWorker::new("tcp://h:5555", "orders", 0),
+        ShardWorker::new("tcp://h:5555", "orders", 100_001),
+        ShardWorker::new("http://h", "orders", 1).name("no spaces"),
+        ShardWorker::new("http://h", "orders", 1).group(""),
+    ] {
+        let shown = format!("{worker:?}");
+        assert_eq!(worker.link().map(drop).unwrap_err().code(), "invalid", "{shown}");
+    }
+    assert_eq!(tcp(" tcp://[::1]:5555").unwrap(), "[::1]:5555");
+    let shown = format!("{:?}", ShardWorker::new("tcp://h:5555", "orders", 10).token("s3cret"));
+    assert!(!shown.contains("s3cret"));
+}

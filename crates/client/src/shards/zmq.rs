@@ -1,0 +1,246 @@
+//! Shards over ZeroMQ: one connection, as a DEALER, in a task of its own. A connection that breaks is not mended; the
+//! next thing that is said opens another one, to the next address if there are several.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use orchestrix_core::Name;
+use orchestrix_core::wire::{Assignment, ItemProblem};
+use orchestrix_zmtp::{Connection, Incoming, Limits, SocketType};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::book::{Said, Words};
+use super::link::{Body, Heard, Who};
+use crate::error::{Error, Kind, Repeat};
+
+/// How long a connection and its greeting may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Messages on their way to a connection, or from it. A connection that takes none is not to be trusted.
+const QUEUE_MAX: usize = 64;
+/// Bytes of one message: room for the assignment of the largest service.
+const MESSAGE_BYTES_MAX: usize = 8 << 20;
+
+pub(super) struct Zmq {
+    /// Host and port of each.
+    addresses: Arc<[String]>,
+    current: usize,
+    who: Arc<Who>,
+    token: Option<String>,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    said: mpsc::Sender<Outgoing>,
+    heard: mpsc::Receiver<Heard>,
+    _task: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    text: Vec<u8>,
+    /// Whoever gets an answer without a `seq` next.
+    unnumbered: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Data<'a> {
+    service_name: &'a Name,
+    worker_id: &'a Name,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
+    #[serde(flatten)]
+    body: Body,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", content = "data", rename_all = "lowercase")]
+enum Answer {
+    Assignment(Assignment),
+    Error { code: String, message: String },
+}
+
+impl Zmq {
+    pub(super) fn new(addresses: Vec<String>, who: Arc<Who>, token: Option<String>) -> Self {
+        Self { addresses: addresses.into(), current: 0, who, token, open: None }
+    }
+
+    pub(super) fn say(&mut self, said: Said) {
+        let unnumbered = match said.words {
+            Words::Register | Words::Deregister => Some(said.number),
+            Words::Heartbeat { .. } => None,
+        };
+        let (kind, body) = self.who.write(&said);
+        let Who { service, worker, .. } = &*self.who;
+        let data = Data { service_name: service, worker_id: worker, token: self.token.as_deref(), body };
+        let text = serde_json::to_vec(&Message { kind, data }).expect("a message is plain JSON");
+        let address = &self.addresses[self.current];
+        let open = self.open.get_or_insert_with(|| Open::new(address.clone()));
+        if open.said.try_send(Outgoing { text, unnumbered }).is_err() {
+            // It hears that it is over, if it has not heard it yet.
+            open.heard.close();
+        }
+    }
+
+    pub(super) async fn hear(&mut self) -> Heard {
+        let Some(open) = &mut self.open else { return std::future::pending().await };
+        let heard = open.heard.recv().await.unwrap_or_else(|| {
+            Heard::Disconnected(lost(&self.addresses[self.current], "it took nothing".to_owned()))
+        });
+        if matches!(heard, Heard::Disconnected(_)) {
+            self.hang_up();
+        }
+        heard
+    }
+
+    pub(super) fn hang_up(&mut self) {
+        self.open = None;
+        self.current = (self.current + 1) % self.addresses.len();
+    }
+}
+
+impl std::fmt::Debug for Zmq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zmq").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Open {
+    fn new(address: String) -> Self {
+        let (said, outgoing) = mpsc::channel(QUEUE_MAX);
+        let (incoming, heard) = mpsc::channel(QUEUE_MAX);
+        let task = tokio::spawn(async move {
+            let error = speak(&address, outgoing, &incoming).await;
+            // Nobody listens to a connection that was left.
+            drop(incoming.send(Heard::Disconnected(error)).await);
+        });
+        Self { said, heard, _task: AbortOnDropHandle::new(task) }
+    }
+}
+
+/// Connects and carries words until the connection is over; why it is.
+async fn speak(
+    address: &str,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    incoming: &mpsc::Sender<Heard>,
+) -> Error {
+    let connected = async {
+        let stream =
+            TcpStream::connect(address).await.map_err(|error| unreachable(address, error.to_string()))?;
+        // Without it, small messages wait for the peer's acknowledgement; where it fails they are just slower.
+        drop(stream.set_nodelay(true));
+        let limits = Limits { part_bytes: MESSAGE_BYTES_MAX, ..Limits::default() };
+        let greeted = Connection::greet(stream, SocketType::Dealer, b"", limits).await;
+        greeted.map_err(|error| unreachable(address, error.to_string()))
+    };
+    let connection = match tokio::time::timeout(CONNECT, connected).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return error,
+        Err(_) => return unreachable(address, format!("no connection within {CONNECT:?}")),
+    };
+    let (mut reader, mut writer) = connection.split();
+    let mut unnumbered = None;
+    loop {
+        let carried = tokio::select! {
+            said = outgoing.recv() => match said {
+                Some(said) => {
+                    unnumbered = said.unnumbered.or(unnumbered);
+                    writer.send(&[&said.text]).await
+                }
+                None => return lost(address, "nobody speaks any more".to_owned()),
+            },
+            came = reader.next() => match came {
+                Ok(Incoming::Message(parts)) => {
+                    if let Some(heard) = understand(&parts, &mut unnumbered)
+                        && incoming.send(heard).await.is_err()
+                    {
+                        return lost(address, "nobody listens any more".to_owned());
+                    }
+                    Ok(())
+                }
+                Ok(Incoming::Ping(context)) => writer.pong(&context).await,
+                Ok(Incoming::Pong) => Ok(()),
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = carried {
+            return lost(address, error.to_string());
+        }
+    }
+}
+
+/// What a message says; nothing if it says nothing to us.
+fn understand(parts: &[Bytes], unnumbered: &mut Option<u64>) -> Option<Heard> {
+    match serde_json::from_slice(parts.last()?).ok()? {
+        // The assignment that follows says so, too.
+        Answer::Error { code, .. } if code == "fenced" => None,
+        Answer::Error { code, message } => {
+            let problem = ItemProblem { code, detail: message };
+            Some(Heard::Refused(Error::refused(problem, Repeat::Harmless)))
+        }
+        Answer::Assignment(told) => {
+            // Without a `seq` and without time, it answers nothing; or somebody who was not let in.
+            let is_answer = told.lease_ms > 0 || told.generation.0 == 0 && !told.fenced;
+            let answers = told.seq.or_else(|| if is_answer { unnumbered.take() } else { None });
+            Some(Heard::Told { told, answers })
+        }
+    }
+}
+
+fn unreachable(address: &str, why: String) -> Error {
+    let url = format!("tcp://{address}");
+    Error::of_a_try(Kind::Unreachable { url: url.clone(), why }, Repeat::Harmless, &url)
+}
+
+fn lost(address: &str, why: String) -> Error {
+    let url = format!("tcp://{address}");
+    let call = "what it was told".to_owned();
+    Error::of_a_try(Kind::Interrupted { call, url: url.clone(), why }, Repeat::Harmless, &url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(text: &'static str, unnumbered: &mut Option<u64>) -> Option<Heard> {
+        understand(&[Bytes::from_static(text.as_bytes())], unnumbered)
+    }
+
+    #[test]
+    fn only_what_promises_time_or_lets_nobody_in_answers_a_registration() {
+        let mut waits = Some(7);
+        let push = r#"{"type":"assignment","data":{"assignedShards":[1],"tokens":[4],"generation":4}}"#;
+        assert!(matches!(heard(push, &mut waits), Some(Heard::Told { answers: None, .. })));
+        let fenced =
+            r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":0,"fenced":true}}"#;
+        assert!(matches!(heard(fenced, &mut waits), Some(Heard::Told { answers: None, .. })));
+        let beat = r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":4,"leaseMs":5,"seq":9}}"#;
+        assert!(matches!(heard(beat, &mut waits), Some(Heard::Told { answers: Some(9), .. })));
+        let not_in = r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":0}}"#;
+        assert!(matches!(heard(not_in, &mut waits), Some(Heard::Told { answers: Some(7), .. })));
+        assert_eq!(waits, None);
+    }
+
+    #[test]
+    fn a_refusal_has_its_code_and_noise_says_nothing() {
+        let refused = r#"{"type":"error","data":{"code":"no_leader","message":"wait"}}"#;
+        assert!(matches!(heard(refused, &mut None), Some(Heard::Refused(error)) if error.is_retryable()));
+        let refused = r#"{"type":"error","data":{"code":"unauthorized","message":"who?"}}"#;
+        assert!(matches!(heard(refused, &mut None), Some(Heard::Refused(error)) if !error.is_retryable()));
+        for noise in ["", "{}", r#"{"type":"error","data":{"code":"fenced","message":""}}"#] {
+            assert!(heard(noise, &mut None).is_none(), "{noise:?}");
+        }
+    }
+}
