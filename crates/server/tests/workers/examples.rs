@@ -1,0 +1,154 @@
+//! The examples divide shards with each other, and with what becomes of processes.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::measure::{Life, measure};
+use crate::process::Language::{Plain, Python, Rust, TypeScript};
+use crate::process::{Event, Language, Process, now};
+use crate::support::eventually;
+use crate::town::{LEASE_MS, Town};
+
+const SHARDS: u32 = 10;
+
+struct Scene {
+    town: Town,
+    folder: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with_lease(LEASE_MS)
+    }
+
+    fn with_lease(lease_ms: u64) -> Self {
+        Self { town: Town::with_lease(lease_ms), folder: TempDir::new().unwrap() }
+    }
+
+    fn start(&self, language: Language, name: &str) -> Process {
+        Process::start(language, self.folder.path(), &self.town.tcp(), "orders", name, SHARDS)
+    }
+
+    /// One worker of each language that keeps to all rules.
+    fn start_all(&self, name: &str) -> [Process; 3] {
+        [Rust, TypeScript, Python].map(|language| self.start(language, &format!("{name}-{language:?}")))
+    }
+
+    /// Waits until these have all shards, as evenly as it goes, and the coordinator says the same.
+    fn settle(&self, workers: &[&Process]) {
+        let what = format!("{} workers have all shards", workers.len());
+        eventually(&what, || {
+            let serves: Vec<BTreeSet<u32>> = workers.iter().map(|worker| worker.serves()).collect();
+            let (least, most) =
+                (serves.iter().map(BTreeSet::len).min()?, serves.iter().map(BTreeSet::len).max()?);
+            let all: usize = serves.iter().map(BTreeSet::len).sum();
+            let holders = self.town.holders("orders");
+            let agrees = |(worker, serves): (&&Process, &BTreeSet<u32>)| {
+                serves.iter().all(|shard| holders.get(shard) == Some(&worker.name))
+            };
+            let even = all == SHARDS as usize && most - least <= 1;
+            (even && workers.iter().zip(&serves).all(agrees)).then_some(())
+        });
+    }
+}
+
+fn life(worker: &Process, frozen: &[(u64, u64)]) -> Life {
+    Life { name: worker.name.clone(), lines: worker.lines(), frozen: frozen.to_vec(), ended: now() }
+}
+
+fn assert_apart(lives: &[Life]) {
+    let measured = measure(lives);
+    assert!(measured.overlaps.is_empty(), "{:#?}", measured.overlaps);
+    assert!(measured.uses > 0, "nobody used anything");
+}
+
+/// Waits for the end of a worker that was told to go; it must end well.
+fn wait_for_end(worker: &mut Process) {
+    let ended = eventually("the worker ends", || worker.ended());
+    assert!(ended.success(), "{} ended with {ended}", worker.name);
+    assert!(worker.serves().is_empty(), "{} has stopped", worker.name);
+}
+
+#[test]
+fn workers_in_three_languages_divide_ten_shards_and_a_plain_one_gets_its_share_by_one_read() {
+    let scene = Scene::new();
+    let [a, b, c] = &scene.start_all("all");
+    scene.settle(&[a, b, c]);
+    let plain = scene.start(Plain, "plain");
+    scene.settle(&[a, b, c, &plain]);
+    let share = plain.serves();
+    assert_eq!(share.len(), 2, "{share:?}");
+    // It keeps what it has, for longer than it would be believed without heartbeats.
+    eventually("the plain worker went on for two leases", || {
+        let uses: Vec<u64> =
+            plain.lines().iter().filter(|line| line.event == Event::Use).map(|line| line.at).collect();
+        (uses.last()? - uses.first()? > 2 * LEASE_MS * 1_000_000).then_some(())
+    });
+    assert_eq!(plain.serves(), share);
+    scene.settle(&[a, b, c, &plain]);
+    assert_apart(&[life(a, &[]), life(b, &[]), life(c, &[]), life(&plain, &[])]);
+}
+
+#[test]
+fn what_killed_workers_had_is_served_by_another_when_their_time_is_over() {
+    let scene = Scene::new();
+    let stays = scene.start(Rust, "stays");
+    let killed = scene.start_all("killed");
+    let [a, b, c] = &killed;
+    scene.settle(&[&stays, a, b, c]);
+    killed.iter().for_each(|worker| worker.signal(Signal::KILL));
+    let mut lives: Vec<Life> = killed.iter().map(|worker| life(worker, &[])).collect();
+    scene.settle(&[&stays]);
+    lives.push(life(&stays, &[]));
+    assert_apart(&lives);
+}
+
+#[test]
+fn workers_that_were_frozen_use_nothing_that_was_theirs_and_come_again() {
+    let scene = Scene::new();
+    let stays = scene.start(Rust, "stays");
+    let mut frozen = scene.start_all("frozen");
+    let [a, b, c] = &frozen;
+    scene.settle(&[&stays, a, b, c]);
+    frozen.iter().for_each(|worker| worker.signal(Signal::STOP));
+    let from = now();
+    // Whatever the frozen ones believe.
+    eventually("the other has all shards", || (stays.serves().len() == SHARDS as usize).then_some(()));
+    let to = now();
+    frozen.iter().for_each(|worker| worker.signal(Signal::CONT));
+    for worker in &frozen {
+        eventually("it has stopped what it had", || {
+            let stopped = worker.lines().iter().any(|line| line.event == Event::Stop && line.at > to);
+            stopped.then_some(())
+        });
+    }
+    scene.settle(&[&stays, a, b, c]);
+    for worker in &mut frozen {
+        worker.signal(Signal::TERM);
+        wait_for_end(worker);
+    }
+    scene.settle(&[&stays]);
+    let mut lives: Vec<Life> = frozen.iter().map(|worker| life(worker, &[(from, to)])).collect();
+    lives.push(life(&stays, &[]));
+    assert_apart(&lives);
+}
+
+#[test]
+fn what_a_worker_had_that_goes_is_served_by_others_at_once() {
+    let lease = Duration::from_secs(25);
+    let scene = Scene::with_lease(25_000);
+    let stays = scene.start(Rust, "stays");
+    for language in [Rust, TypeScript, Python, Plain] {
+        let mut goes = scene.start(language, "goes");
+        scene.settle(&[&stays, &goes]);
+        let began = Instant::now();
+        goes.signal(if language == Python { Signal::INT } else { Signal::TERM });
+        wait_for_end(&mut goes);
+        scene.settle(&[&stays]);
+        assert!(began.elapsed() < lease, "they waited until its time was over");
+        assert_apart(&[life(&goes, &[]), life(&stays, &[])]);
+    }
+}
