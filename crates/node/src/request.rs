@@ -45,6 +45,25 @@ pub enum Ask {
     Unknown(Vec<TaskId>),
 }
 
+impl Ask {
+    /// Whether the answer tells a worker how long it may go on.
+    pub(crate) fn promises_time(&self) -> bool {
+        match self {
+            Self::Heartbeat(_) | Self::HeartbeatAll { .. } | Self::Lease(_) | Self::Shards(_) => true,
+            Self::Command(_)
+            | Self::Batch(_)
+            | Self::Attempt { .. }
+            | Self::Task(_)
+            | Self::Tasks { .. }
+            | Self::Explain(_)
+            | Self::Queues
+            | Self::Workers
+            | Self::Cluster
+            | Self::Unknown(_) => false,
+        }
+    }
+}
+
 /// The answer to a question, of the kind that the question calls for.
 #[derive(Debug)]
 pub enum Answer {

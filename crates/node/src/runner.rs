@@ -183,8 +183,8 @@ impl Runner {
     /// One round: what was asked, what time asks for, what the writer has done. Breaks when told to stop.
     pub(crate) fn turn(&mut self, first: Option<Input>) -> Result<ControlFlow<()>, Failure> {
         let (start, busy) = (self.clock.boot(), self.clock.busy());
-        let now = self.term_clock.now();
-        if self.take(first, now).is_break() {
+        let mut now = self.term_clock.now();
+        if self.take(first, &mut now).is_break() {
             // Everyone who waits is sent home; what is left to write is for `finish`.
             self.running.begin_stop();
             if !is_planted("stop-forgets-callers") {
@@ -264,7 +264,9 @@ impl Runner {
         Ok(self.inputs.recv_timeout(longest))
     }
 
-    fn take(&mut self, mut first: Option<Input>, now: Timestamp) -> ControlFlow<()> {
+    /// Takes what was asked. Whatever promises time counts from a moment after it was taken: this thread, or the whole
+    /// machine, may have stood still since the round began.
+    fn take(&mut self, mut first: Option<Input>, now: &mut Timestamp) -> ControlFlow<()> {
         for _ in 0..INPUTS_PER_TURN {
             // What is taken out of the line is answered: nothing is received that is not looked at.
             if first.is_none() && self.desk.is_full() {
@@ -273,7 +275,12 @@ impl Runner {
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(..))
                     if is_planted("question-forgotten") && self.desk.state().position().0 % 50 == 7 => {}
-                Some(Input::Ask(ask, to)) => self.desk.ask(ask, to, now),
+                Some(Input::Ask(ask, to)) => {
+                    if ask.promises_time() {
+                        *now = self.term_clock.now();
+                    }
+                    self.desk.ask(ask, to, *now);
+                }
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),
                 None => break,
