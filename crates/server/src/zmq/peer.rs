@@ -183,10 +183,14 @@ async fn read(
                 session.front.app.zmq.messages.add(1);
                 let place = Arc::clone(in_flight).acquire_owned().await.expect("nobody closes it");
                 let session = Arc::clone(session);
-                tokio::spawn(async move {
+                let mut answering = Box::pin(async move {
                     let _place = place;
                     session.answer(&parts).await;
                 });
+                // It is asked before the next message is looked at: what a worker said first is decided first.
+                if futures_util::poll!(&mut answering).is_pending() {
+                    tokio::spawn(answering);
+                }
             }
             Incoming::Ping(context) => session.outbox.put(Outgoing::Pong(context)),
             Incoming::Pong => {}
