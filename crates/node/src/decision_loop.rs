@@ -160,7 +160,7 @@ impl<R: Recipient> DecisionLoop<R> {
         if let Ask::Lease(request) = ask {
             self.admit(request, to, now);
         } else if let Ask::Shards(ask) = ask {
-            self.ask_shards(ask, to, now);
+            self.ask_shards(*ask, to, now);
         } else {
             let answer = self.answer(ask, now);
             self.reply(to, answer);

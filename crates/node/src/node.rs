@@ -203,20 +203,20 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn shards(&self, ask: ShardAsk) -> Result<Assignment, Error> {
-        expect_answer!(self.ask(Ask::Shards(ask)).await, Answer::Assignment(assignment) => assignment)
+        expect_answer!(self.ask(Ask::Shards(Box::new(ask))).await, Answer::Assignment(assignment) => assignment)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn service(&self, service: Name) -> Result<ServiceView, Error> {
-        let ask = Ask::Shards(ShardAsk::Service(service));
+        let ask = Ask::Shards(Box::new(ShardAsk::Service(service)));
         expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn change_service(&self, service: Name, change: ServiceChange) -> Result<ServiceView, Error> {
-        let ask = Ask::Shards(ShardAsk::Change { service, change });
+        let ask = Ask::Shards(Box::new(ShardAsk::Change { service, change }));
         expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
     }
 
@@ -225,7 +225,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn services(&self, group: Option<Name>) -> Result<ServiceList, Error> {
-        let ask = Ask::Shards(ShardAsk::Services { group });
+        let ask = Ask::Shards(Box::new(ShardAsk::Services { group }));
         expect_answer!(self.ask(ask).await, Answer::Services(services) => services)
     }
 

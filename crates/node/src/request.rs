@@ -40,7 +40,8 @@ pub enum Ask {
     Queues,
     Workers,
     Cluster,
-    Shards(ShardAsk),
+    /// Boxed, so that questions about tasks stay small.
+    Shards(Box<ShardAsk>),
     /// Which of these are not known any more. An id is never given out twice, so they never will be again.
     Unknown(Vec<TaskId>),
 }

@@ -126,8 +126,8 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             ShardAsk::Heartbeat { service, worker, body } => {
                 if body.assigned_shards.is_empty() && self.is_new(&service, &worker, body.session.as_ref()) {
-                    let ShardHeartbeat { max_shard_count, session, .. } = body;
-                    let body = ShardRegister { max_shard_count, capacity: None, group: None, session };
+                    let ShardHeartbeat { max_shard_count, session, seq, capacity, group, .. } = body;
+                    let body = ShardRegister { max_shard_count, capacity, group, session, seq };
                     return self.register(service, worker, body, to, now);
                 }
                 self.shard_heartbeat(&service, &worker, body, now)
@@ -161,14 +161,21 @@ impl<R: Recipient> DecisionLoop<R> {
             // Some workers listen only once: whoever starts again gets its share, not nothing.
             until = until.max(known.until.plus(4 * DEBOUNCE_MS));
         }
+        let waited_until = repeated.last().map(|waiting| waiting.until);
         for waiting in repeated {
-            self.reply(waiting.to, Ok(Answer::Assignment(Assignment::default())));
+            let nothing = Assignment { seq: waiting.body.seq, ..Assignment::default() };
+            self.reply(waiting.to, Ok(Answer::Assignment(nothing)));
         }
         if ours {
             self.promise(&service, &worker, now);
             let said = self.say_count(&service, &worker, body.max_shard_count, now);
+            if let (Ok(()), Some(until)) = (&said, waited_until) {
+                let soft = self.sharding.services.entry(service.clone()).or_default();
+                soft.waiting.push(Waiting { to, worker, session, body, until });
+                return self.schedule(&service);
+            }
             self.schedule(&service);
-            let answer = said.map(|()| Answer::Assignment(self.assignment(&service, &worker, None)));
+            let answer = said.map(|()| Answer::Assignment(self.assignment(&service, &worker, body.seq)));
             return self.reply(to, answer);
         }
         self.wait(&service, Waiting { to, worker, session, body, until }, now);
@@ -220,7 +227,7 @@ impl<R: Recipient> DecisionLoop<R> {
         body: ShardHeartbeat,
         now: Timestamp,
     ) -> Result<Answer, Error> {
-        let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, session } = body;
+        let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, session, .. } = body;
         let session = session_of(session.as_ref());
         if !self.speaks_for(service, worker, &session, (&assigned_shards, generation), now) {
             let fenced = Assignment { seq, fenced: true, ..Assignment::default() };
@@ -327,6 +334,8 @@ impl<R: Recipient> DecisionLoop<R> {
             |soft: &Soft<R>| soft.ends.first().filter(|(at, _)| *at <= now).map(|(_, worker)| worker.clone());
         while let Some(worker) = self.sharding.services.get(service).and_then(over) {
             let soft = self.sharding.services.get_mut(service).expect("it was just looked at");
+            // Nobody is let in who does not wait any more.
+            soft.waiting.retain(|waiting| waiting.worker != worker || !waiting.to.is_gone());
             let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
             let replaced = soft.workers.get(&worker).is_some_and(|known| known.replaced);
             if is_planted("silent-worker-kept") {
@@ -337,7 +346,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let next = next.map(|place| soft.waiting.remove(place));
             // A worker whose call still waits is alive.
             if let Some(waiting) = next {
-                if !replaced && !waiting.to.is_gone() {
+                if !replaced {
                     soft.waiting.push(waiting);
                     self.promise(service, &worker, now);
                     continue;
@@ -383,9 +392,9 @@ impl<R: Recipient> DecisionLoop<R> {
         for (waiting, let_in) in ready {
             let answer = if let_in {
                 self.promise(service, &waiting.worker, now);
-                self.assignment(service, &waiting.worker, None)
+                self.assignment(service, &waiting.worker, waiting.body.seq)
             } else {
-                Assignment::default()
+                Assignment { seq: waiting.body.seq, ..Assignment::default() }
             };
             self.reply(waiting.to, Ok(Answer::Assignment(answer)));
         }

@@ -105,7 +105,13 @@ fn name(text: &str) -> Name {
 fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
     let mut world = World::start();
     let node = world.node.clone();
-    let body = ShardRegister { max_shard_count: 4, capacity: None, group: None, session: None };
+    let body = ShardRegister {
+        max_shard_count: 4,
+        capacity: None,
+        group: None,
+        session: None,
+        ..ShardRegister::default()
+    };
     let (service, worker) = (name("s"), name("w"));
     let told = world.asked(node.shards(ShardAsk::Register { service, worker, body }), 5).unwrap();
     let body = ShardHeartbeat {
@@ -114,6 +120,7 @@ fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
         generation: Some(told.generation),
         seq: None,
         session: None,
+        ..ShardHeartbeat::default()
     };
     let (service, worker) = (name("s"), name("w"));
     let told = world.frozen(node.shards(ShardAsk::Heartbeat { service, worker, body })).unwrap();

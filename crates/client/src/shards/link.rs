@@ -82,7 +82,8 @@ impl Who {
         match &said.words {
             Words::Register => {
                 let (capacity, group) = (self.capacity, self.group.clone());
-                let register = ShardRegister { max_shard_count: self.shards, capacity, group, session };
+                let seq = Some(said.number);
+                let register = ShardRegister { max_shard_count: self.shards, capacity, group, session, seq };
                 ("register", Body::Register(register))
             }
             Words::Heartbeat { serves, generation } => {
@@ -92,6 +93,8 @@ impl Who {
                     generation: Some(*generation),
                     seq: Some(said.number),
                     session,
+                    capacity: self.capacity,
+                    group: self.group.clone(),
                 };
                 ("heartbeat", Body::Heartbeat(heartbeat))
             }

@@ -79,8 +79,8 @@ impl Zmq {
 
     pub(super) fn say(&mut self, said: Said) {
         let unnumbered = match said.words {
-            Words::Register | Words::Deregister => Some(said.number),
-            Words::Heartbeat { .. } => None,
+            Words::Deregister => Some(said.number),
+            Words::Register | Words::Heartbeat { .. } => None,
         };
         let (kind, body) = self.who.write(&said);
         let Who { service, worker, .. } = &*self.who;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_promises_time_or_lets_nobody_in_answers_a_registration() {
+    fn only_what_promises_time_or_lets_nobody_in_answers_what_has_no_number() {
         let mut waits = Some(7);
         let push = r#"{"type":"assignment","data":{"assignedShards":[1],"tokens":[4],"generation":4}}"#;
         assert!(matches!(heard(push, &mut waits), Some(Heard::Told { answers: None, .. })));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Name, Position};
 
 /// A worker comes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardRegister {
@@ -22,10 +22,13 @@ pub struct ShardRegister {
     /// Tells two processes of one name apart; whoever comes later wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
+    /// Comes back in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
 }
 
 /// A worker is still there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardHeartbeat {
@@ -40,6 +43,11 @@ pub struct ShardHeartbeat {
     pub seq: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
+    /// As when it comes: whoever serves nothing and is not known comes by this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Name>,
 }
 
 /// A worker goes; it serves nothing any more.

@@ -15,9 +15,17 @@ fn name(text: &str) -> Name {
 }
 
 fn register(world: &mut World, worker: &'static str, session: &str) {
-    let body =
-        ShardRegister { max_shard_count: 10, capacity: None, group: None, session: Some(name(session)) };
-    world.ask(worker, Ask::Shards(ShardAsk::Register { service: name("s"), worker: name(worker), body }));
+    let body = ShardRegister {
+        max_shard_count: 10,
+        capacity: None,
+        group: None,
+        session: Some(name(session)),
+        ..ShardRegister::default()
+    };
+    world.ask(
+        worker,
+        Ask::Shards(Box::new(ShardAsk::Register { service: name("s"), worker: name(worker), body })),
+    );
 }
 
 fn heartbeat(
@@ -33,8 +41,12 @@ fn heartbeat(
         generation,
         seq: Some(7),
         session: Some(name(session)),
+        ..ShardHeartbeat::default()
     };
-    world.ask(worker, Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body }));
+    world.ask(
+        worker,
+        Ask::Shards(Box::new(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body })),
+    );
     answers(world).pop().expect("a heartbeat is answered at once").1
 }
 
@@ -51,7 +63,7 @@ fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
 }
 
 fn view(world: &mut World) -> ServiceView {
-    world.ask("operator", Ask::Shards(ShardAsk::Service(name("s"))));
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
     match world.turn().0.pop().unwrap().1 {
         Ok(Answer::Service(service)) => *service,
         other => panic!("{other:?}"),
@@ -201,8 +213,10 @@ fn a_silent_worker_loses_its_shards_when_its_time_is_over_and_not_before() {
         generation: None,
         seq: None,
         session: Some(name("a")),
+        ..ShardHeartbeat::default()
     };
-    world.ask("a", Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name("a"), body }));
+    world
+        .ask("a", Ask::Shards(Box::new(ShardAsk::Heartbeat { service: name("s"), worker: name("a"), body })));
     assert!(answers(&mut world).is_empty(), "it has joined, and waits for its share");
     assert_eq!(view(&mut world).workers.len(), 3);
 }
@@ -212,10 +226,16 @@ fn whoever_says_that_it_goes_is_replaced_at_once() {
     let (mut world, _) = three();
     after(&mut world, 1_000);
     let body = ShardDeregister { session: Some(name("a")) };
-    world.ask("a", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("a"), body }));
+    world.ask(
+        "a",
+        Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("a"), body })),
+    );
     assert!(!answers(&mut world)[0].1.fenced);
     let body = ShardDeregister { session: Some(name("other")) };
-    world.ask("b", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("b"), body }));
+    world.ask(
+        "b",
+        Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("b"), body })),
+    );
     let refused = answers(&mut world).remove(0).1;
     assert!(refused.fenced && refused.assigned_shards.is_empty(), "another process cannot go for it");
     assert_eq!(view(&mut world).workers.len(), 2);
@@ -229,7 +249,7 @@ fn a_service_without_shards_and_workers_is_forgotten() {
     let (mut world, _) = three();
     let change = |count| {
         let change = ServiceChange { shard_count: Some(count), weights: None };
-        Ask::Shards(ShardAsk::Change { service: name("s"), change })
+        Ask::Shards(Box::new(ShardAsk::Change { service: name("s"), change }))
     };
     world.ask("operator", change(0));
     world.turn();
@@ -238,11 +258,11 @@ fn a_service_without_shards_and_workers_is_forgotten() {
         let body = ShardDeregister { session: Some(name(worker)) };
         world.ask(
             worker,
-            Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name(worker), body }),
+            Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name(worker), body })),
         );
         answers(&mut world);
     }
-    world.ask("operator", Ask::Shards(ShardAsk::Services { group: None }));
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Services { group: None })));
     let Ok(Answer::Services(list)) = world.turn().0.pop().unwrap().1 else { panic!("a list") };
     assert_eq!(list.services, []);
     world.ask("operator", change(0));
@@ -257,7 +277,10 @@ fn a_shard_without_a_worker_is_counted_by_how_long() {
     let (mut world, _) = three();
     after(&mut world, 10_000);
     let body = ShardDeregister { session: Some(name("a")) };
-    world.ask("a", Ask::Shards(ShardAsk::Deregister { service: name("s"), worker: name("a"), body }));
+    world.ask(
+        "a",
+        Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("a"), body })),
+    );
     answers(&mut world);
     after(&mut world, 20);
     let vacant = &world.stats.shard_vacant;
@@ -344,8 +367,12 @@ fn comes_empty(world: &mut World, worker: &'static str, session: &str) -> Vec<(&
         generation: None,
         seq: None,
         session: Some(name(session)),
+        ..ShardHeartbeat::default()
     };
-    world.ask(worker, Ask::Shards(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body }));
+    world.ask(
+        worker,
+        Ask::Shards(Box::new(ShardAsk::Heartbeat { service: name("s"), worker: name(worker), body })),
+    );
     answers(world)
 }
 

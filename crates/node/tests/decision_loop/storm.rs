@@ -26,10 +26,15 @@ impl Worker {
     }
 
     fn comes(&mut self, world: &mut World) {
-        let body =
-            ShardRegister { max_shard_count: SHARDS, capacity: None, group: None, session: self.session() };
+        let body = ShardRegister {
+            max_shard_count: SHARDS,
+            capacity: None,
+            group: None,
+            session: self.session(),
+            ..ShardRegister::default()
+        };
         let (service, worker) = (Name::new("s").unwrap(), Name::new(self.name).unwrap());
-        world.ask(self.name, Ask::Shards(ShardAsk::Register { service, worker, body }));
+        world.ask(self.name, Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
         self.waits = true;
     }
 
@@ -40,9 +45,10 @@ impl Worker {
             generation: Some(self.told.generation),
             seq: None,
             session: self.session(),
+            ..ShardHeartbeat::default()
         };
         let (service, worker) = (Name::new("s").unwrap(), Name::new(self.name).unwrap());
-        world.ask(self.name, Ask::Shards(ShardAsk::Heartbeat { service, worker, body }));
+        world.ask(self.name, Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
     }
 }
 

@@ -354,6 +354,7 @@ impl ShardWorker {
                     capacity: self.capacity,
                     group: None,
                     session: Some(self.session()),
+                    ..ShardRegister::default()
                 };
                 let op = self.ask(world, me, ShardAsk::Register { service, worker, body });
                 self.standing = Standing::Coming { op };
@@ -390,6 +391,7 @@ impl ShardWorker {
             generation,
             seq,
             session: Some(self.session()),
+            ..ShardHeartbeat::default()
         };
         let (service, worker) = (self.service.clone(), self.name.clone());
         self.ask(world, me, ShardAsk::Heartbeat { service, worker, body })

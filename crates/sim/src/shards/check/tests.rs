@@ -98,6 +98,7 @@ impl Story {
             generation: None,
             seq: None,
             session: None,
+            ..ShardHeartbeat::default()
         };
         let ask = ShardAsk::Heartbeat { service: name("s"), worker, body };
         self.answer(process, at_us, ask, generation, shards);
@@ -328,7 +329,13 @@ fn one_token_for_two_processes_breaks_h7() {
     let mut story = Story::settled();
     let at = Position(3);
     let (service, worker) = (name("s"), name("a"));
-    let body = ShardRegister { max_shard_count: 4, capacity: None, group: None, session: None };
+    let body = ShardRegister {
+        max_shard_count: 4,
+        capacity: None,
+        group: None,
+        session: None,
+        ..ShardRegister::default()
+    };
     let ask = ShardAsk::Register { service, worker, body };
     story.answer(SECOND_A, 2 * SECOND, ask, at, &[(0, at), (1, at)]);
     story.breaks("H7");
@@ -347,6 +354,7 @@ fn a_process_that_is_believed_after_its_successor_breaks_h7() {
         generation: None,
         seq: None,
         session: None,
+        ..ShardHeartbeat::default()
     };
     story.answer(A, 7 * SECOND, ShardAsk::Heartbeat { service, worker, body }, at, &[]);
     story.breaks("H7");
