@@ -42,7 +42,7 @@ class ShardWorker:
         self.until = 0.0  # Until when we may serve.
         self.lease = 15.0  # Until we hear otherwise.
         self.seq = 0
-        self.sent = {}  # When heartbeats were sent that have no answer yet.
+        self.sent = {}  # When we said what has no answer yet.
         # Whether the coordinator has heard of us. From then on we only send heartbeats: one that serves nothing joins, too.
         self.registered = False
         self.speak_at = 0.0
@@ -77,10 +77,10 @@ class ShardWorker:
 
     def speak(self, now):
         self.speak_at = now + self.lease / 3
-        if not self.registered:
-            return self.send("register", maxShardCount=self.shards)
         self.seq += 1
         self.sent[self.seq] = now
+        if not self.registered:
+            return self.send("register", maxShardCount=self.shards, seq=self.seq)
         serves = {"assignedShards": list(self.serving), "generation": self.generation, "seq": self.seq}
         self.send("heartbeat", maxShardCount=self.shards, **serves)
 
@@ -94,7 +94,7 @@ class ShardWorker:
         now = time.monotonic()
         if told.get("fenced"):
             return self.fenced(now)
-        self.prolong(told, now)
+        self.prolong(told)
         if now >= self.until:
             self.stop_all()
         if told["generation"] < self.generation:
@@ -112,16 +112,15 @@ class ShardWorker:
                 self.serving[shard] = token
                 tell("serve", shard, token, now)
 
-    def prolong(self, told, now):
+    def prolong(self, told):
         """Our time counts from when we sent what is answered here, not from when we hear of it."""
         seq, lease_ms = told.get("seq"), told.get("leaseMs")
         if lease_ms is None:
             return
         self.lease = lease_ms / 1000
         if seq not in self.sent:
-            # We are in, but cannot tell what this answers, and so when that was sent. The next answer says it.
-            self.registered, self.speak_at = True, now
-            return
+            return  # It answers what we said before we were fenced.
+        self.registered = True
         self.until = max(self.until, self.sent[seq] + self.lease * TRUST)
         self.sent = {later: at for later, at in self.sent.items() if later > seq}
 

@@ -56,7 +56,7 @@ class ShardWorker {
   /** Until we hear otherwise. */
   private leaseMs = 15_000;
   private seq = 0;
-  /** When heartbeats were sent that have no answer yet. */
+  /** When we said what has no answer yet. */
   private readonly sent = new Map<number, number>();
   /** Whether the coordinator has heard of us. From then on we only send heartbeats: one that serves nothing joins, too. */
   private registered = false;
@@ -89,16 +89,16 @@ class ShardWorker {
 
   private speak(now: number) {
     this.speakAt = now + this.leaseMs / 3;
-    if (!this.registered) return this.send("register", {});
-    this.sent.set(++this.seq, now);
-    const assignedShards = [...this.serving.keys()];
-    this.send("heartbeat", { assignedShards, generation: this.generation, seq: this.seq });
+    const seq = ++this.seq;
+    this.sent.set(seq, now);
+    if (!this.registered) return this.send("register", { seq });
+    this.send("heartbeat", { assignedShards: [...this.serving.keys()], generation: this.generation, seq });
   }
 
   private hear(told: Assignment) {
     const now = clock();
     if (told.fenced) return this.fenced(now);
-    this.prolong(told, now);
+    this.prolong(told);
     if (now >= this.until) this.stopAll();
     if (told.generation < this.generation || this.leaving) return;
     this.generation = told.generation;
@@ -118,16 +118,12 @@ class ShardWorker {
   }
 
   /** Our time counts from when we sent what is answered here, not from when we hear of it. */
-  private prolong(told: Assignment, now: number) {
+  private prolong(told: Assignment) {
     if (told.leaseMs === undefined) return;
     this.leaseMs = told.leaseMs;
     const sent = this.sent.get(told.seq ?? 0);
-    if (sent === undefined) {
-      // We are in, but cannot tell what this answers, and so when that was sent. The next answer says it.
-      this.registered = true;
-      this.speakAt = now;
-      return;
-    }
+    if (sent === undefined) return; // It answers what we said before we were fenced.
+    this.registered = true;
     for (const seq of this.sent.keys()) if (seq <= told.seq!) this.sent.delete(seq);
     this.until = Math.max(this.until, sent + told.leaseMs * TRUST);
   }
