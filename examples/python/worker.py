@@ -46,6 +46,7 @@ class ShardWorker:
         # Whether the coordinator has heard of us. From then on we only send heartbeats: one that serves nothing joins, too.
         self.registered = False
         self.speak_at = 0.0
+        self.come_again_at = 0.0
         self.leaving = False
 
     def run(self):
@@ -105,6 +106,9 @@ class ShardWorker:
             if tokens.get(shard) != token:
                 self.stop(shard)
                 self.speak_at = now  # Others wait for it.
+        if "seq" not in told:
+            self.speak_at = now  # Nobody asked for it: only an answer lets us begin.
+            return
         if now >= self.until:
             return
         for shard, token in tokens.items():
@@ -126,7 +130,9 @@ class ShardWorker:
 
     def fenced(self, now):
         # If our time was not over, another process has our name: it may keep it for a while.
-        self.speak_at = now + 2 * self.lease if now < self.until else now
+        if now < self.until:
+            self.come_again_at = now + 2 * self.lease
+        self.speak_at = max(now, self.come_again_at)
         self.until, self.generation = 0.0, 0
         self.sent.clear()
         self.stop_all()

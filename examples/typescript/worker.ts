@@ -61,6 +61,7 @@ class ShardWorker {
   /** Whether the coordinator has heard of us. From then on we only send heartbeats: one that serves nothing joins, too. */
   private registered = false;
   private speakAt = 0;
+  private comeAgainAt = 0;
   private leaving = false;
 
   async run(address: string) {
@@ -109,7 +110,8 @@ class ShardWorker {
         this.speakAt = now; // Others wait for it.
       }
     }
-    if (now >= this.until) return;
+    if (told.seq === undefined) this.speakAt = now; // Nobody asked for it: only an answer lets us begin.
+    if (now >= this.until || told.seq === undefined) return;
     for (const [shard, token] of tokens) {
       if (this.serving.has(shard)) continue;
       this.serving.set(shard, token);
@@ -130,7 +132,8 @@ class ShardWorker {
 
   private fenced(now: number) {
     // If our time was not over, another process has our name: it may keep it for a while.
-    this.speakAt = now < this.until ? now + 2 * this.leaseMs : now;
+    if (now < this.until) this.comeAgainAt = now + 2 * this.leaseMs;
+    this.speakAt = Math.max(now, this.comeAgainAt);
     this.until = 0;
     this.generation = 0;
     this.sent.clear();

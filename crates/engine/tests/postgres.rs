@@ -28,7 +28,7 @@ const KIND: Kind = Kind {
     admin: "postgres",
     client,
     create_user: &["CREATE ROLE \"#\" LOGIN PASSWORD 'SECRET'", "GRANT ALL ON SCHEMA public TO \"#\""],
-    rotten: "'~'::bytea || substr(#, 2)",
+    rotten: "set_byte(#, 0, 255 - get_byte(#, 0))",
     sleep: "pg_sleep(2)",
     read_only: (
         "ALTER DATABASE # SET default_transaction_read_only = on",

@@ -83,6 +83,16 @@ fn session_of(given: Option<&Name>) -> Name {
     given.cloned().unwrap_or_else(|| Name::new("http").expect("it is a plain name"))
 }
 
+fn join(service: &Name, worker: &Name, body: &ShardRegister) -> ShardCommand {
+    ShardCommand::Join {
+        service: service.clone(),
+        worker: worker.clone(),
+        group: body.group.clone(),
+        count: body.max_shard_count,
+        capacity: body.capacity,
+    }
+}
+
 impl<R: Recipient> DecisionLoop<R> {
     /// A term began: whoever has shards is taken for live for one time.
     pub(crate) fn begin_shards(&mut self, now: Timestamp) {
@@ -124,6 +134,9 @@ impl<R: Recipient> DecisionLoop<R> {
             ShardAsk::Register { service, worker, body } => {
                 return self.register(service, worker, body, to, now);
             }
+            ShardAsk::Heartbeat { body, .. } if self.is_of_another_journal(&body) => {
+                Ok(Answer::Assignment(Assignment { seq: body.seq, fenced: true, ..Assignment::default() }))
+            }
             ShardAsk::Heartbeat { service, worker, body } => {
                 if body.assigned_shards.is_empty() && self.is_new(&service, &worker, body.session.as_ref()) {
                     let ShardHeartbeat { max_shard_count, session, seq, capacity, group, .. } = body;
@@ -132,9 +145,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 }
                 self.shard_heartbeat(&service, &worker, body, now)
             }
-            ShardAsk::Deregister { service, worker, body } => {
-                self.deregister(&service, &worker, body.session.as_ref(), now)
-            }
+            ShardAsk::Deregister { service, worker, body } => self.deregister(&service, &worker, &body, now),
             ShardAsk::Change { service, change } => self.change_service(&service, change, now),
             ShardAsk::Assignment { service, worker, session } => {
                 Ok(Answer::Assignment(self.look_up(&service, &worker, session.as_ref())))
@@ -146,6 +157,13 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn register(&mut self, service: Name, worker: Name, body: ShardRegister, to: R, now: Timestamp) {
+        // Whoever cannot come is in nobody's way.
+        let command = Command::Shards(join(&service, &worker, &body));
+        let refused = command.validate().and_then(|()| self.state.decide(&command, now).map(drop)).err();
+        if let Some(refusal) = refused {
+            let refused = self.refuse(refusal);
+            return self.reply(to, Err(refused));
+        }
         let session = session_of(body.session.as_ref());
         let soft = self.sharding.services.entry(service.clone()).or_default();
         // A repeat of a call that waits takes its place.
@@ -205,14 +223,7 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             self.leave(service, &waiting.worker, LeaveReason::Fenced, now)?;
         }
-        let command = ShardCommand::Join {
-            service: service.clone(),
-            worker: waiting.worker.clone(),
-            group: waiting.body.group.clone(),
-            count: waiting.body.max_shard_count,
-            capacity: waiting.body.capacity,
-        };
-        self.shard_command(command, now)?;
+        self.shard_command(join(service, &waiting.worker, &waiting.body), now)?;
         let until = self.promised_until(now);
         let soft = self.sharding.services.entry(service.clone()).or_default();
         soft.promise(&waiting.worker, until).session = Some(waiting.session.clone());
@@ -251,19 +262,20 @@ impl<R: Recipient> DecisionLoop<R> {
         &mut self,
         service: &Name,
         worker: &Name,
-        session: Option<&Name>,
+        body: &ShardDeregister,
         now: Timestamp,
     ) -> Result<Answer, Error> {
-        let session = session_of(session);
+        let session = session_of(body.session.as_ref());
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let is_other = known.is_none_or(|known| known.replaced || known.session.as_ref() != Some(&session));
         if is_other && !is_planted("any-session-leaves") {
-            return Ok(Answer::Assignment(Assignment { fenced: true, ..Assignment::default() }));
+            let fenced = Assignment { seq: body.seq, fenced: true, ..Assignment::default() };
+            return Ok(Answer::Assignment(fenced));
         }
         self.leave(service, worker, LeaveReason::Deregistered, now)?;
         self.want_round(service, LEAVE_MS, now);
         self.schedule(service);
-        Ok(Answer::Assignment(self.assignment(service, worker, None)))
+        Ok(Answer::Assignment(Assignment { lease_ms: 0, ..self.assignment(service, worker, body.seq) }))
     }
 
     fn leave(
@@ -300,7 +312,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let command = ShardCommand::SetCount { service: service.clone(), count, worker: None };
             self.shard_command(command, now)?;
         }
-        if let Some(weights) = change.weights {
+        if let Some(weights) = change.weights.filter(|_| change.shard_count != Some(0)) {
             self.shard_command(ShardCommand::SetWeights { service: service.clone(), weights }, now)?;
         }
         if self.state.service(service).is_none() {
@@ -337,7 +349,9 @@ impl<R: Recipient> DecisionLoop<R> {
             // Nobody is let in who does not wait any more.
             soft.waiting.retain(|waiting| waiting.worker != worker || !waiting.to.is_gone());
             let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
-            let replaced = soft.workers.get(&worker).is_some_and(|known| known.replaced);
+            let known = soft.workers.get(&worker);
+            let replaced = known.is_some_and(|known| known.replaced);
+            let speaks = known.and_then(|known| known.session.clone());
             if is_planted("silent-worker-kept") {
                 self.promise(service, &worker, now);
                 continue;
@@ -346,7 +360,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let next = next.map(|place| soft.waiting.remove(place));
             // A worker whose call still waits is alive.
             if let Some(waiting) = next {
-                if !replaced {
+                if !replaced && speaks.is_none_or(|speaks| speaks == waiting.session) {
                     soft.waiting.push(waiting);
                     self.promise(service, &worker, now);
                     continue;
@@ -383,6 +397,8 @@ impl<R: Recipient> DecisionLoop<R> {
             known.is_some_and(|known| known.session.as_ref() == Some(&waiting.session) && !known.replaced)
         };
         let (mut ready, mut later) = (Vec::new(), Vec::new());
+        // Whoever has gone is promised nothing.
+        soft.waiting.retain(|waiting| !waiting.to.is_gone());
         for waiting in std::mem::take(&mut soft.waiting) {
             let over = waiting.until <= now;
             let let_in = speaks(soft, &waiting);
@@ -445,6 +461,11 @@ impl<R: Recipient> DecisionLoop<R> {
             Ok(Decision::Already(_) | Decision::Nothing) => Ok(None),
             Err(refusal) => Err(self.refuse(refusal)),
         }
+    }
+
+    /// Whether a worker has heard of what never was: this coordinator began anew, and the worker must, too.
+    fn is_of_another_journal(&self, body: &ShardHeartbeat) -> bool {
+        body.generation.is_some_and(|generation| generation > self.state.position())
     }
 
     /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.

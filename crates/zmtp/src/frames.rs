@@ -22,7 +22,7 @@ pub enum Frame {
 pub enum Broken {
     #[error("a frame begins with the flags {0:#04x}, which mean nothing")]
     Flags(u8),
-    #[error("a part has {bytes} bytes, and {max} are the limit")]
+    #[error("a message has {bytes} bytes, and {max} are the limit")]
     TooLong { bytes: u64, max: usize },
     #[error("a message has more than {max} parts, which is the limit")]
     TooManyParts { max: usize },
@@ -41,14 +41,15 @@ pub enum Broken {
 pub struct Decoder {
     buffer: BytesMut,
     limits: Limits,
-    /// Parts of the message that has begun.
+    /// Parts and bytes of the message that has begun.
     parts: usize,
+    bytes: usize,
 }
 
 impl Decoder {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { buffer: BytesMut::new(), limits, parts: 0 }
+        Self { buffer: BytesMut::new(), limits, parts: 0, bytes: 0 }
     }
 
     /// Where the next bytes go.
@@ -74,9 +75,10 @@ impl Decoder {
             0 => u64::from(self.buffer[1]),
             _ => (&self.buffer[1..9]).get_u64(),
         };
-        let max = if is_command { COMMAND_BYTES_MAX } else { self.limits.part_bytes };
-        let length = usize::try_from(bytes).ok().filter(|length| *length <= max);
-        let length = length.ok_or(Broken::TooLong { bytes, max })?;
+        let (before, max) =
+            if is_command { (0, COMMAND_BYTES_MAX) } else { (self.bytes, self.limits.message_bytes) };
+        let length = usize::try_from(bytes).ok().filter(|length| *length <= max - before);
+        let length = length.ok_or(Broken::TooLong { bytes: bytes.saturating_add(before as u64), max })?;
         if !is_command && self.parts >= self.limits.parts {
             return Err(Broken::TooManyParts { max: self.limits.parts });
         }
@@ -90,7 +92,7 @@ impl Decoder {
             return Ok(Some(Frame::Command(body)));
         }
         let more = flags & MORE != 0;
-        self.parts = if more { self.parts + 1 } else { 0 };
+        (self.parts, self.bytes) = if more { (self.parts + 1, self.bytes + length) } else { (0, 0) };
         Ok(Some(Frame::Part { more, body }))
     }
 }
@@ -125,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    const FEW: Limits = Limits { part_bytes: 300, parts: 3 };
+    const FEW: Limits = Limits { message_bytes: 300, parts: 3 };
 
     fn all(bytes: &[u8], limits: Limits) -> Result<Vec<Frame>, Broken> {
         let mut decoder = Decoder::new(limits);
@@ -145,6 +147,13 @@ mod tests {
         bytes.clear();
         Frame::put_part(&mut bytes, &[7; 301], false);
         assert_eq!(all(&bytes, FEW), Err(Broken::TooLong { bytes: 301, max: 300 }));
+        // All parts count.
+        for (last, passes) in [(100, true), (101, false)] {
+            bytes.clear();
+            Frame::put_part(&mut bytes, &[7; 200], true);
+            Frame::put_part(&mut bytes, &vec![7; last], false);
+            assert_eq!(all(&bytes, FEW).is_ok(), passes, "200 and {last}");
+        }
     }
 
     #[test]
@@ -179,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_written_is_found_however_it_was_torn(
-            messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..=3), 0..5),
+            messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..=3), 0..5),
             cuts in prop::collection::vec(1..40_usize, 1..20),
         ) {
             let (mut bytes, mut expected) = (BytesMut::new(), Vec::new());

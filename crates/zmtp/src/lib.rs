@@ -1,7 +1,7 @@
 //! The ZeroMQ message transport, version 3 with the mechanism NULL, on any stream of bytes.
 //!
 //! A [`Connection`] greets its peer, then splits into a [`Reader`] of whole messages and a [`Writer`] of them. What
-//! a peer may cost is bounded by [`Limits`] before anything is kept of it: bytes of a part, parts of a message.
+//! a peer may cost is bounded by [`Limits`] before anything is kept of it: bytes and parts of a message.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -31,15 +31,15 @@ pub use self::greeting::{Command, GREETING_BYTES, Peer, SocketType};
 /// What a peer may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one part of a message.
-    pub part_bytes: usize,
+    /// Bytes of one message, all of its parts together.
+    pub message_bytes: usize,
     /// Parts of one message.
     pub parts: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { part_bytes: 1 << 20, parts: 8 }
+        Self { message_bytes: 1 << 20, parts: 8 }
     }
 }
 

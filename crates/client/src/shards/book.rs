@@ -131,7 +131,9 @@ impl Book {
 
     /// When shards are given up unless there is an answer before.
     fn give_up_at(&self) -> Duration {
-        self.trust.until().saturating_sub(self.wind_up.unwrap_or(self.lease() / 10))
+        // With half of its time a worker still gets something done.
+        let wind_up = self.wind_up.unwrap_or(self.lease() / 10).min(self.lease() / 2);
+        self.trust.until().saturating_sub(wind_up)
     }
 
     fn is_live(&self, now: Duration) -> bool {
@@ -159,14 +161,25 @@ impl Book {
         if let (Some(Unanswered { sent, .. }), 1..) = (unanswered, told.lease_ms) {
             let lease = Duration::from_millis(told.lease_ms);
             self.lease = Some(lease);
-            // The coordinator waits for 1 % more, because clocks differ; here it is 1 % less.
+            // The coordinator waits for a little more, because clocks differ; here it is 1 % less.
             self.trust.extend(sent + lease.mul_f64(0.99));
         }
         if told.generation < self.generation || self.is_leaving {
             return;
         }
+        let now_told: BTreeMap<u32, Position> =
+            told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
+        if answers.is_none() {
+            // Nobody knows whom a push reaches. What it does not name is given up, and for the rest it is asked: only an
+            // answer lets a process begin.
+            if now_told.iter().any(|(shard, token)| self.told.get(shard) != Some(token)) {
+                self.speak_at = now;
+            }
+            self.told.retain(|shard, token| now_told.get(shard) == Some(token));
+        } else {
+            self.told = now_told;
+        }
         self.generation = told.generation;
-        self.told = told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
     }
 
     /// Something has changed, says somebody who does not know whom it tells: the coordinator is asked.
@@ -203,7 +216,8 @@ impl Book {
         }
         let mut revoked = Vec::new();
         for (number, served) in &mut self.served {
-            if self.told.get(number) == Some(&served.shard.token()) {
+            // Whoever was told to stop stops, though it is told to serve the same again by now: that is a new beginning.
+            if self.told.get(number) == Some(&served.shard.token()) && !served.shard.revoked.is_cancelled() {
                 continue;
             }
             served.shard.revoked.cancel();

@@ -98,7 +98,9 @@ impl Who {
                 };
                 ("heartbeat", Body::Heartbeat(heartbeat))
             }
-            Words::Deregister => ("deregister", Body::Deregister(ShardDeregister { session })),
+            Words::Deregister => {
+                ("deregister", Body::Deregister(ShardDeregister { session, seq: Some(said.number) }))
+            }
         }
     }
 }

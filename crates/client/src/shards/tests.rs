@@ -70,6 +70,12 @@ impl Desk {
         self.book.hear(&told, Some(number), self.clock.now());
     }
 
+    /// Answers the next heartbeat.
+    fn answer_next(&mut self, told: Assignment) {
+        let (number, ..) = self.beat();
+        self.answer(told, number);
+    }
+
     fn push(&mut self, told: &Assignment) {
         self.book.hear(told, None, self.clock.now());
     }
@@ -155,7 +161,7 @@ fn a_process_that_slept_finds_out_by_its_clock() {
 #[test]
 fn an_assignment_that_is_older_than_one_that_was_seen_is_ignored() {
     let mut desk = Desk::serving(&[1, 2]);
-    desk.push(&told(&[1, 2, 3], 7));
+    desk.answer_next(told(&[1, 2, 3], 7));
     let assigned = desk.changes();
     assert_eq!(numbers(assigned[0].shards()), [3]);
     desk.returned(&assigned[0]);
@@ -167,7 +173,7 @@ fn an_assignment_that_is_older_than_one_that_was_seen_is_ignored() {
 #[test]
 fn a_callback_that_still_begins_is_waited_for_and_its_shard_is_not_held() {
     let mut desk = Desk::serving(&[1]);
-    desk.push(&told(&[1, 2], 6));
+    desk.answer_next(told(&[1, 2], 6));
     let assigned = desk.changes().remove(0);
     desk.push(&told(&[1], 7));
     assert!(desk.changes().is_empty());
@@ -178,12 +184,41 @@ fn a_callback_that_still_begins_is_waited_for_and_its_shard_is_not_held() {
 }
 
 #[test]
+fn a_shard_that_was_taken_away_while_it_began_begins_anew_when_it_is_told_again() {
+    let mut desk = Desk::serving(&[1]);
+    desk.answer_next(told(&[1, 2], 6));
+    let assigned = desk.changes().remove(0);
+    desk.push(&told(&[1], 7));
+    assert!(desk.changes().is_empty());
+    desk.answer_next(told(&[1, 2], 8));
+    desk.returned(&assigned);
+    let revoked = desk.revoked();
+    assert_eq!(numbers(revoked.shards()), [2], "though it is told to serve it by now");
+    desk.returned(&revoked);
+    let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("it is assigned") };
+    assert!(assigned[0].is_held());
+}
+
+#[test]
+fn what_nobody_asked_for_ends_something_and_begins_nothing() {
+    let mut desk = Desk::serving(&[1, 2]);
+    desk.push(&told(&[1, 3], 7));
+    let changes = desk.changes();
+    assert_eq!((changes.len(), numbers(changes[0].shards())), (1, vec![2]), "it gives up what is not named");
+    desk.returned(&changes[0]);
+    // It asks, and is told.
+    desk.answer_next(told(&[1, 3], 7));
+    assert_eq!(numbers(desk.changes()[0].shards()), [3]);
+}
+
+#[test]
 fn a_shard_that_was_granted_anew_is_given_up_before_it_is_taken() {
     let mut desk = Desk::serving(&[1]);
     let again = Assignment { tokens: vec![Position(9)], ..told(&[1], 9) };
     desk.push(&again);
     let revoked = desk.revoked();
     desk.returned(&revoked);
+    desk.answer_next(again);
     let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("it is assigned") };
     assert_eq!(assigned[0].token(), Position(9));
 }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::book::{Said, Words};
+use super::book::Said;
 use super::link::{Body, Heard, Who};
 use crate::error::{Error, Kind, Repeat};
 
@@ -43,8 +43,6 @@ struct Open {
 #[derive(Debug)]
 struct Outgoing {
     text: Vec<u8>,
-    /// Whoever gets an answer without a `seq` next.
-    unnumbered: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -78,17 +76,13 @@ impl Zmq {
     }
 
     pub(super) fn say(&mut self, said: Said) {
-        let unnumbered = match said.words {
-            Words::Deregister => Some(said.number),
-            Words::Register | Words::Heartbeat { .. } => None,
-        };
         let (kind, body) = self.who.write(&said);
         let Who { service, worker, .. } = &*self.who;
         let data = Data { service_name: service, worker_id: worker, token: self.token.as_deref(), body };
         let text = serde_json::to_vec(&Message { kind, data }).expect("a message is plain JSON");
         let address = &self.addresses[self.current];
         let open = self.open.get_or_insert_with(|| Open::new(address.clone()));
-        if open.said.try_send(Outgoing { text, unnumbered }).is_err() {
+        if open.said.try_send(Outgoing { text }).is_err() {
             // It hears that it is over, if it has not heard it yet.
             open.heard.close();
         }
@@ -141,7 +135,7 @@ async fn speak(
             TcpStream::connect(address).await.map_err(|error| unreachable(address, error.to_string()))?;
         // Without it, small messages wait for the peer's acknowledgement; where it fails they are just slower.
         drop(stream.set_nodelay(true));
-        let limits = Limits { part_bytes: MESSAGE_BYTES_MAX, ..Limits::default() };
+        let limits = Limits { message_bytes: MESSAGE_BYTES_MAX, ..Limits::default() };
         let greeted = Connection::greet(stream, SocketType::Dealer, b"", limits).await;
         greeted.map_err(|error| unreachable(address, error.to_string()))
     };
@@ -151,19 +145,17 @@ async fn speak(
         Err(_) => return unreachable(address, format!("no connection within {CONNECT:?}")),
     };
     let (mut reader, mut writer) = connection.split();
-    let mut unnumbered = None;
     loop {
         let carried = tokio::select! {
             said = outgoing.recv() => match said {
                 Some(said) => {
-                    unnumbered = said.unnumbered.or(unnumbered);
                     writer.send(&[&said.text]).await
                 }
                 None => return lost(address, "nobody speaks any more".to_owned()),
             },
             came = reader.next() => match came {
                 Ok(Incoming::Message(parts)) => {
-                    if let Some(heard) = understand(&parts, &mut unnumbered)
+                    if let Some(heard) = understand(&parts)
                         && incoming.send(heard).await.is_err()
                     {
                         return lost(address, "nobody listens any more".to_owned());
@@ -182,7 +174,7 @@ async fn speak(
 }
 
 /// What a message says; nothing if it says nothing to us.
-fn understand(parts: &[Bytes], unnumbered: &mut Option<u64>) -> Option<Heard> {
+fn understand(parts: &[Bytes]) -> Option<Heard> {
     match serde_json::from_slice(parts.last()?).ok()? {
         // The assignment that follows says so, too.
         Answer::Error { code, .. } if code == "fenced" => None,
@@ -191,9 +183,8 @@ fn understand(parts: &[Bytes], unnumbered: &mut Option<u64>) -> Option<Heard> {
             Some(Heard::Refused(Error::refused(problem, Repeat::Harmless)))
         }
         Answer::Assignment(told) => {
-            // Without a `seq` and without time, it answers nothing; or somebody who was not let in.
-            let is_answer = told.lease_ms > 0 || told.generation.0 == 0 && !told.fenced;
-            let answers = told.seq.or_else(|| if is_answer { unnumbered.take() } else { None });
+            // Everything that is said has a number, which comes back.
+            let answers = told.seq;
             Some(Heard::Told { told, answers })
         }
     }
@@ -214,33 +205,26 @@ fn lost(address: &str, why: String) -> Error {
 mod tests {
     use super::*;
 
-    fn heard(text: &'static str, unnumbered: &mut Option<u64>) -> Option<Heard> {
-        understand(&[Bytes::from_static(text.as_bytes())], unnumbered)
+    fn heard(text: &'static str) -> Option<Heard> {
+        understand(&[Bytes::from_static(text.as_bytes())])
     }
 
     #[test]
-    fn only_what_promises_time_or_lets_nobody_in_answers_what_has_no_number() {
-        let mut waits = Some(7);
+    fn only_what_has_a_number_answers_something() {
         let push = r#"{"type":"assignment","data":{"assignedShards":[1],"tokens":[4],"generation":4}}"#;
-        assert!(matches!(heard(push, &mut waits), Some(Heard::Told { answers: None, .. })));
-        let fenced =
-            r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":0,"fenced":true}}"#;
-        assert!(matches!(heard(fenced, &mut waits), Some(Heard::Told { answers: None, .. })));
+        assert!(matches!(heard(push), Some(Heard::Told { answers: None, .. })));
         let beat = r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":4,"leaseMs":5,"seq":9}}"#;
-        assert!(matches!(heard(beat, &mut waits), Some(Heard::Told { answers: Some(9), .. })));
-        let not_in = r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":0}}"#;
-        assert!(matches!(heard(not_in, &mut waits), Some(Heard::Told { answers: Some(7), .. })));
-        assert_eq!(waits, None);
+        assert!(matches!(heard(beat), Some(Heard::Told { answers: Some(9), .. })));
     }
 
     #[test]
     fn a_refusal_has_its_code_and_noise_says_nothing() {
         let refused = r#"{"type":"error","data":{"code":"no_leader","message":"wait"}}"#;
-        assert!(matches!(heard(refused, &mut None), Some(Heard::Refused(error)) if error.is_retryable()));
+        assert!(matches!(heard(refused), Some(Heard::Refused(error)) if error.is_retryable()));
         let refused = r#"{"type":"error","data":{"code":"unauthorized","message":"who?"}}"#;
-        assert!(matches!(heard(refused, &mut None), Some(Heard::Refused(error)) if !error.is_retryable()));
+        assert!(matches!(heard(refused), Some(Heard::Refused(error)) if !error.is_retryable()));
         for noise in ["", "{}", r#"{"type":"error","data":{"code":"fenced","message":""}}"#] {
-            assert!(heard(noise, &mut None).is_none(), "{noise:?}");
+            assert!(heard(noise).is_none(), "{noise:?}");
         }
     }
 }

@@ -57,6 +57,9 @@ pub struct ShardHeartbeat {
 pub struct ShardDeregister {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
+    /// Comes back in the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
 }
 
 /// What a worker should serve.

@@ -6,7 +6,7 @@ use orchestrix_server::http::doors;
 use orchestrix_server::zmq::doors::message;
 use orchestrix_zmtp::{Broken, Command, Decoder, Frame, Limits};
 
-const LIMITS: Limits = Limits { part_bytes: 4 << 10, parts: 8 };
+const LIMITS: Limits = Limits { message_bytes: 4 << 10, parts: 8 };
 
 /// The first byte says in how long pieces the bytes come; their frames do not depend on that.
 pub(super) fn frames(input: &[u8]) {
@@ -16,7 +16,7 @@ pub(super) fn frames(input: &[u8]) {
     assert_eq!(whole, cut, "the frames are the same wherever the bytes are cut");
     for frame in whole.0 {
         match frame {
-            Frame::Part { body, .. } => assert!(body.len() <= LIMITS.part_bytes),
+            Frame::Part { body, .. } => assert!(body.len() <= LIMITS.message_bytes),
             Frame::Command(body) => drop(Command::parse(&body)),
         }
     }

@@ -11,13 +11,18 @@ use crate::decision_loop::DecisionLoop;
 use crate::request::Recipient;
 
 impl<R: Recipient> DecisionLoop<R> {
-    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else has shards.
+    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is.
     pub(super) fn is_new(&self, service: &Name, worker: &Name, session: Option<&Name>) -> bool {
         let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let (Some(there), Some(known)) = (there, known) else { return true };
-        let other = known.session != Some(session_of(session)) && !known.replaced;
-        other && there.tokens_of(worker).next().is_some()
+        let session = session_of(session);
+        match &known.session {
+            _ if known.replaced => false,
+            Some(speaks) => *speaks != session,
+            // After a change of leader nobody is known to speak for it.
+            None => there.tokens_of(worker).next().is_some(),
+        }
     }
 
     /// Whether what a session says counts for a worker. One that is not known, after a change of leader or from a new

@@ -1,7 +1,7 @@
 //! How workers with shards come: what is echoed, what is kept, and who is let in.
 
-use orchestrix_core::Name;
 use orchestrix_core::wire::{Assignment, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Name, Position};
 use orchestrix_node::{Answer, Ask, ShardAsk};
 
 use crate::common::World;
@@ -80,4 +80,73 @@ fn whoever_does_not_wait_any_more_is_not_let_in() {
     after(&mut world, 15_500);
     let told = after(&mut world, 250).pop().unwrap();
     assert_eq!((told.0, told.1.assigned_shards.len()), ("third", 8));
+}
+
+fn beats(world: &mut World, caller: &'static str, worker: &str, generation: Option<Position>) -> Assignment {
+    let body = ShardHeartbeat {
+        max_shard_count: 8,
+        generation,
+        session: Some(name(caller)),
+        ..ShardHeartbeat::default()
+    };
+    let (service, worker) = (name("s"), name(worker));
+    world.ask(caller, Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
+    after(world, 250).pop().unwrap().1
+}
+
+#[test]
+fn a_second_process_of_a_worker_that_serves_nothing_replaces_the_first() {
+    let mut world = world();
+    let body = ShardRegister {
+        max_shard_count: 8,
+        capacity: Some(0),
+        session: Some(name("first")),
+        ..ShardRegister::default()
+    };
+    let (service, worker) = (name("s"), name("a"));
+    world.ask("first", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
+    assert_eq!(after(&mut world, 250)[0].1.assigned_shards.len(), 0);
+    assert!(!beats(&mut world, "first", "a", None).fenced);
+    assert_eq!(beats(&mut world, "second", "a", None).assigned_shards.len(), 8);
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
+    let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+    assert_eq!(service.workers.len(), 1);
+    let body = ShardHeartbeat {
+        max_shard_count: 8,
+        assigned_shards: vec![0],
+        session: Some(name("first")),
+        generation: Some(Position(2)),
+        ..ShardHeartbeat::default()
+    };
+    let (service, worker) = (name("s"), name("a"));
+    world.ask("first", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
+    assert!(after(&mut world, 0)[0].1.fenced, "the first is not believed any more");
+}
+
+#[test]
+fn whoever_has_heard_of_what_never_was_begins_anew() {
+    let mut world = world();
+    let told = beats(&mut world, "a", "a", Some(Position(500)));
+    assert!(told.fenced, "it knows another journal: {told:?}");
+    assert_eq!(beats(&mut world, "a", "a", None).assigned_shards.len(), 8);
+}
+
+#[test]
+fn whoever_cannot_come_is_in_nobodys_way() {
+    let mut world = world();
+    register(&mut world, "first", "a", 1);
+    after(&mut world, 250);
+    let other = |group: Option<Name>, count| ShardRegister {
+        max_shard_count: count,
+        group,
+        session: Some(name("second")),
+        ..ShardRegister::default()
+    };
+    for body in [other(Some(name("eu")), 8), other(None, 100_001)] {
+        let (service, worker) = (name("s"), name("a"));
+        world.ask("second", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
+        assert!(world.turn().0.pop().unwrap().1.is_err());
+    }
+    register(&mut world, "first", "a", 2);
+    assert_eq!(after(&mut world, 0)[0].1.assigned_shards.len(), 8, "the first is still believed");
 }

@@ -225,13 +225,13 @@ fn a_silent_worker_loses_its_shards_when_its_time_is_over_and_not_before() {
 fn whoever_says_that_it_goes_is_replaced_at_once() {
     let (mut world, _) = three();
     after(&mut world, 1_000);
-    let body = ShardDeregister { session: Some(name("a")) };
+    let body = ShardDeregister { session: Some(name("a")), seq: None };
     world.ask(
         "a",
         Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("a"), body })),
     );
     assert!(!answers(&mut world)[0].1.fenced);
-    let body = ShardDeregister { session: Some(name("other")) };
+    let body = ShardDeregister { session: Some(name("other")), seq: None };
     world.ask(
         "b",
         Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("b"), body })),
@@ -255,7 +255,7 @@ fn a_service_without_shards_and_workers_is_forgotten() {
     world.turn();
     assert_eq!(view(&mut world).workers.len(), 3, "its workers are still there");
     for worker in ["a", "b", "c"] {
-        let body = ShardDeregister { session: Some(name(worker)) };
+        let body = ShardDeregister { session: Some(name(worker)), seq: None };
         world.ask(
             worker,
             Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name(worker), body })),
@@ -276,7 +276,7 @@ fn a_service_without_shards_and_workers_is_forgotten() {
 fn a_shard_without_a_worker_is_counted_by_how_long() {
     let (mut world, _) = three();
     after(&mut world, 10_000);
-    let body = ShardDeregister { session: Some(name("a")) };
+    let body = ShardDeregister { session: Some(name("a")), seq: None };
     world.ask(
         "a",
         Ask::Shards(Box::new(ShardAsk::Deregister { service: name("s"), worker: name("a"), body })),

@@ -88,9 +88,12 @@ pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Said, Fault> {
     };
     if kind == Kind::Deregister {
         // The same fields as before are fine, and mean nothing here.
-        data.retain(|name, _| name == "session");
+        data.retain(|name, _| name == "session" || name == "seq");
     }
-    data.entry("session").or_insert_with(|| Value::String(session.as_str().to_owned()));
+    let named = data.get("session").is_some_and(|session| !session.is_null());
+    if !named {
+        data.insert("session".to_owned(), Value::String(session.as_str().to_owned()));
+    }
     let path = format!("/v1/services/{service}/workers/{worker}/{}", kind.as_str());
     let mut request = Request::builder().method(Method::POST).uri(path);
     if let Some(token) = token {

@@ -110,7 +110,7 @@ impl Outgoing {
 /// Speaks with a peer until it goes, breaks the rules, takes nothing any more, or the coordinator stops.
 pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     let (app, metrics) = (&front.app, &front.app.zmq);
-    let limits = Limits { part_bytes: app.limits.body_bytes, ..Limits::default() };
+    let limits = Limits { message_bytes: app.limits.body_bytes, ..Limits::default() };
     let greeted = Connection::greet(stream, SocketType::Router, b"", limits);
     let connection = match tokio::time::timeout(GREETING_TIME, greeted).await {
         Ok(Ok(connection)) => connection,
@@ -124,6 +124,8 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     let (sender, outgoing) = mpsc::channel(OUTBOX_MAX);
     let (peer, token) = (connection.peer().clone(), CancellationToken::new());
     let end = End { token: token.clone(), app: Arc::clone(app) };
+    // However this ends, the other half does, too.
+    let _ended = token.clone().drop_guard();
     let (reader, writer) = connection.split();
     let bytes = Arc::new(AtomicUsize::new(0));
     let writing =
@@ -169,11 +171,12 @@ async fn read(
         let incoming = match tokio::time::timeout(SILENCE, reader.next()).await {
             Ok(Ok(incoming)) => incoming,
             Ok(Err(error)) => return Some(error),
-            Err(_) if !answers_pings => continue,
             Err(_) if silences == SILENCES_MAX => return None,
             Err(_) => {
                 silences += 1;
-                session.outbox.put(Outgoing::Ping);
+                if answers_pings {
+                    session.outbox.put(Outgoing::Ping);
+                }
                 continue;
             }
         };
@@ -185,9 +188,10 @@ async fn read(
                 let session = Arc::clone(session);
                 let mut answering = Box::pin(async move {
                     let _place = place;
-                    session.answer(&parts).await;
+                    session.answer(parts).await;
                 });
-                // It is asked before the next message is looked at: what a worker said first is decided first.
+                // It is asked before the next message is looked at: where the leader is, what was said first is decided
+                // first.
                 if futures_util::poll!(&mut answering).is_pending() {
                     tokio::spawn(answering);
                 }
@@ -246,20 +250,18 @@ struct Session {
 }
 
 impl Session {
-    async fn answer(&self, parts: &[Bytes]) {
+    async fn answer(&self, parts: Vec<Bytes>) {
         let delimited = parts.len() == 2;
-        let said = match message::parse(parts, &self.name) {
+        let said = match message::parse(&parts, &self.name) {
             Ok(said) => said,
             Err(fault) => return self.refuse(&problem(fault), delimited),
         };
+        drop(parts);
         let pushes = &self.front.pushes;
-        if said.kind == Kind::Register {
-            pushes.comes(&said.service, &said.worker, &self.outbox);
-        }
         let decided = tokio::select! {
             decided = self.decide(&said) => decided,
-            // Whoever has gone does not wait to come; what else it said still counts.
-            () = self.outbox.end.token.cancelled(), if said.kind == Kind::Register => return,
+            // Whoever has gone does not wait to come, by whatever it said; but that it goes still counts.
+            () = self.outbox.end.token.cancelled(), if said.kind != Kind::Deregister => return,
         };
         match decided {
             Ok(assignment) => {

@@ -48,16 +48,9 @@ impl Pushes {
         }
         let shards = told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
         let spoken = Spoken { outbox: outbox.clone(), shards, generation: told.generation };
-        services.entry(service.clone()).or_default().insert(worker.clone(), spoken);
-    }
-
-    /// A worker comes through a connection: whoever spoke for it through another hears that it does no more.
-    pub(super) fn comes(&self, service: &Name, worker: &Name, outbox: &Outbox) {
-        let mut services = self.lock();
-        let Some(workers) = services.get_mut(service) else { return };
-        if workers.get(worker).is_some_and(|known| !known.outbox.is(outbox))
-            && let Some(before) = workers.remove(worker)
-        {
+        let before = services.entry(service.clone()).or_default().insert(worker.clone(), spoken);
+        // Whoever spoke for it through another connection does no more.
+        if let Some(before) = before.filter(|before| !before.outbox.is(outbox)) {
             before.tell_fenced();
         }
     }
@@ -91,6 +84,9 @@ impl Pushes {
             && let Some(known) = workers.remove(&event.worker)
         {
             known.tell_fenced();
+        }
+        if workers.is_empty() {
+            services.remove(&event.service);
         }
     }
 

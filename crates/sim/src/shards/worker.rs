@@ -279,7 +279,7 @@ impl ShardWorker {
         self.say(world, Word::Goes);
         // It does not wait for an answer, so it says it twice.
         for _ in 0..2 {
-            let body = ShardDeregister { session: Some(self.session()) };
+            let body = ShardDeregister { session: Some(self.session()), seq: None };
             let (service, worker) = (self.service.clone(), self.name.clone());
             self.ask(world, me, ShardAsk::Deregister { service, worker, body });
         }
