@@ -10,12 +10,13 @@ mod belief;
 mod soft;
 mod views;
 
+use orchestrix_core::limits::SHARD_WORKERS_MAX;
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp, is_planted};
 
 pub(crate) use self::soft::Sharding;
-use self::soft::{Soft, Waiting};
+use self::soft::{Soft, Waiting, join};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
@@ -26,6 +27,9 @@ const DEBOUNCE_MS: u64 = 250;
 const LEAVE_MS: u64 = 20;
 /// Withdrawals of one round. More are for the next, so that never most of a service is on its way.
 const MOVES_MAX: usize = 1_000;
+
+/// Registrations of a service that wait at one time: as many as it may have workers, each started again once.
+const WAITING_MAX: usize = 2 * SHARD_WORKERS_MAX;
 
 /// A question about shards.
 #[derive(Clone, Debug)]
@@ -81,16 +85,6 @@ impl Default for ShardTimes {
 /// The name of a session that says none.
 fn session_of(given: Option<&Name>) -> Name {
     given.cloned().unwrap_or_else(|| Name::new("http").expect("it is a plain name"))
-}
-
-fn join(service: &Name, worker: &Name, body: &ShardRegister) -> ShardCommand {
-    ShardCommand::Join {
-        service: service.clone(),
-        worker: worker.clone(),
-        group: body.group.clone(),
-        count: body.max_shard_count,
-        capacity: body.capacity,
-    }
 }
 
 impl<R: Recipient> DecisionLoop<R> {
@@ -166,6 +160,9 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         let session = session_of(body.session.as_ref());
         let soft = self.sharding.services.entry(service.clone()).or_default();
+        if soft.waiting.len() >= WAITING_MAX {
+            return self.reply(to, Err(Error::Overloaded));
+        }
         // A repeat of a call that waits takes its place.
         let repeats = |waiting: &mut Waiting<R>| waiting.worker == worker && waiting.session == session;
         let repeated: Vec<Waiting<R>> = soft.waiting.extract_if(.., repeats).collect();
@@ -461,31 +458,5 @@ impl<R: Recipient> DecisionLoop<R> {
             Ok(Decision::Already(_) | Decision::Nothing) => Ok(None),
             Err(refusal) => Err(self.refuse(refusal)),
         }
-    }
-
-    /// Whether a worker has heard of what never was: this coordinator began anew, and the worker must, too.
-    fn is_of_another_journal(&self, body: &ShardHeartbeat) -> bool {
-        body.generation.is_some_and(|generation| generation > self.state.position())
-    }
-
-    /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.
-    fn look_up(&self, service: &Name, worker: &Name, session: Option<&Name>) -> Assignment {
-        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
-        let is_another = |session: &Name| {
-            known.is_some_and(|known| {
-                known.replaced || known.session.as_ref().is_some_and(|speaks| speaks != session)
-            })
-        };
-        if session.is_some_and(is_another) && !is_planted("told-to-any-session") {
-            return Assignment { fenced: true, ..Assignment::default() };
-        }
-        Assignment { lease_ms: 0, ..self.assignment(service, worker, None) }
-    }
-
-    fn assignment(&self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {
-        let Some(known) = self.state.service(service) else { return Assignment::default() };
-        let (assigned_shards, tokens) = known.held_by(worker).unzip();
-        let lease_ms = self.options.shards.lease_ms;
-        Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
     }
 }

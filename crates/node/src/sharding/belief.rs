@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orchestrix_core::wire::ShardHeartbeat;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
 use super::session_of;
@@ -11,6 +12,11 @@ use crate::decision_loop::DecisionLoop;
 use crate::request::Recipient;
 
 impl<R: Recipient> DecisionLoop<R> {
+    /// Whether a worker has heard of what never was: this coordinator began anew, and the worker must, too.
+    pub(super) fn is_of_another_journal(&self, body: &ShardHeartbeat) -> bool {
+        body.generation.is_some_and(|generation| generation > self.state.position())
+    }
+
     /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is.
     pub(super) fn is_new(&self, service: &Name, worker: &Name, session: Option<&Name>) -> bool {
         let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::ShardRegister;
 use orchestrix_core::{Name, Timestamp, is_planted};
 
@@ -127,5 +128,16 @@ impl<R: Recipient> Soft<R> {
         let ends = self.ends.first().map(|(at, _)| *at);
         let waiting = self.waiting.iter().map(|waiting| waiting.until).min();
         ends.into_iter().chain(self.round).chain(waiting).min()
+    }
+}
+
+/// The command by which a worker comes.
+pub(super) fn join(service: &Name, worker: &Name, body: &ShardRegister) -> ShardCommand {
+    ShardCommand::Join {
+        service: service.clone(),
+        worker: worker.clone(),
+        group: body.group.clone(),
+        count: body.max_shard_count,
+        capacity: body.capacity,
     }
 }

@@ -1,8 +1,10 @@
-//! Services as people see them.
+//! Services as people see them, and assignments as workers do.
 
 use orchestrix_core::shards::{Service, Shard};
-use orchestrix_core::wire::{ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView};
-use orchestrix_core::{Name, Position, Refusal, Timestamp};
+use orchestrix_core::wire::{
+    Assignment, ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView,
+};
+use orchestrix_core::{Name, Position, Refusal, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
@@ -11,6 +13,30 @@ use crate::request::{Answer, Error, Recipient};
 const DEFAULT_GROUP: &str = "default";
 
 impl<R: Recipient> DecisionLoop<R> {
+    /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.
+    pub(super) fn look_up(&self, service: &Name, worker: &Name, session: Option<&Name>) -> Assignment {
+        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+        let is_another = |session: &Name| {
+            known.is_some_and(|known| {
+                known.replaced || known.session.as_ref().is_some_and(|speaks| speaks != session)
+            })
+        };
+        if session.is_some_and(is_another) && !is_planted("told-to-any-session") {
+            return Assignment { fenced: true, ..Assignment::default() };
+        }
+        Assignment { lease_ms: 0, ..self.assignment(service, worker, None) }
+    }
+
+    /// What a worker should serve, and for how long.
+    pub(super) fn assignment(&self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {
+        let Some(known) = self.state.service(service) else {
+            return Assignment { seq, ..Assignment::default() };
+        };
+        let (assigned_shards, tokens) = known.held_by(worker).unzip();
+        let lease_ms = self.options.shards.lease_ms;
+        Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
+    }
+
     pub(super) fn service_view(&self, name: &Name, now: Timestamp) -> Result<Answer, Error> {
         let Some(service) = self.state.service(name) else {
             return Err(self.refuse(Refusal::NoService(name.clone())));

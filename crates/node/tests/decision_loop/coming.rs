@@ -1,8 +1,9 @@
 //! How workers with shards come: what is echoed, what is kept, and who is let in.
 
+use orchestrix_core::limits::SHARD_WORKERS_MAX;
 use orchestrix_core::wire::{Assignment, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Position};
-use orchestrix_node::{Answer, Ask, ShardAsk};
+use orchestrix_node::{Answer, Ask, Error, ShardAsk};
 
 use crate::common::World;
 
@@ -149,4 +150,17 @@ fn whoever_cannot_come_is_in_nobodys_way() {
     }
     register(&mut world, "first", "a", 2);
     assert_eq!(after(&mut world, 0)[0].1.assigned_shards.len(), 8, "the first is still believed");
+}
+
+#[test]
+fn so_many_wait_for_a_service_and_no_more() {
+    let mut world = world();
+    register(&mut world, "first", "a", 1);
+    after(&mut world, 250);
+    for n in 0..2 * SHARD_WORKERS_MAX {
+        register(&mut world, format!("p{n}").leak(), "a", 1);
+    }
+    assert!(world.turn().0.is_empty(), "all of them wait");
+    register(&mut world, "one-more", "a", 1);
+    assert!(matches!(world.turn().0[..], [("one-more", Err(Error::Overloaded))]));
 }
