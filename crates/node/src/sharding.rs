@@ -170,7 +170,8 @@ impl<R: Recipient> DecisionLoop<R> {
         let known = soft.workers.get_mut(&worker).filter(|_| is_there);
         let ours =
             known.as_ref().is_some_and(|known| !known.replaced && known.session.as_ref() == Some(&session));
-        let mut until = now.plus(self.options.shards.lease_ms.saturating_sub(1_000).max(DEBOUNCE_MS));
+        let lease_ms = self.options.shards.lease_ms;
+        let mut until = now.plus(lease_ms.saturating_sub(1_000).max(lease_ms / 4 * 3));
         if let Some(known) = known.filter(|_| !ours) {
             known.replaced = true;
             // Some workers listen only once: whoever starts again gets its share, not nothing.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::Coordinator;
 
 /// Milliseconds that a worker is believed.
-pub(crate) const LEASE_MS: u64 = 2_000;
+pub(crate) const LEASE_MS: u64 = 4_000;
 
 pub(crate) struct Town {
     coordinator: Coordinator,
