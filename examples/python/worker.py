@@ -126,6 +126,7 @@ class ShardWorker:
             return  # It answers what we said before we were fenced.
         self.registered = True
         self.until = max(self.until, self.sent[seq] + self.lease * TRUST)
+        self.speak_at = min(self.speak_at, self.sent[seq] + self.lease / 3)  # It may be shorter than we thought.
         self.sent = {later: at for later, at in self.sent.items() if later > seq}
 
     def fenced(self, now):

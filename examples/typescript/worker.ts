@@ -128,6 +128,7 @@ class ShardWorker {
     this.registered = true;
     for (const seq of this.sent.keys()) if (seq <= told.seq!) this.sent.delete(seq);
     this.until = Math.max(this.until, sent + told.leaseMs * TRUST);
+    this.speakAt = Math.min(this.speakAt, sent + told.leaseMs / 3); // It may be shorter than we thought.
   }
 
   private fenced(now: number) {

@@ -163,6 +163,8 @@ impl Book {
             self.lease = Some(lease);
             // The coordinator waits for a little more, because clocks differ; here it is 1 % less.
             self.trust.extend(sent + lease.mul_f64(0.99));
+            // It may be shorter than what the next heartbeat was planned for.
+            self.speak_at = self.speak_at.min(sent + self.interval());
         }
         if told.generation < self.generation || self.is_leaving {
             return;

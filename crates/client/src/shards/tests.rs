@@ -105,6 +105,15 @@ impl Desk {
 }
 
 #[test]
+fn a_lease_that_becomes_shorter_is_kept_from_the_next_heartbeat_on() {
+    let mut desk = Desk::serving(&[1]);
+    let (number, ..) = desk.beat();
+    let shorter = Assignment { lease_ms: LEASE_MS / 5, ..told(&[1], 5) };
+    desk.book.hear(&shorter, Some(number), desk.clock.now());
+    assert_eq!(desk.book.speak_at, desk.clock.now() + Duration::from_millis(LEASE_MS / 5) / 3);
+}
+
+#[test]
 fn a_shard_is_served_until_its_callback_has_returned_and_heartbeats_say_so() {
     let mut desk = Desk::serving(&[1, 2]);
     desk.push(&told(&[1], 7));

@@ -72,23 +72,38 @@ fn wait_for_end(worker: &mut Process) {
     assert!(worker.serves().is_empty(), "{} has stopped", worker.name);
 }
 
+/// Waits until the worker has used shards for longer than a lease.
+fn wait_for_a_lease(worker: &Process) {
+    eventually("the worker goes on for more than a lease", || {
+        let uses: Vec<u64> =
+            worker.lines().iter().filter(|line| line.event == Event::Use).map(|line| line.at).collect();
+        (uses.last()? - uses.first()? > LEASE_MS * 5 / 4 * 1_000_000).then_some(())
+    });
+}
+
 #[test]
 fn workers_in_three_languages_divide_ten_shards_and_a_plain_one_gets_its_share_by_one_read() {
     let scene = Scene::new();
     let [a, b, c] = &scene.start_all("all");
+    // They keep what they have, for longer than they would be believed without heartbeats.
     scene.settle(&[a, b, c]);
+    [a, b, c].into_iter().for_each(wait_for_a_lease);
     let plain = scene.start(Plain, "plain");
     scene.settle(&[a, b, c, &plain]);
     let share = plain.serves();
     assert_eq!(share.len(), 2, "{share:?}");
-    // It keeps what it has, for longer than it would be believed without heartbeats.
-    eventually("the plain worker went on for two leases", || {
-        let uses: Vec<u64> =
-            plain.lines().iter().filter(|line| line.event == Event::Use).map(|line| line.at).collect();
-        (uses.last()? - uses.first()? > 2 * LEASE_MS * 1_000_000).then_some(())
-    });
+    wait_for_a_lease(&plain);
     assert_eq!(plain.serves(), share);
     scene.settle(&[a, b, c, &plain]);
+    // Nobody let go of what it has again: heartbeats were in time, from the first on.
+    for worker in [a, b, c] {
+        let lines = worker.lines();
+        let served = lines.iter().filter(|line| line.event == Event::Serve).map(|line| line.shard);
+        let mut once = BTreeSet::new();
+        for shard in served {
+            assert!(once.insert(shard), "{} lost shard {shard} and got it again", worker.name);
+        }
+    }
     assert_apart(&[life(a, &[]), life(b, &[]), life(c, &[]), life(&plain, &[])]);
 }
 
