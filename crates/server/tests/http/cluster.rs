@@ -59,9 +59,10 @@ impl OneOf {
         until("it leads", || matches!(self.member.seat(), Seat::Leads(_))).await;
     }
 
+    /// Waits until it follows somebody. Who was deposed may know its successor before it has stopped to lead.
     pub(crate) async fn sees_leader(&self, name: &str) {
         let sees = || self.member.leadership().leader().is_some_and(|(leader, _)| leader.name == name);
-        until("it sees who leads", sees).await;
+        until("it follows", || sees() && matches!(self.member.seat(), Seat::Follows)).await;
     }
 
     pub(crate) async fn stop(self) {
