@@ -244,6 +244,25 @@ macro_rules! any_shard_event {
     };
 }
 
+/// A pattern for every event about tasks, for those who look at shards only.
+#[macro_export]
+macro_rules! any_task_event {
+    () => {
+        $crate::Event::TaskCreated(_)
+            | $crate::Event::LeaseGranted(_)
+            | $crate::Event::LeaseExtended(_)
+            | $crate::Event::LeaseReleased(_)
+            | $crate::Event::LeaseExpired(_)
+            | $crate::Event::TaskCompleted(_)
+            | $crate::Event::TaskFailed(_)
+            | $crate::Event::TaskCancelled(_)
+            | $crate::Event::CancelRequested(_)
+            | $crate::Event::TaskExpired(_)
+            | $crate::Event::TaskRetried(_)
+            | $crate::Event::TaskPurged(_)
+    };
+}
+
 /// What one worker gets by a [`ShardsMoved`].
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct Grant {

@@ -45,7 +45,7 @@ pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Length, Row, table};
-pub use seen::{Seen, Sight};
+pub use seen::{Kind, Seen, Sight};
 pub use shards::{
     Handovers, ShardOutcome, ShardSight, ShardSights, ShardWorld, ShardWorldPlan, handovers, prove_shards,
     run_shards, run_shards_plan,

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use orchestrix_core::FoundBy;
 use orchestrix_sim::{
-    Campaign, ClusterOutcome, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS,
-    RealCampaign, Row, ShardWorldPlan, Shrink, Trial, Violation, World, damage, fuzz, prove, prove_calm,
-    prove_clusters, prove_shards, run_cluster_plan, run_plan, run_shards_plan, shrink, table,
+    Campaign, ClusterPlan, ClusterWorld, DamageCampaign, Length, Plan, REAL_CAMPAIGNS, RealCampaign, Row,
+    ShardWorldPlan, Shrink, Trial, Violation, World, damage, fuzz, prove, prove_calm, prove_clusters,
+    prove_shards, run_cluster_plan, run_plan, run_shards_plan, shrink, table,
 };
 
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
@@ -149,17 +149,24 @@ fn run_all(args: &Args, time: Duration) -> Vec<Row> {
 fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
     let seed = args.seed.unwrap_or(args.first);
     match part {
-        Part::Worlds => Some(run_worlds(args, time)),
-        Part::Cluster => {
-            Some(Row::of_clusters(&run_clusters("cluster: several nodes", args, time, |campaign, count| {
-                prove_clusters(campaign, count)
-            })))
+        Part::Worlds => {
+            let outcome = run_worlds("worlds", args, time, |campaign, count| prove(campaign, count));
+            Some(Row::of_worlds("worlds", "prove", &outcome))
         }
-        Part::Shards => Some(run_worlds_with_shards(args, time)),
+        Part::Cluster => {
+            let label = "cluster: several nodes";
+            let outcome = run_worlds(label, args, time, |campaign, count| prove_clusters(campaign, count));
+            Some(Row::of_worlds("cluster", "prove --only cluster", &outcome))
+        }
+        Part::Shards => {
+            let label = "shards: workers that divide them";
+            let outcome = run_worlds(label, args, time, |campaign, count| prove_shards(campaign, count));
+            Some(Row::of_worlds("shards", "prove --only shards", &outcome))
+        }
         Part::Calm => {
-            Some(Row::of_calm(&run_clusters("calm: days of several nodes", args, time, |campaign, count| {
-                prove_calm(campaign, count)
-            })))
+            let label = "calm: days of several nodes";
+            let outcome = run_worlds(label, args, time, |campaign, count| prove_calm(campaign, count));
+            Some(Row::of_calm(&outcome))
         }
         Part::Damage => Some(run_damage(seed, time)),
         Part::Fuzz => {
@@ -191,32 +198,13 @@ fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, rounds: Option<u6
     Row::of_real(&tried, binary, seed)
 }
 
-fn run_worlds(args: &Args, time: Duration) -> Row {
-    let campaign = campaign(args, time);
-    let ended = AtomicU64::new(0);
-    let count = |_| {
-        ended.fetch_add(1, Relaxed);
-    };
-    let outcome = with_progress("worlds", "worlds", &ended, || prove(campaign, count));
-    Row::of_worlds(&outcome)
-}
-
-fn run_worlds_with_shards(args: &Args, time: Duration) -> Row {
-    let ended = AtomicU64::new(0);
-    let count = |_| {
-        ended.fetch_add(1, Relaxed);
-    };
-    let label = "shards: workers that divide them";
-    let outcome = with_progress(label, "worlds", &ended, || prove_shards(campaign(args, time), count));
-    Row::of_shards(&outcome)
-}
-
-fn run_clusters(
+/// Runs worlds of a kind.
+fn run_worlds<T>(
     label: &str,
     args: &Args,
     time: Duration,
-    run: fn(Campaign, &(dyn Fn(u64) + Sync)) -> ClusterOutcome,
-) -> ClusterOutcome {
+    run: fn(Campaign, &(dyn Fn(u64) + Sync)) -> T,
+) -> T {
     let ended = AtomicU64::new(0);
     let count = |_| {
         ended.fetch_add(1, Relaxed);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::check::Violation;
 use crate::plan::Plan;
-use crate::seen::Seen;
+use crate::seen::{Kind, Seen, Sight};
 use crate::shards::ShardSights;
 use crate::world::{Ended, World};
 
@@ -21,16 +21,53 @@ pub struct Campaign {
 }
 
 /// What came of a campaign.
-#[derive(Debug, Default)]
-pub struct Outcome {
+#[derive(Debug)]
+pub struct Outcome<S = Sight> {
     pub worlds: u64,
     /// Worlds that were run twice, and had the same trace both times.
     pub repeated: u64,
     pub simulated_seconds: u64,
     pub calls: u64,
-    pub seen: Seen,
+    pub seen: Seen<S>,
     /// The seeds that failed, with why.
     pub failed: Vec<(u64, Violation)>,
+}
+
+/// What counts of a world that has ended.
+pub(crate) struct End<S> {
+    pub(crate) seed: u64,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) seen: Seen<S>,
+    pub(crate) trace: [u8; 32],
+    pub(crate) seconds: u64,
+    pub(crate) calls: u64,
+}
+
+impl From<Ended> for End<Sight> {
+    fn from(ended: Ended) -> Self {
+        let Ended { seed, violations, seen, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, seen, trace, seconds, calls }
+    }
+}
+
+impl<S> Default for Outcome<S> {
+    fn default() -> Self {
+        let (seen, failed) = (Seen::default(), Vec::new());
+        Self { worlds: 0, repeated: 0, simulated_seconds: 0, calls: 0, seen, failed }
+    }
+}
+
+impl<S: Kind> Outcome<S> {
+    /// Takes in a world, whether it was run twice, and what came of that.
+    fn add(&mut self, mut end: End<S>, repeated: bool, other: Option<Violation>) {
+        end.violations.extend(other);
+        self.worlds += 1;
+        self.repeated += u64::from(repeated);
+        self.simulated_seconds += end.seconds;
+        self.calls += end.calls;
+        self.seen.merge(&end.seen);
+        self.failed.extend(end.violations.into_iter().map(|violation| (end.seed, violation)));
+    }
 }
 
 /// One world in so many is run twice.
@@ -76,69 +113,34 @@ pub fn prove(campaign: Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
     run_all(campaign, progress, run_seed)
 }
 
-/// What is made of many worlds.
-pub(crate) trait Tally: Default + Send {
-    type Ended;
-
-    fn trace(ended: &Self::Ended) -> [u8; 32];
-
-    /// Violations so far.
-    fn broken(&self) -> usize;
-
-    /// Takes in a world, whether it was run twice, and what came of that.
-    fn add(&mut self, ended: Self::Ended, repeated: bool, other: Option<Violation>);
-}
-
 /// Runs seeds on all threads until they or the time are used up, or ten have failed.
-pub(crate) fn run_all<T: Tally>(
+pub(crate) fn run_all<S: Kind + Send, E: Into<End<S>>>(
     campaign: Campaign,
     progress: impl Fn(u64) + Sync,
-    run: impl Fn(u64) -> T::Ended + Sync,
-) -> T {
+    run: impl Fn(u64) -> E + Sync,
+) -> Outcome<S> {
     let (next, start) = (AtomicU64::new(0), Instant::now());
-    let tally = Mutex::new(T::default());
-    let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
+    let outcome = Mutex::new(Outcome::default());
+    let locked = || outcome.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         for _ in 0..campaign.threads.max(1) {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Relaxed);
-                    let enough = locked().broken() >= 10;
+                    let enough = locked().failed.len() >= 10;
                     if number >= campaign.seeds || start.elapsed() >= campaign.time || enough {
                         return;
                     }
                     let seed = campaign.first_seed + number;
-                    let ended = run(seed);
+                    let end = run(seed).into();
                     let again = number.is_multiple_of(REPEAT_EVERY);
-                    let other = (again && T::trace(&run(seed)) != T::trace(&ended))
+                    let other = (again && run(seed).into().trace != end.trace)
                         .then(|| Violation::new("W6", "the same seed gave another world".to_owned()));
-                    locked().add(ended, again, other);
+                    locked().add(end, again, other);
                     progress(number + 1);
                 }
             });
         }
     });
-    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Tally for Outcome {
-    type Ended = Ended;
-
-    fn trace(ended: &Ended) -> [u8; 32] {
-        ended.trace
-    }
-
-    fn broken(&self) -> usize {
-        self.failed.len()
-    }
-
-    fn add(&mut self, mut ended: Ended, repeated: bool, other: Option<Violation>) {
-        ended.violations.extend(other);
-        self.worlds += 1;
-        self.repeated += u64::from(repeated);
-        self.simulated_seconds += ended.seconds;
-        self.calls += ended.calls;
-        self.seen.merge(&ended.seen);
-        self.failed.extend(ended.violations.into_iter().map(|violation| (ended.seed, violation)));
-    }
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::cluster::{ClusterOutcome, ClusterSight};
+use crate::cluster::ClusterOutcome;
 use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
 use crate::real::Tried;
-use crate::seen::{Seen, Sight};
-use crate::shards::{ShardOutcome, ShardSight};
+use crate::seen::Kind;
 
 /// Characters of the column that says what was seen.
 const SEEN_WIDTH: usize = 70;
@@ -59,28 +58,10 @@ pub struct Failure {
     pub again: String,
 }
 
-/// What counts as a fault in a world.
-const FAULTS: [Sight; 13] = [
-    Sight::Kill,
-    Sight::PowerLoss,
-    Sight::PowerLossWithin,
-    Sight::CleanStop,
-    Sight::ServerFrozen,
-    Sight::WorkerCrash,
-    Sight::WorkerFrozen,
-    Sight::ClockJump,
-    Sight::SyncFailed,
-    Sight::WriteCutShort,
-    Sight::DiskFilled,
-    Sight::MessageLost,
-    Sight::MessageDoubled,
-];
-
 impl Row {
-    /// The row of the simulated worlds.
+    /// The row of simulated worlds of a kind, and the command that runs one of them.
     #[must_use]
-    pub fn of_worlds(outcome: &Outcome) -> Self {
-        let count = |seen: &Seen| FAULTS.into_iter().map(|fault| seen.count(fault)).sum();
+    pub fn of_worlds<S: Kind>(name: &str, command: &str, outcome: &Outcome<S>) -> Self {
         let mut seen = vec![
             ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
             ("run twice".to_owned(), outcome.repeated),
@@ -88,64 +69,16 @@ impl Row {
         seen.extend(outcome.seen.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
         let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
             what: format!("seed {seed}: {violation}"),
-            again: format!("prove --seed {seed} --shrink --tell"),
+            again: format!("{command} --seed {seed} --shrink --tell"),
         });
         Self {
-            name: "worlds".to_owned(),
+            name: name.to_owned(),
             tried: outcome.worlds,
-            faults: count(&outcome.seen),
+            faults: outcome.seen.faults(),
             answers: outcome.calls,
             seen,
             enough: 0,
             missing: outcome.seen.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
-            failures: failures.collect(),
-        }
-    }
-
-    /// The row of the simulated worlds with several nodes.
-    #[must_use]
-    pub fn of_clusters(outcome: &ClusterOutcome) -> Self {
-        let mut seen = vec![
-            ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
-            ("run twice".to_owned(), outcome.repeated),
-        ];
-        seen.extend(outcome.sights.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
-        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
-            what: format!("seed {seed}: {violation}"),
-            again: format!("prove --only cluster --seed {seed} --shrink --tell"),
-        });
-        Self {
-            name: "cluster".to_owned(),
-            tried: outcome.worlds,
-            faults: ClusterSight::FAULTS.into_iter().map(|fault| outcome.sights.count(fault)).sum(),
-            answers: outcome.calls,
-            seen,
-            enough: 0,
-            missing: outcome.sights.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
-            failures: failures.collect(),
-        }
-    }
-
-    /// The row of the worlds with shards.
-    #[must_use]
-    pub fn of_shards(outcome: &ShardOutcome) -> Self {
-        let mut seen = vec![
-            ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
-            ("run twice".to_owned(), outcome.repeated),
-        ];
-        seen.extend(outcome.sights.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
-        let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
-            what: format!("seed {seed}: {violation}"),
-            again: format!("prove --only shards --seed {seed} --shrink --tell"),
-        });
-        Self {
-            name: "shards".to_owned(),
-            tried: outcome.worlds,
-            faults: ShardSight::FAULTS.into_iter().map(|fault| outcome.sights.count(fault)).sum(),
-            answers: outcome.calls,
-            seen,
-            enough: 0,
-            missing: outcome.sights.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
             failures: failures.collect(),
         }
     }
@@ -159,7 +92,7 @@ impl Row {
             again: format!("{again} {seed} --worlds 1"),
         });
         let failures = failures.collect();
-        Self { name: "calm".to_owned(), missing: Vec::new(), failures, ..Self::of_clusters(outcome) }
+        Self { missing: Vec::new(), failures, ..Self::of_worlds("calm", "", outcome) }
     }
 
     /// The row of disks that were damaged.

@@ -1,6 +1,7 @@
 //! What a campaign has seen: rare things that must have happened, or it has proved nothing about them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Something worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,35 +86,81 @@ impl Sight {
         Self::Purged,
         Self::Retried,
     ];
+
+    /// Things that went wrong, rather than what came of them.
+    pub(crate) const FAULTS: [Self; 13] = [
+        Self::Kill,
+        Self::PowerLoss,
+        Self::PowerLossWithin,
+        Self::CleanStop,
+        Self::ServerFrozen,
+        Self::WorkerCrash,
+        Self::WorkerFrozen,
+        Self::ClockJump,
+        Self::SyncFailed,
+        Self::WriteCutShort,
+        Self::DiskFilled,
+        Self::MessageLost,
+        Self::MessageDoubled,
+    ];
+}
+
+impl Kind for Sight {
+    const MUST: &[Self] = &Self::MUST;
+    const FAULTS: &[Self] = &Self::FAULTS;
+}
+
+/// A kind of things that worlds see.
+pub trait Kind: Copy + Ord + fmt::Debug + 'static {
+    /// What must be seen.
+    const MUST: &[Self];
+    /// What went wrong, rather than what came of it.
+    const FAULTS: &[Self];
 }
 
 /// How often what was seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen(BTreeMap<Sight, u64>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen<S = Sight>(BTreeMap<S, u64>);
 
-impl Seen {
-    pub fn add(&mut self, sight: Sight) {
-        *self.0.entry(sight).or_default() += 1;
+impl<S> Default for Seen<S> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<S: Kind> Seen<S> {
+    pub fn add(&mut self, sight: S) {
+        self.add_many(sight, 1);
+    }
+
+    pub fn add_many(&mut self, sight: S, many: u64) {
+        *self.0.entry(sight).or_default() += many;
     }
 
     pub fn merge(&mut self, other: &Self) {
         for (sight, count) in &other.0 {
-            *self.0.entry(*sight).or_default() += count;
+            self.add_many(*sight, *count);
         }
     }
 
     #[must_use]
-    pub fn count(&self, sight: Sight) -> u64 {
+    pub fn count(&self, sight: S) -> u64 {
         self.0.get(&sight).copied().unwrap_or(0)
     }
 
     /// What must be seen and was not.
     #[must_use]
-    pub fn missing(&self) -> Vec<Sight> {
-        Sight::MUST.into_iter().filter(|sight| self.count(*sight) == 0).collect()
+    pub fn missing(&self) -> Vec<S> {
+        S::MUST.iter().copied().filter(|sight| self.count(*sight) == 0).collect()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (Sight, u64)> {
+    /// How often something went wrong.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        S::FAULTS.iter().map(|fault| self.count(*fault)).sum()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (S, u64)> {
         self.0.iter().map(|(sight, count)| (*sight, *count))
     }
 }

@@ -11,7 +11,7 @@ fn no_cluster_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
     let outcome = prove_clusters(campaign, |_| {});
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     assert_eq!(outcome.worlds, 150);
-    assert_eq!(outcome.sights.missing(), [], "a campaign that never saw these has proved nothing about them");
+    assert_eq!(outcome.seen.missing(), [], "a campaign that never saw these has proved nothing about them");
 }
 
 #[test]

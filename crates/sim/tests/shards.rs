@@ -11,8 +11,8 @@ fn no_world_with_shards_breaks_an_invariant_and_all_that_must_be_seen_is_seen() 
     let outcome = prove_shards(campaign, |_| {});
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     assert_eq!(outcome.worlds, 100);
-    assert_eq!(outcome.sights.missing(), [], "a campaign that never saw these has proved nothing about them");
-    assert!(outcome.sights.count(ShardSight::ServerChanged) > 1_000, "{:?}", outcome.sights);
+    assert_eq!(outcome.seen.missing(), [], "a campaign that never saw these has proved nothing about them");
+    assert!(outcome.seen.count(ShardSight::ServerChanged) > 1_000, "{:?}", outcome.seen);
 }
 
 #[test]

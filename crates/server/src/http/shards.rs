@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Event, Name};
+use orchestrix_core::{Event, Name, any_task_event};
 use orchestrix_node::{Events, Happening, Node, ShardAsk};
 
 use crate::http::answer::Reply;
@@ -130,18 +130,7 @@ fn concerns(happening: &Happening, service: &Name) -> bool {
         | Event::FormatRaised(_)
         | Event::Tick(_)
         | Event::PositionsSkipped(_)
-        | Event::TaskCreated(_)
-        | Event::LeaseGranted(_)
-        | Event::LeaseExtended(_)
-        | Event::LeaseReleased(_)
-        | Event::LeaseExpired(_)
-        | Event::TaskCompleted(_)
-        | Event::TaskFailed(_)
-        | Event::TaskCancelled(_)
-        | Event::CancelRequested(_)
-        | Event::TaskExpired(_)
-        | Event::TaskRetried(_)
-        | Event::TaskPurged(_)
+        | any_task_event!()
         | Event::ShardWorkerJoined(_)
         | Event::ShardCountSet(_)
         | Event::ShardWeightsSet(_) => false,

@@ -1,21 +1,17 @@
 //! Many worlds with several nodes: runs seeds until the time is over, and says what was tried and seen.
 
-use crate::check::Violation;
-use crate::cluster::sights::Sights;
+use crate::cluster::sights::ClusterSight;
 use crate::cluster::{ClusterEnded, ClusterPlan, run_cluster, run_cluster_plan};
-use crate::prove::{Campaign, Tally, run_all};
+use crate::prove::{Campaign, End, Outcome, run_all};
 
 /// What came of a campaign.
-#[derive(Debug, Default)]
-pub struct ClusterOutcome {
-    pub worlds: u64,
-    /// Worlds that were run twice, and had the same trace both times.
-    pub repeated: u64,
-    pub simulated_seconds: u64,
-    pub calls: u64,
-    pub sights: Sights,
-    /// The seeds that failed, with why.
-    pub failed: Vec<(u64, Violation)>,
+pub type ClusterOutcome = Outcome<ClusterSight>;
+
+impl From<ClusterEnded> for End<ClusterSight> {
+    fn from(ended: ClusterEnded) -> Self {
+        let ClusterEnded { seed, violations, sights: seen, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, seen, trace, seconds, calls }
+    }
 }
 
 /// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
@@ -31,26 +27,4 @@ const DAY: u64 = 24 * 3_600;
 #[must_use]
 pub fn prove_calm(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ClusterOutcome {
     run_all(campaign, progress, |seed| run_cluster_plan(ClusterPlan::calm(seed, DAY)))
-}
-
-impl Tally for ClusterOutcome {
-    type Ended = ClusterEnded;
-
-    fn trace(ended: &ClusterEnded) -> [u8; 32] {
-        ended.trace
-    }
-
-    fn broken(&self) -> usize {
-        self.failed.len()
-    }
-
-    fn add(&mut self, mut ended: ClusterEnded, repeated: bool, other: Option<Violation>) {
-        ended.violations.extend(other);
-        self.worlds += 1;
-        self.repeated += u64::from(repeated);
-        self.simulated_seconds += ended.seconds;
-        self.calls += ended.calls;
-        self.sights.merge(&ended.sights);
-        self.failed.extend(ended.violations.into_iter().map(|violation| (ended.seed, violation)));
-    }
 }

@@ -1,6 +1,6 @@
 //! What clusters have met: rare things that must have happened, or nothing was proved about them.
 
-use std::collections::BTreeMap;
+use crate::seen::{Kind, Seen};
 
 /// Something worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,33 +96,10 @@ impl ClusterSight {
     ];
 }
 
-/// How often what was met.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sights(BTreeMap<ClusterSight, u64>);
-
-impl Sights {
-    pub(crate) fn add(&mut self, sight: ClusterSight) {
-        *self.0.entry(sight).or_default() += 1;
-    }
-
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (sight, count) in &other.0 {
-            *self.0.entry(*sight).or_default() += count;
-        }
-    }
-
-    #[must_use]
-    pub fn count(&self, sight: ClusterSight) -> u64 {
-        self.0.get(&sight).copied().unwrap_or(0)
-    }
-
-    /// What must be met and was not.
-    #[must_use]
-    pub fn missing(&self) -> Vec<ClusterSight> {
-        ClusterSight::MUST.into_iter().filter(|sight| self.count(*sight) == 0).collect()
-    }
-
-    pub fn all(&self) -> impl Iterator<Item = (ClusterSight, u64)> {
-        self.0.iter().map(|(sight, count)| (*sight, *count))
-    }
+impl Kind for ClusterSight {
+    const MUST: &[Self] = &Self::MUST;
+    const FAULTS: &[Self] = &Self::FAULTS;
 }
+
+/// How often what was met.
+pub type Sights = Seen<ClusterSight>;

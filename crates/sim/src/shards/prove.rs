@@ -3,8 +3,8 @@
 use crate::check::Violation;
 use crate::cluster::{ClusterPlan, ClusterWorld, run_cluster_plan};
 use crate::plan::Plan;
-use crate::prove::{Campaign, Tally, run_all, run_plan};
-use crate::shards::sights::ShardSights;
+use crate::prove::{Campaign, End, Outcome, run_all, run_plan};
+use crate::shards::sights::{ShardSight, ShardSights};
 use crate::shrink::Shrink;
 use crate::world::World;
 
@@ -33,16 +33,13 @@ pub struct ShardWorld {
 }
 
 /// What came of a campaign.
-#[derive(Debug, Default)]
-pub struct ShardOutcome {
-    pub worlds: u64,
-    /// Worlds that were run twice, and had the same trace both times.
-    pub repeated: u64,
-    pub simulated_seconds: u64,
-    pub calls: u64,
-    pub sights: ShardSights,
-    /// The seeds that failed, with why.
-    pub failed: Vec<(u64, Violation)>,
+pub type ShardOutcome = Outcome<ShardSight>;
+
+impl From<ShardWorld> for End<ShardSight> {
+    fn from(ended: ShardWorld) -> Self {
+        let ShardWorld { seed, violations, sights: seen, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, seen, trace, seconds, calls }
+    }
 }
 
 impl ShardWorldPlan {
@@ -110,26 +107,4 @@ pub fn run_shards_plan(plan: ShardWorldPlan) -> ShardWorld {
 #[must_use]
 pub fn prove_shards(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ShardOutcome {
     run_all(campaign, progress, run_shards)
-}
-
-impl Tally for ShardOutcome {
-    type Ended = ShardWorld;
-
-    fn trace(ended: &ShardWorld) -> [u8; 32] {
-        ended.trace
-    }
-
-    fn broken(&self) -> usize {
-        self.failed.len()
-    }
-
-    fn add(&mut self, mut ended: ShardWorld, repeated: bool, other: Option<Violation>) {
-        ended.violations.extend(other);
-        self.worlds += 1;
-        self.repeated += u64::from(repeated);
-        self.simulated_seconds += ended.seconds;
-        self.calls += ended.calls;
-        self.sights.merge(&ended.sights);
-        self.failed.extend(ended.violations.into_iter().map(|violation| (ended.seed, violation)));
-    }
 }

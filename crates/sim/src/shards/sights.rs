@@ -1,6 +1,6 @@
 //! What worlds with shards have met: rare things that must have happened, or nothing was proved about them.
 
-use std::collections::BTreeMap;
+use crate::seen::{Kind, Seen};
 
 /// Something worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,37 +84,10 @@ impl ShardSight {
     ];
 }
 
-/// How often what was met.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ShardSights(BTreeMap<ShardSight, u64>);
-
-impl ShardSights {
-    pub(crate) fn add(&mut self, sight: ShardSight) {
-        self.add_many(sight, 1);
-    }
-
-    pub(crate) fn add_many(&mut self, sight: ShardSight, many: u64) {
-        *self.0.entry(sight).or_default() += many;
-    }
-
-    pub(crate) fn merge(&mut self, other: &Self) {
-        for (sight, count) in &other.0 {
-            self.add_many(*sight, *count);
-        }
-    }
-
-    #[must_use]
-    pub fn count(&self, sight: ShardSight) -> u64 {
-        self.0.get(&sight).copied().unwrap_or(0)
-    }
-
-    /// What must be met and was not.
-    #[must_use]
-    pub fn missing(&self) -> Vec<ShardSight> {
-        ShardSight::MUST.into_iter().filter(|sight| self.count(*sight) == 0).collect()
-    }
-
-    pub fn all(&self) -> impl Iterator<Item = (ShardSight, u64)> {
-        self.0.iter().map(|(sight, count)| (*sight, *count))
-    }
+impl Kind for ShardSight {
+    const MUST: &[Self] = &Self::MUST;
+    const FAULTS: &[Self] = &Self::FAULTS;
 }
+
+/// How often what was met.
+pub type ShardSights = Seen<ShardSight>;

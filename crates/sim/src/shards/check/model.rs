@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::{
     Event, LeaveReason, Name, Position, ShardCountSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo,
-    ShardsMoved, Timestamp,
+    ShardsMoved, Timestamp, any_task_event,
 };
 
 use super::{Rights, Versions};
@@ -139,18 +139,7 @@ impl Walk<'_> {
             }
             Event::TermStarted(_) => return self.term_began(),
             Event::FormatRaised(_)
-            | Event::TaskCreated(_)
-            | Event::LeaseGranted(_)
-            | Event::LeaseExtended(_)
-            | Event::LeaseReleased(_)
-            | Event::LeaseExpired(_)
-            | Event::TaskCompleted(_)
-            | Event::TaskFailed(_)
-            | Event::TaskCancelled(_)
-            | Event::CancelRequested(_)
-            | Event::TaskExpired(_)
-            | Event::TaskRetried(_)
-            | Event::TaskPurged(_)
+            | any_task_event!()
             | Event::Tick(_)
             | Event::PositionsSkipped(_)
             | Event::ShardWeightsSet(_) => return,
