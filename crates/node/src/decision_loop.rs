@@ -52,11 +52,14 @@ pub struct Turn<R> {
     pub replies: Vec<(R, Result<Answer, Error>)>,
     /// Forgotten after: tasks whose output nobody can ask for any more.
     pub purged: Vec<TaskId>,
+    /// What its answers weigh, see [`weight`].
+    weight: usize,
 }
 
 impl<R> Default for Turn<R> {
     fn default() -> Self {
-        Self { first: Position(0), records: Vec::new(), count: 0, replies: Vec::new(), purged: Vec::new() }
+        let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
+        Self { first: Position(0), records, count: 0, replies, purged, weight: 0 }
     }
 }
 
@@ -91,8 +94,6 @@ pub struct DecisionLoop<R> {
     pub(crate) next_sweep: Timestamp,
     /// After so many milliseconds without an event there is a `Tick`.
     tick_ms: Option<u64>,
-    /// What the answers of the turn weigh, see [`weight`].
-    weight: usize,
 }
 
 impl<R: Recipient> DecisionLoop<R> {
@@ -115,7 +116,6 @@ impl<R: Recipient> DecisionLoop<R> {
             handed_again: BTreeMap::new(),
             next_sweep: Timestamp(0),
             tick_ms: None,
-            weight: 0,
         }
     }
 
@@ -213,7 +213,7 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn is_full(&self) -> bool {
         self.turn.count >= TURN_EVENTS_MAX
             || self.turn.records.len() >= TURN_BYTES_MAX
-            || self.weight >= TURN_WEIGHT_MAX
+            || self.turn.weight >= TURN_WEIGHT_MAX
     }
 
     #[must_use]
@@ -225,10 +225,18 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn take_turn(&mut self) -> Turn<R> {
         let position = self.state.position();
         self.stats.position.set(position.0);
-        self.weight = 0;
         let mut turn = mem::take(&mut self.turn);
         turn.first = Position(position.0 + 1 - u64::from(turn.count));
         turn
+    }
+
+    /// Goes on with a turn that was handed out, and to which nothing has happened.
+    ///
+    /// # Panics
+    /// If something was decided since.
+    pub(crate) fn take_back(&mut self, turn: Turn<R>) {
+        assert!(!self.has_turn(), "turns are written in the order of their decisions");
+        self.turn = turn;
     }
 
     pub fn set_space(&mut self, space: Space) {
@@ -377,7 +385,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let _ = to.send(answer);
             return;
         }
-        self.weight += weight(&answer);
+        self.turn.weight += weight(&answer);
         self.turn.replies.push((to, answer));
     }
 

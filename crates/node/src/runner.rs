@@ -1,6 +1,7 @@
 //! Runs the decision loop: takes questions, asks the loop, hands its turns to the writer, takes snapshots.
 //!
-//! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come.
+//! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come. A loop that
+//! waits for questions lends it what it has, so that the writer goes on by itself.
 //! [`Runner::run`] is the thread of a node and waits; [`Runner::turn`] is one round of it and never waits for
 //! anybody, so that a simulation can do the same round by round.
 
@@ -20,7 +21,7 @@ use crate::node::Caller;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, Snapshotting};
-use crate::writer::{self, Ack, Work, Writer};
+use crate::writer::{self, Ack, Lent, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
 const INPUTS_PER_TURN: usize = 1_024;
@@ -91,6 +92,7 @@ pub(crate) struct Runner {
     /// Shared with its thread; taken here only while that has nothing to do.
     pub(crate) writer: Arc<Mutex<Writer>>,
     pub(crate) works: SyncSender<Work>,
+    pub(crate) lent: Arc<Lent>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
     /// Not here while a snapshot is written.
@@ -100,7 +102,7 @@ pub(crate) struct Runner {
     pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
     /// Whether the loop does the writer's work where only one caller waits.
     pub(crate) writes_itself: bool,
-    /// Works that the writer's thread has not acknowledged yet.
+    /// Works that the writer's thread has, or may take, and has not acknowledged yet.
     pub(crate) at_writer: u32,
     /// When events were last written, unless the journal has noted down since that they are durable.
     pub(crate) unmarked: Option<Duration>,
@@ -108,6 +110,12 @@ pub(crate) struct Runner {
     pub(crate) linger: Duration,
     /// No batch is written before then, on the boot clock.
     pub(crate) next_batch: Duration,
+}
+
+/// What the loop remembers of a turn that it lent.
+struct Loan {
+    events: u32,
+    bytes: u64,
 }
 
 /// When the next snapshot is due, and the one under way.
@@ -239,7 +247,9 @@ impl Runner {
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
         while self.desk.is_full() && !self.is_writer_free() {
             // The turn must not grow any more: new questions stay in line.
+            let lent = self.lend();
             self.wait_for_ack()?;
+            self.take_back(lent);
         }
         let lingers = self.lingers();
         if self.desk.has_turn() && self.is_writer_free() && !lingers.is_zero() {
@@ -248,20 +258,60 @@ impl Runner {
         if self.desk.has_turn() && self.is_writer_free() {
             return Ok(Ok(Input::Wake));
         }
+        let mut lent = None;
         if self.desk.has_turn() {
-            self.running.wants_ack.store(true, Ordering::SeqCst);
-            // The writer may have finished before it could see the wish.
+            lent = self.lend();
+            if lent.is_none() {
+                self.running.wants_ack.store(true, Ordering::SeqCst);
+            }
+            // The writer may have finished before it could see the turn, or the wish.
             let now = self.term_clock.now();
             self.hear(now)?;
-            if self.is_writer_free() {
+            if self.at_writer == u32::from(lent.is_some()) {
+                self.take_back(lent);
                 return Ok(Ok(Input::Wake));
             }
         }
-        if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
-            return Ok(self.inputs.recv_timeout(Duration::from_micros(100)));
+        let longest = if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
+            Duration::from_micros(100)
+        } else {
+            self.idle_for()
+        };
+        let input = self.inputs.recv_timeout(longest);
+        self.take_back(lent);
+        Ok(input)
+    }
+
+    /// Leaves the turn where the writer finds it, unless more is to be done with it than to write it.
+    fn lend(&mut self) -> Option<Loan> {
+        if !self.linger.is_zero() || self.snapshot.is_due() {
+            return None;
         }
-        let longest = self.idle_for();
-        Ok(self.inputs.recv_timeout(longest))
+        let (turn, term) = (self.desk.take_turn(), self.desk.state().term());
+        let loan = Loan { events: turn.count, bytes: turn.records.len() as u64 };
+        self.at_writer += 1;
+        self.lent.put(turn, term);
+        Some(loan)
+    }
+
+    /// Goes on with the turn that was lent, unless the writer has it.
+    fn take_back(&mut self, lent: Option<Loan>) {
+        let Some(Loan { events, bytes }) = lent else { return };
+        match self.lent.take() {
+            Some(turn) => {
+                self.at_writer -= 1;
+                self.desk.take_back(turn);
+            }
+            None => self.handed_over(events, bytes),
+        }
+    }
+
+    /// Notes that a turn is on its way.
+    fn handed_over(&mut self, events: u32, bytes: u64) {
+        self.snapshot.since_bytes += bytes;
+        if events > 0 {
+            self.unmarked = Some(self.clock.boot());
+        }
     }
 
     /// Takes what was asked. Whatever promises time counts from a moment after it was taken: this thread, or the whole
@@ -334,11 +384,8 @@ impl Runner {
             self.next_batch = self.clock.boot() + self.linger;
         }
         let turn = self.desk.take_turn();
-        self.snapshot.since_bytes += turn.records.len() as u64;
         let (count, term) = (turn.count, self.desk.state().term());
-        if count > 0 {
-            self.unmarked = Some(self.clock.boot());
-        }
+        self.handed_over(count, turn.records.len() as u64);
         if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
             self.snapshot.since_bytes = 0;
             let (position, start) = (self.desk.state().position(), self.clock.busy());

@@ -1,7 +1,8 @@
 //! Makes turns durable, in order, and then sends what may be sent.
 //!
-//! Under load this happens on a thread of its own, while the loop decides the next turn. When only one caller
-//! waits, the loop does it itself: handing a turn to another thread and back costs as much as half a sync.
+//! Under load this happens on a thread of its own, while the loop decides the next turn, and the writer takes that as
+//! soon as it is done with the one before. When only one caller waits, the loop does it itself: handing a turn to
+//! another thread and back costs as much as half a sync.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
@@ -36,6 +37,32 @@ pub(crate) enum Work {
     Rest,
     /// There is a new snapshot: drop what is not needed any more.
     Truncate,
+}
+
+/// A turn that the loop leaves for the writer while it waits for questions. Whoever comes first has it: the writer, to
+/// write it, or the loop, to add to it.
+#[derive(Default)]
+pub(crate) struct Lent(Mutex<Option<(Turn<Caller>, Term)>>);
+
+impl Lent {
+    pub(crate) fn put(&self, turn: Turn<Caller>, term: Term) {
+        *self.lock() = Some((turn, term));
+    }
+
+    /// Takes it back.
+    pub(crate) fn take(&self) -> Option<Turn<Caller>> {
+        self.lock().take().map(|(turn, _)| turn)
+    }
+
+    /// Takes it to write it, if it is next: one that was handed over before it may still be in line.
+    fn take_after(&self, end: Link) -> Option<Work> {
+        let next = self.lock().take_if(|(turn, _)| turn.first == end.position.next());
+        next.map(|(turn, term)| Work::Turn { turn, term })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Turn<Caller>, Term)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the loop hears when a turn is durable.
@@ -116,17 +143,23 @@ impl Unsettled {
 pub(crate) fn run(
     writer: &Mutex<Writer>,
     works: &Receiver<Work>,
+    lent: &Lent,
     acks: &Sender<Ack>,
     wake: &SyncSender<Input>,
 ) -> Result<(), Failure> {
     for work in works {
         let mut writer = lock(writer);
-        let ack = writer.work(work)?;
-        let urgent = !ack.abandoned.is_empty();
-        // The loop is gone only when the node stops; then nobody needs to know.
-        let _ = acks.send(ack);
-        if urgent || writer.running.wants_ack.swap(false, Ordering::SeqCst) {
-            let _ = wake.try_send(Input::Wake);
+        let mut next = Some(work);
+        while let Some(work) = next {
+            let ack = writer.work(work)?;
+            let urgent = !ack.abandoned.is_empty();
+            // The loop is gone only when the node stops; then nobody needs to know.
+            let _ = acks.send(ack);
+            // Only after the loop can know that we are free: it lends nothing to a writer that sleeps.
+            next = lent.take_after(writer.end);
+            if urgent || writer.running.wants_ack.swap(false, Ordering::SeqCst) {
+                let _ = wake.try_send(Input::Wake);
+            }
         }
     }
     Ok(lock(writer).journal.rest()?)
@@ -179,7 +212,7 @@ impl Writer {
     }
 
     fn writing(&self, turn: Turn<Caller>, term: Term) -> Writing {
-        let Turn { first, records, count, replies, purged } = turn;
+        let Turn { first, records, count, replies, purged, .. } = turn;
         assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
@@ -312,5 +345,38 @@ fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
             leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect()
         }
         Ok(()) | Err(_) => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::Position;
+
+    use super::*;
+
+    fn lent(first: u64) -> Lent {
+        let (lent, mut turn) = (Lent::default(), Turn::default());
+        turn.first = Position(first);
+        lent.put(turn, Term(1));
+        lent
+    }
+
+    fn end(position: u64) -> Link {
+        Link { position: Position(position), ..Link::default() }
+    }
+
+    #[test]
+    fn a_lent_turn_is_written_after_the_one_that_was_handed_over_before_it() {
+        let lent = lent(5);
+        assert!(lent.take_after(end(3)).is_none(), "position 4 is in line");
+        assert!(lent.take_after(end(4)).is_some());
+        assert!(lent.take().is_none(), "the writer has it");
+    }
+
+    #[test]
+    fn whoever_comes_first_has_a_lent_turn() {
+        let lent = lent(5);
+        assert_eq!(lent.take().map(|turn| turn.first), Some(Position(5)));
+        assert!(lent.take_after(end(4)).is_none(), "the loop has it");
     }
 }

@@ -195,6 +195,30 @@ async fn every_question_of_a_long_line_is_answered() {
     node.stop().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_are_written_in_the_order_of_their_decisions_whoever_takes_them() {
+    // Callers that never rest: turns are handed over, lent, taken back and taken while another is in line.
+    let (node, _) = open(&Storage::Memory, Options::default()).unwrap();
+    let caller = |node: Node| async move {
+        for _ in 0..CALLS {
+            for submitted in node.submit_batch(vec![task("1"), task("2")]).await.unwrap() {
+                submitted.unwrap();
+            }
+            assert_eq!(node.lease(LeaseQueues { max: 2, ..request(0) }).await.unwrap().leases.len(), 2);
+        }
+    };
+    let callers: Vec<_> = (0..CALLERS).map(|_| tokio::spawn(caller(node.clone()))).collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert_eq!(node.stats().leased.get(), CALLERS * CALLS * 2);
+    node.stop().await.unwrap();
+}
+
+/// Callers at once, and what each of them does.
+const CALLERS: u64 = 24;
+const CALLS: u64 = 500;
+
 #[tokio::test]
 async fn a_batch_at_its_limits_is_taken_and_one_above_is_refused_whole() {
     let folder = TempDir::new().unwrap();
