@@ -11,9 +11,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::figures::{Goal, Unit, median, percentile, thousands};
-use super::http::{Http, get, metric};
-use super::load::{Shape, run_cycles};
-use super::process::{Server, start_node};
+use super::ours::{Ours, Way};
 use super::raw::Raw;
 use super::setup::Setup;
 use super::stores::{Kind, Store};
@@ -31,6 +29,7 @@ const RATIO_WANTED: f64 = 0.5;
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct EngineFigure {
     pub(super) engine: Kind,
+    pub(super) way: Way,
     pub(super) callers: usize,
     pub(super) cycles_per_second: f64,
     pub(super) appends_per_second: f64,
@@ -59,14 +58,6 @@ struct Pair {
     raw_tasks_per_second: Option<f64>,
 }
 
-/// Counters of a node.
-#[derive(Clone, Copy, Debug)]
-struct Counted {
-    batches: f64,
-    bytes: f64,
-    seconds: f64,
-}
-
 /// # Errors
 /// When a server is not there, refuses something or goes away.
 pub(super) fn measure(setup: &Setup) -> Result<Vec<EngineFigure>> {
@@ -81,26 +72,33 @@ pub(super) fn measure(setup: &Setup) -> Result<Vec<EngineFigure>> {
 fn measure_one(setup: &Setup, kind: Kind) -> Result<Vec<EngineFigure>> {
     let store = Store::start(kind, &setup.data.join(format!("engine-{}", kind.label())))?;
     let mut raw = Raw::connect(&store, CALLERS[CALLERS.len() - 1], BATCH)?;
-    let folder = setup.data.join(format!("engine-{}-node", kind.label()));
-    let node = start_node(&setup.program, &folder, &["--engine", &store.url()])?;
-    let mut pairs = vec![Vec::new(); CALLERS.len()];
-    for n in 1..=setup.rounds {
-        for (callers, pairs) in CALLERS.iter().zip(&mut pairs) {
-            setup.step(&format!("batches on {}, callers: {callers}, round {n}", kind.label()));
-            for _ in 0..PAIRS {
-                pairs.push(pair(&node, &mut raw, *callers, setup.window / PAIRS as u32)?);
+    let mut figures = Vec::new();
+    for way in Way::ALL {
+        let label = format!("batches on {}, {}", kind.label(), way.label());
+        setup.step(&format!("{label}: starting"));
+        let folder = setup.data.join(format!("engine-{}-{}", kind.label(), way.label()));
+        let ours = way.start(setup, &store.url(), &folder)?;
+        let mut pairs = vec![Vec::new(); CALLERS.len()];
+        for n in 1..=setup.rounds {
+            for (callers, pairs) in CALLERS.iter().zip(&mut pairs) {
+                setup.step(&format!("{label}, callers: {callers}, round {n}"));
+                for _ in 0..PAIRS {
+                    pairs.push(pair(&ours, &mut raw, *callers, setup.window / PAIRS as u32)?);
+                }
             }
         }
+        ours.stop()?;
+        figures
+            .extend(CALLERS.iter().zip(&pairs).map(|(callers, pairs)| summary(kind, way, *callers, pairs)));
     }
-    Ok(CALLERS.iter().zip(&pairs).map(|(callers, pairs)| summary(kind, *callers, pairs)).collect())
+    Ok(figures)
 }
 
-fn pair(node: &Server, raw: &mut Raw, callers: usize, window: Duration) -> Result<Pair> {
-    let shape = Shape { connections: callers, lanes: 1, batch: BATCH };
-    let (before, start) = (counted(node)?, Instant::now());
-    let rate = run_cycles(node.address, shape, window, Http::new)?;
+fn pair(ours: &Ours, raw: &mut Raw, callers: usize, window: Duration) -> Result<Pair> {
+    let (before, start) = (ours.counted()?, Instant::now());
+    let rate = ours.run(callers, BATCH, window)?;
     let seconds = start.elapsed().as_secs_f64();
-    let spent = counted(node)?.since(before);
+    let spent = ours.counted()?.since(before);
     let bytes_per_append = spent.bytes / spent.batches;
     let raw_per_second = raw.appends(bytes_per_append.round() as usize, window)?;
     let raw_tasks_per_second = raw.tasks(callers, window)?;
@@ -114,26 +112,7 @@ fn pair(node: &Server, raw: &mut Raw, callers: usize, window: Duration) -> Resul
     })
 }
 
-fn counted(node: &Server) -> Result<Counted> {
-    let page = get(node.address, "/metrics")?;
-    Ok(Counted {
-        batches: metric(&page, "orchestrix_journal_batches_total")?,
-        bytes: metric(&page, "orchestrix_journal_bytes_total")?,
-        seconds: metric(&page, "orchestrix_journal_sync_seconds_sum")?,
-    })
-}
-
-impl Counted {
-    fn since(self, before: Self) -> Self {
-        Self {
-            batches: self.batches - before.batches,
-            bytes: self.bytes - before.bytes,
-            seconds: self.seconds - before.seconds,
-        }
-    }
-}
-
-fn summary(engine: Kind, callers: usize, pairs: &[Pair]) -> EngineFigure {
+fn summary(engine: Kind, way: Way, callers: usize, pairs: &[Pair]) -> EngineFigure {
     let middle = |value: fn(&Pair) -> f64| median(&mut pairs.iter().map(value).collect::<Vec<_>>());
     let mut ratios: Vec<f64> =
         pairs.iter().map(|pair| pair.appends_per_second / pair.raw_per_second).collect();
@@ -145,6 +124,7 @@ fn summary(engine: Kind, callers: usize, pairs: &[Pair]) -> EngineFigure {
     let stored = !raw_tasks.is_empty();
     EngineFigure {
         engine,
+        way,
         callers,
         cycles_per_second: middle(|pair| pair.cycles_per_second),
         appends_per_second: middle(|pair| pair.appends_per_second),
@@ -172,7 +152,8 @@ impl EngineFigure {
             wanted: format!("≥ {}", Unit::Times.show(RATIO_WANTED)),
             reached: ratio >= RATIO_WANTED,
         };
-        let cycles = format!("life cycles in batches of {BATCH} on {engine}, {callers}");
+        let cycles =
+            format!("life cycles in batches of {BATCH} on {engine}, {}, {callers}", self.way.label());
         let stored =
             self.tasks_ratio.map(|ratio| goal(format!("{cycles}, relative to tasks only stored"), ratio));
         let appends = goal(format!("{cycles}: its appends, relative to {raw} of the same bytes"), self.ratio);
@@ -184,6 +165,7 @@ impl EngineFigure {
 pub(super) fn rows(figures: &[EngineFigure]) -> Vec<Vec<String>> {
     let head = [
         "engine",
+        "through",
         "callers",
         "life cycles",
         "tasks only stored",
@@ -199,6 +181,7 @@ pub(super) fn rows(figures: &[EngineFigure]) -> Vec<Vec<String>> {
     rows.extend(figures.iter().map(|figure| {
         vec![
             figure.engine.label().to_owned(),
+            figure.way.label().to_owned(),
             figure.callers.to_string(),
             Unit::PerSecond.show(figure.cycles_per_second),
             figure.raw_tasks_per_second.map_or("–".to_owned(), |tasks| Unit::PerSecond.show(tasks)),
@@ -237,7 +220,7 @@ mod tests {
     fn a_ratio_is_of_one_pair_and_the_median_counts() {
         // A slow machine in the second pair is one for both.
         let pairs = [pair(300.0, 500.0), pair(60.0, 100.0), pair(200.0, 500.0), pair(450.0, 500.0)];
-        let figure = summary(Kind::Redis, 1, &pairs);
+        let figure = summary(Kind::Redis, Way::Http, 1, &pairs);
         assert!((figure.ratio - 0.6).abs() < 1e-9);
         assert_eq!(figure.middle_half, (0.4, 0.6));
         assert_eq!(figure.appends_per_second, 200.0);
@@ -245,20 +228,21 @@ mod tests {
         let reached =
             |figure: EngineFigure| figure.goals().iter().map(|goal| goal.reached).collect::<Vec<_>>();
         assert_eq!(reached(figure), [true, true]);
-        assert_eq!(reached(summary(Kind::Redis, 1, &pairs[2..3])), [true, false]);
+        assert_eq!(reached(summary(Kind::Redis, Way::Http, 1, &pairs[2..3])), [true, false]);
         let on_s3 = Pair { raw_tasks_per_second: None, ..pairs[0] };
-        assert_eq!(summary(Kind::SeaweedFs, 1, &[on_s3]).tasks_ratio, None);
-        assert!(reached(summary(Kind::SeaweedFs, 1, &[on_s3])).is_empty());
+        assert_eq!(summary(Kind::SeaweedFs, Way::Http, 1, &[on_s3]).tasks_ratio, None);
+        assert!(reached(summary(Kind::SeaweedFs, Way::Http, 1, &[on_s3])).is_empty());
     }
 
     #[test]
     fn a_row_tells_what_was_compared() {
-        let figure = summary(Kind::Postgres, 8, &[pair(300.0, 500.0)]);
+        let figure = summary(Kind::Postgres, Way::Library, 8, &[pair(300.0, 500.0)]);
         let row = rows(&[figure]).pop().unwrap();
         assert_eq!(
             row,
             [
                 "PostgreSQL",
+                "library",
                 "8",
                 "9,900/s",
                 "19,800/s",
@@ -271,12 +255,5 @@ mod tests {
                 "75 %"
             ]
         );
-    }
-
-    #[test]
-    fn counters_are_those_of_the_window_alone() {
-        let before = Counted { batches: 10.0, bytes: 1_000.0, seconds: 1.0 };
-        let spent = Counted { batches: 40.0, bytes: 7_000.0, seconds: 1.5 }.since(before);
-        assert_eq!((spent.batches, spent.bytes, spent.seconds), (30.0, 6_000.0, 0.5));
     }
 }

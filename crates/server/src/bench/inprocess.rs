@@ -12,6 +12,7 @@ use orchestrix_node::{Node, Options, Storage, open};
 
 use super::figures::{Figure, Measure, Who};
 use super::http::QUEUE;
+use super::load::Rate;
 use super::payload::Payloads;
 
 /// Callers at the same time, and tasks per call: always 256 in flight.
@@ -41,24 +42,32 @@ fn run_shape(folder: &Path, callers: usize, batch: usize, window: Duration) -> R
     // The node has two threads of its own; callers need no more than one.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let (node, _) = open(&Storage::File(folder.to_owned()), Options::default())?;
-    let done = Arc::new(AtomicU64::new(0));
-    let start = Instant::now();
-    let end = start + window;
     runtime.block_on(async {
-        let mut running = Vec::with_capacity(callers);
-        for n in 0..callers {
-            let caller = Caller::new(node.clone(), n, batch)?;
-            running.push(tokio::spawn(caller.run(end, Arc::clone(&done))));
-        }
-        for caller in running {
-            caller.await??;
-        }
-        let seconds = start.elapsed().as_secs_f64();
+        let rate = run_callers(&node, callers, batch, window).await?;
         let stats = node.stats();
         let per_sync = stats.position.get() as f64 / stats.batches.get().max(1) as f64;
         node.stop().await?;
-        Ok((done.load(Relaxed) as f64 / seconds, per_sync))
+        Ok((rate.per_second, per_sync))
     })
+}
+
+/// Runs life cycles for the length of a window, so many callers at once with so many tasks per call.
+///
+/// # Errors
+/// When the node refuses something or fails.
+pub(super) async fn run_callers(node: &Node, callers: usize, batch: usize, window: Duration) -> Result<Rate> {
+    let done = Arc::new(AtomicU64::new(0));
+    let start = Instant::now();
+    let mut running = Vec::with_capacity(callers);
+    for n in 0..callers {
+        let caller = Caller::new(node.clone(), n, batch)?;
+        running.push(tokio::spawn(caller.run(start + window, Arc::clone(&done))));
+    }
+    for caller in running {
+        caller.await??;
+    }
+    let total = done.load(Relaxed);
+    Ok(Rate { per_second: total as f64 / start.elapsed().as_secs_f64(), total })
 }
 
 /// Submits, leases and completes until the time is over.

@@ -23,6 +23,7 @@ mod load;
 mod machine;
 mod million;
 mod mysql;
+mod ours;
 mod page;
 mod payload;
 mod postgres;

@@ -26,14 +26,18 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
 One node on a private server. Each caller submits 100 tasks in a call, leases them in a call and completes them in a
 call, and waits for every answer. Windows of ours and of the raw clients follow each other, and the median of all counts.
 
+- Through the **library**, callers await the methods of a node in the same program, and what is measured is what a node
+  adds to the server: nobody who appends raw has an HTTP server before it either. Through **HTTP**, callers, node and
+  server share the processor, and requests and answers are JSON.
+
 - **× stored** compares life cycles per second with tasks per second that are only stored: as many callers at once, one
   entry or row per task, 100 in a call (100 pipelined `XADD`, one `INSERT` of 100 rows), and nobody leases or completes.
   A life cycle is three calls that each wait for a sync and a stored task is one: where only syncs count, a third is all
   there is.
 - **× raw** compares the node's appends with raw appends of the same bytes, one at a time: the node's own counters say how
   many batches it appended and how many bytes of events they had, and a lean client appends as many (`XADD` of one entry,
-  `INSERT` of one row in autocommit, `PUT` of one object); 1 would mean that HTTP, JSON, rules, answers and the condition
-  of each append cost nothing, and more is not plausible: the disk was busy with something else.
+  `INSERT` of one row in autocommit, `PUT` of one object); 1 would mean that rules, answers, the condition of each append and
+  HTTP cost nothing, and more is not plausible: the disk was busy with something else.
 
 **Inside appends** is how much of the time a batch was on its way.
 
