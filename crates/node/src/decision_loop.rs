@@ -43,7 +43,7 @@ const PURGE_MS: u64 = 1_000;
 /// What one round of decisions comes to.
 #[derive(Debug)]
 pub struct Turn<R> {
-    /// The position of its first event, if it has any: it is written right after all that came before it.
+    /// The position of its first event, or of the next one if it has none: it is written after all before that.
     pub first: Position,
     /// Written and synced first: the records of `count` events.
     pub records: Vec<u8>,
@@ -230,7 +230,7 @@ impl<R: Recipient> DecisionLoop<R> {
         turn
     }
 
-    /// Goes on with a turn that was handed out, and to which nothing has happened.
+    /// Goes on with a turn that was handed out and not written.
     ///
     /// # Panics
     /// If something was decided since.

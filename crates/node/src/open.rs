@@ -317,7 +317,7 @@ pub(crate) fn assemble(
         wake: inputs.clone(),
         writer: Arc::clone(&writer),
         works,
-        lent: Arc::default(),
+        offer: Arc::default(),
         acks: heard,
         running: Arc::clone(&running),
         snapshots,
@@ -342,10 +342,10 @@ pub(crate) fn start_node(
     let leads = mandate.office.is_some().then_some(stored.end.position);
     let parts = assemble(stored, options, mandate, surroundings);
     let Parts { node, mut runner, writer, handed, acks } = parts;
-    let (wake, lent) = (node.inputs.clone(), Arc::clone(&runner.lent));
+    let (wake, offer) = (node.inputs.clone(), Arc::clone(&runner.offer));
     let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));
     spawn("orchestrix-journal", move || {
-        let result = guarded("the journal's thread", || writer::run(&writer, &handed, &lent, &acks, &wake));
+        let result = guarded("the journal's thread", || writer::run(&writer, &handed, &offer, &acks, &wake));
         // Callers whose answers are still in the channel hear that the outcome is unknown.
         drop((handed, acks));
         drop(writer);

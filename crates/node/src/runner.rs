@@ -1,7 +1,7 @@
 //! Runs the decision loop: takes questions, asks the loop, hands its turns to the writer, takes snapshots.
 //!
 //! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come. A loop that
-//! waits for questions lends it what it has, so that the writer goes on by itself.
+//! waits for questions offers it what it has, so that the writer goes on by itself.
 //! [`Runner::run`] is the thread of a node and waits; [`Runner::turn`] is one round of it and never waits for
 //! anybody, so that a simulation can do the same round by round.
 
@@ -21,7 +21,7 @@ use crate::node::Caller;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, Snapshotting};
-use crate::writer::{self, Ack, Lent, Work, Writer};
+use crate::writer::{self, Ack, Offer, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
 const INPUTS_PER_TURN: usize = 1_024;
@@ -92,7 +92,7 @@ pub(crate) struct Runner {
     /// Shared with its thread; taken here only while that has nothing to do.
     pub(crate) writer: Arc<Mutex<Writer>>,
     pub(crate) works: SyncSender<Work>,
-    pub(crate) lent: Arc<Lent>,
+    pub(crate) offer: Arc<Offer>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
     /// Not here while a snapshot is written.
@@ -112,8 +112,8 @@ pub(crate) struct Runner {
     pub(crate) next_batch: Duration,
 }
 
-/// What the loop remembers of a turn that it lent.
-struct Loan {
+/// What the loop remembers of a turn that it offered.
+struct Offered {
     events: u32,
     bytes: u64,
 }
@@ -162,7 +162,9 @@ impl Runner {
             }
         }
         while self.finish()?.is_continue() {
-            self.wait_for_ack()?;
+            let ack = self.next_ack()?;
+            let now = self.term_clock.now();
+            self.acknowledged(ack, now);
         }
         Ok(())
     }
@@ -247,9 +249,11 @@ impl Runner {
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
         while self.desk.is_full() && !self.is_writer_free() {
             // The turn must not grow any more: new questions stay in line.
-            let lent = self.lend();
-            self.wait_for_ack()?;
-            self.take_back(lent);
+            let offered = self.offer();
+            let ack = self.next_ack()?;
+            self.take_back(offered);
+            let now = self.term_clock.now();
+            self.acknowledged(ack, now);
         }
         let lingers = self.lingers();
         if self.desk.has_turn() && self.is_writer_free() && !lingers.is_zero() {
@@ -258,17 +262,17 @@ impl Runner {
         if self.desk.has_turn() && self.is_writer_free() {
             return Ok(Ok(Input::Wake));
         }
-        let mut lent = None;
+        let mut offered = None;
         if self.desk.has_turn() {
-            lent = self.lend();
-            if lent.is_none() {
+            offered = self.offer();
+            if offered.is_none() {
                 self.running.wants_ack.store(true, Ordering::SeqCst);
             }
-            // The writer may have finished before it could see the turn, or the wish.
-            let now = self.term_clock.now();
-            self.hear(now)?;
-            if self.at_writer == u32::from(lent.is_some()) {
-                self.take_back(lent);
+            // The writer may have finished before it could see the offer, or the wish.
+            if let Some(ack) = self.ack_if_any()? {
+                self.take_back(offered);
+                let now = self.term_clock.now();
+                self.acknowledged(ack, now);
                 return Ok(Ok(Input::Wake));
             }
         }
@@ -278,26 +282,31 @@ impl Runner {
             self.idle_for()
         };
         let input = self.inputs.recv_timeout(longest);
-        self.take_back(lent);
+        self.take_back(offered);
         Ok(input)
     }
 
-    /// Leaves the turn where the writer finds it, unless more is to be done with it than to write it.
-    fn lend(&mut self) -> Option<Loan> {
-        if !self.linger.is_zero() || self.snapshot.is_due() {
+    /// Offers the turn to the writer, unless more is to be done with it than to write it. Until it is taken back
+    /// nothing may be decided, not even what an ack asks for: that would come before it.
+    fn offer(&mut self) -> Option<Offered> {
+        if !self.linger.is_zero() || self.is_snapshot_due() {
             return None;
         }
         let (turn, term) = (self.desk.take_turn(), self.desk.state().term());
-        let loan = Loan { events: turn.count, bytes: turn.records.len() as u64 };
+        let offered = Offered { events: turn.count, bytes: turn.records.len() as u64 };
+        if turn.count > 0 {
+            // It may be written while the loop waits, which is then for no longer than until the journal may rest.
+            self.unmarked = Some(self.clock.boot());
+        }
         self.at_writer += 1;
-        self.lent.put(turn, term);
-        Some(loan)
+        self.offer.put(turn, term);
+        Some(offered)
     }
 
-    /// Goes on with the turn that was lent, unless the writer has it.
-    fn take_back(&mut self, lent: Option<Loan>) {
-        let Some(Loan { events, bytes }) = lent else { return };
-        match self.lent.take() {
+    /// Goes on with the turn that was offered, unless the writer has it.
+    fn take_back(&mut self, offered: Option<Offered>) {
+        let Some(Offered { events, bytes }) = offered else { return };
+        match self.offer.take_back() {
             Some(turn) => {
                 self.at_writer -= 1;
                 self.desk.take_back(turn);
@@ -312,6 +321,10 @@ impl Runner {
         if events > 0 {
             self.unmarked = Some(self.clock.boot());
         }
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        self.snapshot.is_due() && self.snapshots.is_some()
     }
 
     /// Takes what was asked. Whatever promises time counts from a moment after it was taken: this thread, or the whole
@@ -341,25 +354,29 @@ impl Runner {
 
     /// Hears from the writer what has become durable.
     fn hear(&mut self, now: Timestamp) -> Result<(), Failure> {
-        loop {
-            match self.acks.try_recv() {
-                Ok(ack) => {
-                    self.at_writer -= 1;
-                    self.acknowledged(ack, now);
-                }
-                Err(TryRecvError::Empty) => return Ok(()),
-                Err(TryRecvError::Disconnected) => return Err(writer_is_gone()),
+        while let Some(ack) = self.ack_if_any()? {
+            self.acknowledged(ack, now);
+        }
+        Ok(())
+    }
+
+    /// What the writer has done, if it has done something.
+    fn ack_if_any(&mut self) -> Result<Option<Ack>, Failure> {
+        match self.acks.try_recv() {
+            Ok(ack) => {
+                self.at_writer -= 1;
+                Ok(Some(ack))
             }
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(writer_is_gone()),
         }
     }
 
     /// Waits until the writer has done something.
-    fn wait_for_ack(&mut self) -> Result<(), Failure> {
+    fn next_ack(&mut self) -> Result<Ack, Failure> {
         let ack = self.acks.recv().map_err(|_| writer_is_gone())?;
         self.at_writer -= 1;
-        let now = self.term_clock.now();
-        self.acknowledged(ack, now);
-        Ok(())
+        Ok(ack)
     }
 
     fn acknowledged(&mut self, ack: Ack, now: Timestamp) {
@@ -386,7 +403,7 @@ impl Runner {
         let turn = self.desk.take_turn();
         let (count, term) = (turn.count, self.desk.state().term());
         self.handed_over(count, turn.records.len() as u64);
-        if count > 0 && self.snapshot.is_due() && self.snapshots.is_some() {
+        if count > 0 && self.is_snapshot_due() {
             self.snapshot.since_bytes = 0;
             let (position, start) = (self.desk.state().position(), self.clock.busy());
             self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));

@@ -39,25 +39,25 @@ pub(crate) enum Work {
     Truncate,
 }
 
-/// A turn that the loop leaves for the writer while it waits for questions. Whoever comes first has it: the writer, to
+/// A turn that the loop offers to the writer while it waits for questions. Whoever comes first has it: the writer, to
 /// write it, or the loop, to add to it.
 #[derive(Default)]
-pub(crate) struct Lent(Mutex<Option<(Turn<Caller>, Term)>>);
+pub(crate) struct Offer(Mutex<Option<(Turn<Caller>, Term)>>);
 
-impl Lent {
+impl Offer {
     pub(crate) fn put(&self, turn: Turn<Caller>, term: Term) {
         *self.lock() = Some((turn, term));
     }
 
-    /// Takes it back.
-    pub(crate) fn take(&self) -> Option<Turn<Caller>> {
+    pub(crate) fn take_back(&self) -> Option<Turn<Caller>> {
         self.lock().take().map(|(turn, _)| turn)
     }
 
-    /// Takes it to write it, if it is next: one that was handed over before it may still be in line.
-    fn take_after(&self, end: Link) -> Option<Work> {
-        let next = self.lock().take_if(|(turn, _)| turn.first == end.position.next());
-        next.map(|(turn, term)| Work::Turn { turn, term })
+    /// What the writer does next. What was handed over comes first: it was there before anything was offered.
+    fn next(&self, works: &Receiver<Work>) -> Option<Work> {
+        // Looked at under the lock: whoever sees an offer sees all that was handed over before it.
+        let mut offered = self.lock();
+        works.try_recv().ok().or_else(|| offered.take().map(|(turn, term)| Work::Turn { turn, term }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(Turn<Caller>, Term)>> {
@@ -143,7 +143,7 @@ impl Unsettled {
 pub(crate) fn run(
     writer: &Mutex<Writer>,
     works: &Receiver<Work>,
-    lent: &Lent,
+    offer: &Offer,
     acks: &Sender<Ack>,
     wake: &SyncSender<Input>,
 ) -> Result<(), Failure> {
@@ -155,8 +155,8 @@ pub(crate) fn run(
             let urgent = !ack.abandoned.is_empty();
             // The loop is gone only when the node stops; then nobody needs to know.
             let _ = acks.send(ack);
-            // Only after the loop can know that we are free: it lends nothing to a writer that sleeps.
-            next = lent.take_after(writer.end);
+            // After the ack: a loop that made its offer too late for us finds that.
+            next = offer.next(works);
             if urgent || writer.running.wants_ack.swap(false, Ordering::SeqCst) {
                 let _ = wake.try_send(Input::Wake);
             }
@@ -165,7 +165,7 @@ pub(crate) fn run(
     Ok(lock(writer).journal.rest()?)
 }
 
-/// The loop takes the writer only while its thread has nothing to do, so nobody waits here.
+/// The loop takes the writer only while its thread has nothing to do, so nobody waits here for long.
 pub(crate) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -349,34 +349,43 @@ fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+
     use orchestrix_core::Position;
 
     use super::*;
 
-    fn lent(first: u64) -> Lent {
-        let (lent, mut turn) = (Lent::default(), Turn::default());
+    fn turn(first: u64) -> Turn<Caller> {
+        let mut turn = Turn::default();
         turn.first = Position(first);
-        lent.put(turn, Term(1));
-        lent
+        turn
     }
 
-    fn end(position: u64) -> Link {
-        Link { position: Position(position), ..Link::default() }
-    }
-
-    #[test]
-    fn a_lent_turn_is_written_after_the_one_that_was_handed_over_before_it() {
-        let lent = lent(5);
-        assert!(lent.take_after(end(3)).is_none(), "position 4 is in line");
-        assert!(lent.take_after(end(4)).is_some());
-        assert!(lent.take().is_none(), "the writer has it");
+    fn first(work: Option<Work>) -> Option<u64> {
+        match work {
+            Some(Work::Turn { turn, .. }) => Some(turn.first.0),
+            Some(Work::Rest | Work::Truncate) | None => None,
+        }
     }
 
     #[test]
-    fn whoever_comes_first_has_a_lent_turn() {
-        let lent = lent(5);
-        assert_eq!(lent.take().map(|turn| turn.first), Some(Position(5)));
-        assert!(lent.take_after(end(4)).is_none(), "the loop has it");
+    fn a_turn_that_was_handed_over_is_written_before_one_that_is_offered() {
+        let (offer, (works, handed)) = (Offer::default(), sync_channel(4));
+        works.send(Work::Turn { turn: turn(4), term: Term(1) }).unwrap();
+        offer.put(turn(5), Term(1));
+        assert_eq!(first(offer.next(&handed)), Some(4));
+        assert_eq!(first(offer.next(&handed)), Some(5));
+        assert!(offer.take_back().is_none(), "the writer has it");
+        assert!(offer.next(&handed).is_none());
+    }
+
+    #[test]
+    fn whoever_comes_first_has_the_turn() {
+        let (offer, (_works, handed)) = (Offer::default(), sync_channel(4));
+        offer.put(turn(5), Term(1));
+        assert_eq!(offer.take_back().map(|turn| turn.first), Some(Position(5)));
+        assert!(offer.next(&handed).is_none(), "the loop has it");
     }
 }
