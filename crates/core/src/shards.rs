@@ -26,6 +26,9 @@ pub use allocate::{Place, Plan, plan};
 pub use runs::Runs;
 pub(crate) use stored::Stored;
 
+/// The group of services whose workers name none.
+pub const DEFAULT_GROUP: &str = "default";
+
 /// A service and all that is known of its shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -80,6 +83,11 @@ impl Shard {
 }
 
 impl Service {
+    /// Whether a worker has ever come. Until then it belongs to no group.
+    fn had_workers(&self) -> bool {
+        !self.said.is_empty()
+    }
+
     /// The shards that a worker should serve, each with its token.
     pub fn held_by(&self, worker: &Name) -> impl Iterator<Item = (u32, Position)> {
         self.of(worker).filter_map(|(number, shard)| match shard {
@@ -213,7 +221,8 @@ impl State {
     pub(crate) fn judge_shards(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
         match command {
             ShardCommand::Join { service, worker, group, count, capacity } => {
-                self.join(service, worker, group.as_ref(), *count, *capacity)
+                let group = group.as_ref().filter(|group| group.as_str() != DEFAULT_GROUP);
+                self.join(service, worker, group, *count, *capacity)
             }
             ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
             ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
@@ -240,8 +249,8 @@ impl State {
             }
             return Ok(joined(service, worker, group, Some(count), capacity));
         };
-        if known.group.as_ref() != group {
-            let known = known.group.as_ref().map_or("default", Name::as_str);
+        if known.group.as_ref() != group && known.had_workers() {
+            let known = known.group.as_ref().map_or(DEFAULT_GROUP, Name::as_str);
             let problem = format!("service {service} belongs to group {known}");
             return Err(Refusal::Invalid { field: "group", problem });
         }
@@ -320,7 +329,10 @@ impl State {
     pub(crate) fn shard_worker_joined(&mut self, event: ShardWorkerJoined) {
         let ShardWorkerJoined { service, worker, group, count, capacity } = event;
         let joined = self.position;
-        let known = self.services.entry(service).or_insert_with(|| Service { group, ..Service::default() });
+        let known = self.services.entry(service).or_default();
+        if !known.had_workers() {
+            known.group = group;
+        }
         if let Some(count) = count {
             known.said(&worker, count);
         }

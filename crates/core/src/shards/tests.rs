@@ -147,18 +147,42 @@ fn a_round_withdraws_no_more_than_it_may() {
     assert_eq!(withdrawn(&state, "a").len(), 7);
 }
 
+fn join_of(worker: &str, group: Option<&str>) -> ShardCommand {
+    let (worker, group) = (name(worker), group.map(name));
+    ShardCommand::Join { service: name("s"), worker, group, count: 10, capacity: None }
+}
+
+fn refused(state: &State, command: ShardCommand) -> String {
+    state.decide(&crate::Command::Shards(command), Timestamp(1)).unwrap_err().to_string()
+}
+
+#[test]
+fn whoever_names_no_group_names_the_default_one() {
+    for (first, second) in [(None, Some("default")), (Some("default"), None)] {
+        let mut state = State::new();
+        assert!(does(&mut state, join_of("a", first)).is_some());
+        assert!(does(&mut state, join_of("b", second)).is_some(), "{first:?} and {second:?} are one group");
+        assert!(refused(&state, join_of("c", Some("other"))).contains("belongs to group default"));
+    }
+}
+
+#[test]
+fn a_service_that_was_made_by_hand_belongs_to_the_group_of_its_first_worker() {
+    let mut state = State::new();
+    does(&mut state, set_count(10, None)).unwrap();
+    does(&mut state, join_of("a", Some("billing"))).unwrap();
+    assert_eq!(state.service(&name("s")).unwrap().group, Some(name("billing")));
+    assert!(refused(&state, join_of("b", None)).contains("belongs to group billing"));
+    // It stays there when its workers go.
+    does(&mut state, leave("a")).unwrap();
+    assert!(refused(&state, join_of("b", None)).contains("belongs to group billing"));
+}
+
 #[test]
 fn a_service_belongs_to_one_group_and_limits_are_kept() {
     let mut state = three();
-    let stranger = ShardCommand::Join {
-        service: name("s"),
-        worker: name("x"),
-        group: Some(name("other")),
-        count: 10,
-        capacity: None,
-    };
-    let refused = state.decide(&crate::Command::Shards(stranger), Timestamp(1)).unwrap_err();
-    assert!(refused.to_string().contains("belongs to group default"), "{refused}");
+    let refused = refused(&state, join_of("x", Some("other")));
+    assert!(refused.contains("belongs to group default"), "{refused}");
     for (count, fits) in [(crate::limits::SHARDS_MAX, true), (crate::limits::SHARDS_MAX + 1, false)] {
         assert_eq!(crate::Command::Shards(set_count(count, None)).validate().is_ok(), fits);
     }

@@ -1,6 +1,6 @@
 //! Services as people see them, and assignments as workers do.
 
-use orchestrix_core::shards::{Service, Shard};
+use orchestrix_core::shards::{DEFAULT_GROUP, Service, Shard};
 use orchestrix_core::wire::{
     Assignment, ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView,
 };
@@ -8,9 +8,6 @@ use orchestrix_core::{Name, Position, Refusal, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
-
-/// The group of services that name none.
-const DEFAULT_GROUP: &str = "default";
 
 impl<R: Recipient> DecisionLoop<R> {
     /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.
