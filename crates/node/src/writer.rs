@@ -349,7 +349,6 @@ fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 mod tests {
     use std::sync::mpsc::sync_channel;
 
