@@ -227,7 +227,7 @@ impl State {
             ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
             ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
             ShardCommand::SetCount { service, count, worker } => {
-                Ok(self.set_count(service, *count, worker.as_ref()))
+                self.set_count(service, *count, worker.as_ref())
             }
             ShardCommand::SetWeights { service, weights } => self.set_weights(service, weights),
             ShardCommand::Move { service, most } => Ok(self.move_shards(service, *most)),
@@ -243,10 +243,7 @@ impl State {
         capacity: Option<u32>,
     ) -> Result<Decision, Refusal> {
         let Some(known) = self.services.get(service) else {
-            if self.services.len() >= SERVICES_MAX {
-                let problem = format!("there are {SERVICES_MAX} services already");
-                return Err(Refusal::Invalid { field: "service", problem });
-            }
+            self.check_room()?;
             return Ok(joined(service, worker, group, Some(count), capacity));
         };
         if known.group.as_ref() != group && known.had_workers() {
@@ -263,6 +260,15 @@ impl State {
         }
         let changed = known.said.get(worker) != Some(&count);
         Ok(joined(service, worker, group, changed.then_some(count), capacity))
+    }
+
+    /// There is room for one service more.
+    fn check_room(&self) -> Result<(), Refusal> {
+        if self.services.len() < SERVICES_MAX {
+            return Ok(());
+        }
+        let problem = format!("there are {SERVICES_MAX} services already");
+        Err(Refusal::Invalid { field: "service", problem })
     }
 
     fn leave(&self, service: &Name, worker: &Name, reason: LeaveReason) -> Decision {
@@ -288,7 +294,7 @@ impl State {
         event(ShardsLetGo { service: service.clone(), worker: worker.clone(), shards })
     }
 
-    fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Decision {
+    fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Result<Decision, Refusal> {
         let known = self.services.get(service);
         let said = match (known, worker) {
             (Some(known), Some(_)) if is_planted("last-word-counts") => known.count == count,
@@ -299,9 +305,12 @@ impl State {
             (None, None) => count == 0,
         };
         if said {
-            return Decision::Nothing;
+            return Ok(Decision::Nothing);
         }
-        event(ShardCountSet { service: service.clone(), count, worker: worker.cloned() })
+        if known.is_none() {
+            self.check_room()?;
+        }
+        Ok(event(ShardCountSet { service: service.clone(), count, worker: worker.cloned() }))
     }
 
     fn set_weights(&self, service: &Name, weights: &BTreeMap<u32, u32>) -> Result<Decision, Refusal> {

@@ -196,6 +196,20 @@ fn a_service_belongs_to_one_group_and_limits_are_kept() {
 }
 
 #[test]
+fn services_beyond_the_limit_are_refused_whoever_makes_them() {
+    let mut state = State::new();
+    let made = |n: usize| ShardCommand::SetCount { service: name(&format!("s{n}")), count: 1, worker: None };
+    for n in 0..SERVICES_MAX {
+        does(&mut state, made(n)).unwrap();
+    }
+    for one_more in [made(SERVICES_MAX), join("w", 1)] {
+        assert!(refused(&state, one_more).contains("services already"));
+    }
+    let known = ShardCommand::SetCount { service: name("s0"), count: 2, worker: None };
+    assert!(does(&mut state, known).is_some(), "those that are there go on");
+}
+
+#[test]
 fn workers_beyond_the_limit_are_refused() {
     let mut state = State::new();
     for worker in 0..SHARD_WORKERS_MAX {
