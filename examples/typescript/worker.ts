@@ -23,7 +23,7 @@ interface Assignment {
   generation: number;
   /** Counts from when we sent what this answers. What answers nothing has none, and promises no time. */
   leaseMs?: number;
-  /** That of the heartbeat that is answered. The answer to a registration has none. */
+  /** That of what is answered; a push has none. */
   seq?: number;
   /** Another process has our name, or our time was over. */
   fenced?: boolean;
