@@ -298,6 +298,8 @@ pub(crate) fn assemble(
     stats.durable.set(end.position.0);
     stats.position.set(end.position.0);
     let (snapshots, linger) = (Some(journal.snapshots()), journal.linger());
+    // Whoever holds an office shares an engine, which is a server somewhere.
+    let offers = mandate.office.is_some();
     let writer = Arc::new(Mutex::new(Writer {
         end,
         journal,
@@ -324,6 +326,7 @@ pub(crate) fn assemble(
         snapshot,
         start_snapshot: Box::new(SnapshotJob::spawn),
         writes_itself: true,
+        offers,
         at_writer: 0,
         unmarked: None,
         linger,

@@ -102,6 +102,9 @@ pub(crate) struct Runner {
     pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
     /// Whether the loop does the writer's work where only one caller waits.
     pub(crate) writes_itself: bool,
+    /// Whether turns are offered to the writer while it is busy. Where an append takes long that saves time; where it
+    /// does not, turns would only become smaller, and more of them cost more.
+    pub(crate) offers: bool,
     /// Works that the writer's thread has, or may take, and has not acknowledged yet.
     pub(crate) at_writer: u32,
     /// When events were last written, unless the journal has noted down since that they are durable.
@@ -289,7 +292,7 @@ impl Runner {
     /// Offers the turn to the writer, unless more is to be done with it than to write it. Until it is taken back
     /// nothing may be decided, not even what an ack asks for: that would come before it.
     fn offer(&mut self) -> Option<Offered> {
-        if !self.linger.is_zero() || self.is_snapshot_due() {
+        if !self.offers || !self.linger.is_zero() || self.is_snapshot_due() {
             return None;
         }
         let (turn, term) = (self.desk.take_turn(), self.desk.state().term());

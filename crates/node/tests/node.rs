@@ -195,37 +195,6 @@ async fn every_question_of_a_long_line_is_answered() {
     node.stop().await.unwrap();
 }
 
-/// Callers at once, and what each of them does.
-const CALLERS: u64 = 12;
-const CALLS: u64 = 200;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_that_never_rest_and_some_that_leave_are_all_served() {
-    let folder = TempDir::new().unwrap();
-    let (node, _) = start(folder.path());
-    // Turns are handed over, offered, taken back and taken, and answers come back that nobody took.
-    let caller = |node: Node, n: u64| async move {
-        for call in 0..CALLS {
-            for submitted in node.submit_batch(vec![task("1"); 60]).await.unwrap() {
-                submitted.unwrap();
-            }
-            let lease = node.lease(LeaseQueues { max: 60, ..request(0) });
-            if (n + call).is_multiple_of(2) {
-                lease.await.unwrap();
-            } else {
-                let _ = tokio::time::timeout(Duration::from_micros(100 * (call % 8)), lease).await;
-            }
-        }
-    };
-    let callers: Vec<_> = (0..CALLERS).map(|n| tokio::spawn(caller(node.clone(), n))).collect();
-    for caller in callers {
-        caller.await.unwrap();
-    }
-    assert_eq!(node.stats().submitted.get(), CALLERS * CALLS * 60);
-    assert!(node.stats().abandoned.get() > 0, "nobody left");
-    node.stop().await.unwrap();
-}
-
 #[tokio::test]
 async fn a_batch_at_its_limits_is_taken_and_one_above_is_refused_whole() {
     let folder = TempDir::new().unwrap();
