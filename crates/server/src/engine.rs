@@ -2,13 +2,17 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Error, Shared};
 use serde::Deserialize;
+
+/// How long a start waits for an engine that does not answer, and how often it asks.
+const START_MAX: Duration = Duration::from_secs(30);
+const START_PAUSE: Duration = Duration::from_millis(500);
 
 /// What was given as the engine, before anybody has looked at it: it may hold a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -100,6 +104,23 @@ impl Url {
             Scheme::Sql => Arc::new(SqlPlace::connect(&self.text, timeout)?),
             Scheme::S3 => Arc::new(S3Place::connect(&self.text, timeout)?),
         })
+    }
+
+    /// Connects to a server that may be about to start: machines that start together start in any order.
+    ///
+    /// # Errors
+    /// As for [`Url::connect`], or when it does not answer for half a minute.
+    pub fn connect_when_it_answers(&self, timeout: Duration) -> Result<Arc<dyn Shared>, Error> {
+        let began = Instant::now();
+        loop {
+            match self.connect(timeout) {
+                Err(error) if error.retryable && began.elapsed() < START_MAX => {
+                    tracing::warn!(%error, "the engine does not answer yet: trying again");
+                    std::thread::sleep(START_PAUSE);
+                }
+                answer => return answer,
+            }
+        }
     }
 }
 

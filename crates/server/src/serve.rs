@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orchestrix_engine::SystemClock;
 use orchestrix_engine::file::Cut;
@@ -26,10 +26,6 @@ pub use crate::config::ServeArgs;
 
 /// The longest that a call on a shared engine waits for its answer.
 const ENGINE_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-
-/// How long a start waits for an engine that does not answer, and how often it asks.
-const ENGINE_START_MAX: Duration = Duration::from_secs(30);
-const ENGINE_START_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why the process ends with a complaint.
 #[derive(Debug)]
@@ -200,18 +196,7 @@ fn open_member(joining: Joining, options: Options) -> Result<Opened, Ended> {
     let Joining { url, data, advertise, leadership, accept_data_loss } = joining;
     // Two tries fit into the time in which a leader that cannot renew still trusts itself.
     let timeout = (leadership.leader_ttl / 4).min(ENGINE_TIMEOUT_MAX);
-    let began = Instant::now();
-    let engine = loop {
-        match url.connect(timeout) {
-            Ok(engine) => break engine,
-            // Machines that start together start in any order.
-            Err(error) if error.retryable && began.elapsed() < ENGINE_START_MAX => {
-                tracing::warn!(%error, "the engine does not answer yet: trying again");
-                std::thread::sleep(ENGINE_START_PAUSE);
-            }
-            Err(error) => return Err(failed(error.to_string())),
-        }
-    };
+    let engine = url.connect_when_it_answers(timeout).map_err(|error| failed(error.to_string()))?;
     for warning in engine.warnings() {
         tracing::warn!(engine = engine.place(), "{warning}");
     }

@@ -79,7 +79,7 @@ impl Ours {
                 let name = "bench".to_owned();
                 let incarnation = format!("bench-{}", std::process::id());
                 Ok(Member::open(Membership {
-                    engine: url.connect(ENGINE_TIMEOUT)?,
+                    engine: url.connect_when_it_answers(ENGINE_TIMEOUT)?,
                     me: Candidate { name: name.clone(), incarnation, address: "http://127.0.0.1".to_owned() },
                     leadership: orchestrix_leadership::Options::first_come(LEADER_TTL),
                     node: Options { node: name, ..Options::default() },
