@@ -20,6 +20,7 @@ mod logs;
 mod mandate;
 mod member;
 mod node;
+mod offer;
 mod open;
 mod options;
 mod polls;

@@ -18,10 +18,11 @@ use tokio::sync::watch;
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::node::Caller;
+use crate::offer::Offer;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, Snapshotting};
-use crate::writer::{self, Ack, Offer, Work, Writer};
+use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
 const INPUTS_PER_TURN: usize = 1_024;
@@ -115,18 +116,12 @@ pub(crate) struct Runner {
     pub(crate) next_batch: Duration,
 }
 
-/// What the loop remembers of a turn that it offered.
-struct Offered {
-    events: u32,
-    bytes: u64,
-}
-
 /// When the next snapshot is due, and the one under way.
 pub(crate) struct SnapshotPlan {
     /// Bytes of journal after which one is taken.
     every_bytes: u64,
     /// Bytes of journal since the last one.
-    since_bytes: u64,
+    pub(crate) since_bytes: u64,
     /// Bytes of the last one.
     last_bytes: u64,
     /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
@@ -289,44 +284,8 @@ impl Runner {
         Ok(input)
     }
 
-    /// Offers the turn to the writer, unless more is to be done with it than to write it. Until it is taken back
-    /// nothing may be decided, not even what an ack asks for: that would come before it.
-    fn offer(&mut self) -> Option<Offered> {
-        if !self.offers || !self.linger.is_zero() || self.is_snapshot_due() {
-            return None;
-        }
-        let (turn, term) = (self.desk.take_turn(), self.desk.state().term());
-        let offered = Offered { events: turn.count, bytes: turn.records.len() as u64 };
-        if turn.count > 0 {
-            // It may be written while the loop waits, which is then for no longer than until the journal may rest.
-            self.unmarked = Some(self.clock.boot());
-        }
-        self.at_writer += 1;
-        self.offer.put(turn, term);
-        Some(offered)
-    }
-
-    /// Goes on with the turn that was offered, unless the writer has it.
-    fn take_back(&mut self, offered: Option<Offered>) {
-        let Some(Offered { events, bytes }) = offered else { return };
-        match self.offer.take_back() {
-            Some(turn) => {
-                self.at_writer -= 1;
-                self.desk.take_back(turn);
-            }
-            None => self.handed_over(events, bytes),
-        }
-    }
-
-    /// Notes that a turn is on its way.
-    fn handed_over(&mut self, events: u32, bytes: u64) {
-        self.snapshot.since_bytes += bytes;
-        if events > 0 {
-            self.unmarked = Some(self.clock.boot());
-        }
-    }
-
-    fn is_snapshot_due(&self) -> bool {
+    /// Whether the next turn with events is one that a snapshot ends with.
+    pub(crate) fn is_snapshot_due(&self) -> bool {
         self.snapshot.is_due() && self.snapshots.is_some()
     }
 
@@ -404,8 +363,11 @@ impl Runner {
             self.next_batch = self.clock.boot() + self.linger;
         }
         let turn = self.desk.take_turn();
+        self.snapshot.since_bytes += turn.records.len() as u64;
         let (count, term) = (turn.count, self.desk.state().term());
-        self.handed_over(count, turn.records.len() as u64);
+        if count > 0 {
+            self.unmarked = Some(self.clock.boot());
+        }
         if count > 0 && self.is_snapshot_due() {
             self.snapshot.since_bytes = 0;
             let (position, start) = (self.desk.state().position(), self.clock.busy());

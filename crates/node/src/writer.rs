@@ -17,6 +17,7 @@ use crate::events::EventFeed;
 use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
 use crate::node::Caller;
+use crate::offer::Offer;
 use crate::open::Failure;
 use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
@@ -37,32 +38,6 @@ pub(crate) enum Work {
     Rest,
     /// There is a new snapshot: drop what is not needed any more.
     Truncate,
-}
-
-/// A turn that the loop offers to the writer while it waits for questions. Whoever comes first has it: the writer, to
-/// write it, or the loop, to add to it.
-#[derive(Default)]
-pub(crate) struct Offer(Mutex<Option<(Turn<Caller>, Term)>>);
-
-impl Offer {
-    pub(crate) fn put(&self, turn: Turn<Caller>, term: Term) {
-        *self.lock() = Some((turn, term));
-    }
-
-    pub(crate) fn take_back(&self) -> Option<Turn<Caller>> {
-        self.lock().take().map(|(turn, _)| turn)
-    }
-
-    /// What the writer does next. What was handed over comes first: it was there before anything was offered.
-    fn next(&self, works: &Receiver<Work>) -> Option<Work> {
-        // Looked at under the lock: whoever sees an offer sees all that was handed over before it.
-        let mut offered = self.lock();
-        works.try_recv().ok().or_else(|| offered.take().map(|(turn, term)| Work::Turn { turn, term }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(Turn<Caller>, Term)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What the loop hears when a turn is durable.
@@ -345,46 +320,5 @@ fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
             leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect()
         }
         Ok(()) | Err(_) => Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::sync_channel;
-
-    use orchestrix_core::Position;
-
-    use super::*;
-
-    fn turn(first: u64) -> Turn<Caller> {
-        let mut turn = Turn::default();
-        turn.first = Position(first);
-        turn
-    }
-
-    fn first(work: Option<Work>) -> Option<u64> {
-        match work {
-            Some(Work::Turn { turn, .. }) => Some(turn.first.0),
-            Some(Work::Rest | Work::Truncate) | None => None,
-        }
-    }
-
-    #[test]
-    fn a_turn_that_was_handed_over_is_written_before_one_that_is_offered() {
-        let (offer, (works, handed)) = (Offer::default(), sync_channel(4));
-        works.send(Work::Turn { turn: turn(4), term: Term(1) }).unwrap();
-        offer.put(turn(5), Term(1));
-        assert_eq!(first(offer.next(&handed)), Some(4));
-        assert_eq!(first(offer.next(&handed)), Some(5));
-        assert!(offer.take_back().is_none(), "the writer has it");
-        assert!(offer.next(&handed).is_none());
-    }
-
-    #[test]
-    fn whoever_comes_first_has_the_turn() {
-        let (offer, (_works, handed)) = (Offer::default(), sync_channel(4));
-        offer.put(turn(5), Term(1));
-        assert_eq!(offer.take_back().map(|turn| turn.first), Some(Position(5)));
-        assert!(offer.next(&handed).is_none(), "the loop has it");
     }
 }

@@ -3,6 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+/// A kind of things that worlds see.
+pub trait Kind: Copy + Ord + fmt::Debug + 'static {
+    /// What went wrong, rather than what came of it. A campaign of some size must have seen all of them.
+    const FAULTS: &[Self];
+    /// What else it must have seen.
+    const OTHERS: &[Self];
+}
+
 /// Something worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sight {
@@ -47,18 +55,11 @@ pub enum Sight {
     ReleaseCharged,
 }
 
-impl Sight {
-    /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 35] = [
-        Self::Submitted,
-        Self::Completed,
+impl Kind for Sight {
+    const FAULTS: &[Self] = &[
         Self::Kill,
         Self::PowerLoss,
         Self::PowerLossWithin,
-        Self::KeyConflict,
-        Self::LeaseProlongedAtStart,
-        Self::CancelUnheeded,
-        Self::Overloaded,
         Self::CleanStop,
         Self::ServerFrozen,
         Self::WorkerCrash,
@@ -69,6 +70,15 @@ impl Sight {
         Self::DiskFilled,
         Self::MessageLost,
         Self::MessageDoubled,
+    ];
+
+    const OTHERS: &[Self] = &[
+        Self::Submitted,
+        Self::Completed,
+        Self::KeyConflict,
+        Self::LeaseProlongedAtStart,
+        Self::CancelUnheeded,
+        Self::Overloaded,
         Self::TornTailCut,
         Self::SnapshotTaken,
         Self::SnapshotUsed,
@@ -86,36 +96,6 @@ impl Sight {
         Self::Purged,
         Self::Retried,
     ];
-
-    /// Things that went wrong, rather than what came of them.
-    pub(crate) const FAULTS: [Self; 13] = [
-        Self::Kill,
-        Self::PowerLoss,
-        Self::PowerLossWithin,
-        Self::CleanStop,
-        Self::ServerFrozen,
-        Self::WorkerCrash,
-        Self::WorkerFrozen,
-        Self::ClockJump,
-        Self::SyncFailed,
-        Self::WriteCutShort,
-        Self::DiskFilled,
-        Self::MessageLost,
-        Self::MessageDoubled,
-    ];
-}
-
-impl Kind for Sight {
-    const MUST: &[Self] = &Self::MUST;
-    const FAULTS: &[Self] = &Self::FAULTS;
-}
-
-/// A kind of things that worlds see.
-pub trait Kind: Copy + Ord + fmt::Debug + 'static {
-    /// What must be seen.
-    const MUST: &[Self];
-    /// What went wrong, rather than what came of it.
-    const FAULTS: &[Self];
 }
 
 /// How often what was seen.
@@ -151,7 +131,7 @@ impl<S: Kind> Seen<S> {
     /// What must be seen and was not.
     #[must_use]
     pub fn missing(&self) -> Vec<S> {
-        S::MUST.iter().copied().filter(|sight| self.count(*sight) == 0).collect()
+        S::FAULTS.iter().chain(S::OTHERS).copied().filter(|sight| self.count(*sight) == 0).collect()
     }
 
     /// How often something went wrong.

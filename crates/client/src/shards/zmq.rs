@@ -35,14 +35,9 @@ pub(super) struct Zmq {
 
 #[derive(Debug)]
 struct Open {
-    said: mpsc::Sender<Outgoing>,
+    said: mpsc::Sender<Vec<u8>>,
     heard: mpsc::Receiver<Heard>,
     _task: AbortOnDropHandle<()>,
-}
-
-#[derive(Debug)]
-struct Outgoing {
-    text: Vec<u8>,
 }
 
 #[derive(Serialize)]
@@ -82,7 +77,7 @@ impl Zmq {
         let text = serde_json::to_vec(&Message { kind, data }).expect("a message is plain JSON");
         let address = &self.addresses[self.current];
         let open = self.open.get_or_insert_with(|| Open::new(address.clone()));
-        if open.said.try_send(Outgoing { text }).is_err() {
+        if open.said.try_send(text).is_err() {
             // It hears that it is over, if it has not heard it yet.
             open.heard.close();
         }
@@ -127,7 +122,7 @@ impl Open {
 /// Connects and carries words until the connection is over; why it is.
 async fn speak(
     address: &str,
-    mut outgoing: mpsc::Receiver<Outgoing>,
+    mut outgoing: mpsc::Receiver<Vec<u8>>,
     incoming: &mpsc::Sender<Heard>,
 ) -> Error {
     let connected = async {
@@ -148,9 +143,7 @@ async fn speak(
     loop {
         let carried = tokio::select! {
             said = outgoing.recv() => match said {
-                Some(said) => {
-                    writer.send(&[&said.text]).await
-                }
+                Some(text) => writer.send(&[&text]).await,
                 None => return lost(address, "nobody speaks any more".to_owned()),
             },
             came = reader.next() => match came {

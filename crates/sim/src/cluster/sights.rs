@@ -41,10 +41,8 @@ pub enum ClusterSight {
     HintRefused,
 }
 
-impl ClusterSight {
-    /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 29] = [
-        Self::Elected,
+impl Kind for ClusterSight {
+    const FAULTS: &[Self] = &[
         Self::NodeCrashed,
         Self::NodeStopped,
         Self::NodeFrozen,
@@ -57,6 +55,14 @@ impl ClusterSight {
         Self::ReplyLost,
         Self::RequestDelayed,
         Self::MessageLost,
+        Self::AskedOfAStaleLeader,
+        Self::EngineFailedOver,
+        Self::EngineWiped,
+        Self::CellsForgotten,
+    ];
+
+    const OTHERS: &[Self] = &[
+        Self::Elected,
         Self::StaleAppendRefused,
         Self::FrozenLeaderWokeAndWasRefused,
         Self::AmbiguousAcquireAdopted,
@@ -66,39 +72,10 @@ impl ClusterSight {
         Self::UnknownAppendResolved,
         Self::DelayedAppendLandedLate,
         Self::DeposedForLackOfProof,
-        Self::AskedOfAStaleLeader,
-        Self::EngineFailedOver,
-        Self::EngineWiped,
-        Self::CellsForgotten,
         Self::DataLossNoticed,
         Self::HintApplied,
         Self::HintRefused,
     ];
-
-    /// Things that went wrong, rather than what came of them.
-    pub(crate) const FAULTS: [Self; 16] = [
-        Self::NodeCrashed,
-        Self::NodeStopped,
-        Self::NodeFrozen,
-        Self::NodeCutOff,
-        Self::RegisterMute,
-        Self::ClockJump,
-        Self::EngineStalled,
-        Self::RequestUnsent,
-        Self::RequestLost,
-        Self::ReplyLost,
-        Self::RequestDelayed,
-        Self::MessageLost,
-        Self::AskedOfAStaleLeader,
-        Self::EngineFailedOver,
-        Self::EngineWiped,
-        Self::CellsForgotten,
-    ];
-}
-
-impl Kind for ClusterSight {
-    const MUST: &[Self] = &Self::MUST;
-    const FAULTS: &[Self] = &Self::FAULTS;
 }
 
 /// How often what was met.

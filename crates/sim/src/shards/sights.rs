@@ -40,9 +40,19 @@ pub enum ShardSight {
     PlainMove,
 }
 
-impl ShardSight {
-    /// What a campaign of some size must have seen.
-    pub const MUST: [Self; 26] = [
+impl Kind for ShardSight {
+    const FAULTS: &[Self] = &[
+        Self::WorkerDied,
+        Self::WorkerFrozen,
+        Self::WorkerLeft,
+        Self::WorkerReconnected,
+        Self::SecondProcess,
+        Self::MessageLost,
+        Self::MessageDoubled,
+        Self::MessageLate,
+    ];
+
+    const OTHERS: &[Self] = &[
         Self::Granted,
         Self::Withdrawn,
         Self::LetGo,
@@ -52,11 +62,6 @@ impl ShardSight {
         Self::CountChanged,
         Self::ServerChanged,
         Self::TermBeganWithAMoveUnderWay,
-        Self::WorkerDied,
-        Self::WorkerFrozen,
-        Self::WorkerLeft,
-        Self::WorkerReconnected,
-        Self::SecondProcess,
         Self::StoppedByItself,
         Self::WokeTooLate,
         Self::Fenced,
@@ -65,28 +70,8 @@ impl ShardSight {
         Self::HeartbeatOfAnOldGeneration,
         Self::NotLetIn,
         Self::CapacityFull,
-        Self::MessageLost,
-        Self::MessageDoubled,
-        Self::MessageLate,
         Self::PlainMove,
     ];
-
-    /// Things that went wrong, rather than what came of them.
-    pub(crate) const FAULTS: [Self; 8] = [
-        Self::WorkerDied,
-        Self::WorkerFrozen,
-        Self::WorkerLeft,
-        Self::WorkerReconnected,
-        Self::SecondProcess,
-        Self::MessageLost,
-        Self::MessageDoubled,
-        Self::MessageLate,
-    ];
-}
-
-impl Kind for ShardSight {
-    const MUST: &[Self] = &Self::MUST;
-    const FAULTS: &[Self] = &Self::FAULTS;
 }
 
 /// How often what was met.

@@ -1,0 +1,116 @@
+//! A turn that the loop offers to the writer while it waits for questions, so that the writer goes on by itself.
+//!
+//! Whoever comes first has it: the writer, to write it, or the loop, to add to it.
+//!
+//! **Invariant:** nothing is decided while a turn is offered, not even what an ack asks for: that would come before it.
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use orchestrix_core::Term;
+
+use crate::decision_loop::Turn;
+use crate::node::Caller;
+use crate::runner::Runner;
+use crate::writer::Work;
+
+/// Where it lies.
+#[derive(Default)]
+pub(crate) struct Offer(Mutex<Option<(Turn<Caller>, Term)>>);
+
+impl Offer {
+    pub(crate) fn put(&self, turn: Turn<Caller>, term: Term) {
+        *self.lock() = Some((turn, term));
+    }
+
+    pub(crate) fn take_back(&self) -> Option<Turn<Caller>> {
+        self.lock().take().map(|(turn, _)| turn)
+    }
+
+    /// What the writer does next. What was handed over comes first: it was there before anything was offered.
+    pub(crate) fn next(&self, works: &Receiver<Work>) -> Option<Work> {
+        // Looked at under the lock: whoever sees an offer sees all that was handed over before it.
+        let mut offered = self.lock();
+        works.try_recv().ok().or_else(|| offered.take().map(|(turn, term)| Work::Turn { turn, term }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(Turn<Caller>, Term)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the loop remembers of a turn that it offered.
+pub(crate) struct Offered {
+    bytes: u64,
+}
+
+impl Runner {
+    /// Offers the turn, unless more is to be done with it than to write it.
+    pub(crate) fn offer(&mut self) -> Option<Offered> {
+        if !self.offers || !self.linger.is_zero() || self.is_snapshot_due() {
+            return None;
+        }
+        let (turn, term) = (self.desk.take_turn(), self.desk.state().term());
+        let offered = Offered { bytes: turn.records.len() as u64 };
+        if turn.count > 0 {
+            // It may be written while the loop waits, which is then for no longer than until the journal may rest.
+            self.unmarked = Some(self.clock.boot());
+        }
+        self.at_writer += 1;
+        self.offer.put(turn, term);
+        Some(offered)
+    }
+
+    /// Goes on with the turn that was offered, unless the writer has it.
+    pub(crate) fn take_back(&mut self, offered: Option<Offered>) {
+        let Some(Offered { bytes }) = offered else { return };
+        match self.offer.take_back() {
+            Some(turn) => {
+                self.at_writer -= 1;
+                self.desk.take_back(turn);
+            }
+            None => self.snapshot.since_bytes += bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use orchestrix_core::Position;
+
+    use super::*;
+
+    fn turn(first: u64) -> Turn<Caller> {
+        let mut turn = Turn::default();
+        turn.first = Position(first);
+        turn
+    }
+
+    fn first(work: Option<Work>) -> Option<u64> {
+        match work {
+            Some(Work::Turn { turn, .. }) => Some(turn.first.0),
+            Some(Work::Rest | Work::Truncate) | None => None,
+        }
+    }
+
+    #[test]
+    fn a_turn_that_was_handed_over_is_written_before_one_that_is_offered() {
+        let (offer, (works, handed)) = (Offer::default(), sync_channel(4));
+        works.send(Work::Turn { turn: turn(4), term: Term(1) }).unwrap();
+        offer.put(turn(5), Term(1));
+        assert_eq!(first(offer.next(&handed)), Some(4));
+        assert_eq!(first(offer.next(&handed)), Some(5));
+        assert!(offer.take_back().is_none(), "the writer has it");
+        assert!(offer.next(&handed).is_none());
+    }
+
+    #[test]
+    fn whoever_comes_first_has_the_turn() {
+        let (offer, (_works, handed)) = (Offer::default(), sync_channel(4));
+        offer.put(turn(5), Term(1));
+        assert_eq!(offer.take_back().map(|turn| turn.first), Some(Position(5)));
+        assert!(offer.next(&handed).is_none(), "the loop has it");
+    }
+}
