@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::support::{Coordinator, text};
+use crate::support::{Coordinator, eventually, text};
 
 fn code(output: &std::process::Output) -> Option<i32> {
     output.status.code()
@@ -323,4 +323,29 @@ fn help_has_examples_and_the_exit_codes() {
     let coordinator = Coordinator::prepared();
     assert!(text(&coordinator.run(&["--help"]).stdout).contains("EXIT CODES"));
     assert!(text(&coordinator.run(&["work", "--help"]).stdout).contains("EXAMPLES"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_are_listed_by_group() {
+    let coordinator = Coordinator::start();
+    let stop = tokio_util::sync::CancellationToken::new();
+    let worker = |service, group| {
+        let worker = orchestrix_client::ShardWorker::new(coordinator.url(), service, 4).group(group);
+        tokio::spawn(worker.run(stop.clone()))
+    };
+    let workers = [worker("bills", "billing"), worker("letters", "mail")];
+    let held = |listed: &[serde_json::Value]| listed.iter().all(|service| service["held"] == 4);
+    let mut listed = eventually("both have their shards", || {
+        Some(coordinator.json(&["shards"])).filter(|listed| listed.len() == 2 && held(listed))
+    });
+    listed.retain(|service| service["group"] == "billing");
+    assert_eq!(listed[0]["service"], "bills");
+    assert_eq!(coordinator.json(&["shards", "--group", "billing"]), listed);
+    assert!(coordinator.json(&["shards", "--group", "nobodys"]).is_empty());
+    let people = text(&coordinator.run(&["shards", "--group", "mail"]).stdout);
+    assert!(people.contains("letters") && !people.contains("bills"), "{people}");
+    stop.cancel();
+    for worker in workers {
+        worker.await.unwrap().unwrap();
+    }
 }

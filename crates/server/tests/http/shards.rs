@@ -9,17 +9,19 @@ use serde_json::{Value, json};
 use crate::kit::{Server, start, start_with, within};
 
 async fn register(server: &Server, worker: &str) -> Value {
-    let path = format!("/v1/services/orders/workers/{worker}/register");
-    let told = server.post(&path, &json!({"maxShardCount": 10, "session": worker})).await;
-    assert_eq!(told.status, 200, "{told:?}");
-    told.json()
+    say(server, "orders", worker, "register", json!({})).await
 }
 
 async fn heartbeat(server: &Server, worker: &str, serves: &Value, generation: &Value) -> Value {
-    let path = format!("/v1/services/orders/workers/{worker}/heartbeat");
-    let body =
-        json!({"maxShardCount": 10, "assignedShards": serves, "generation": generation, "session": worker});
-    let told = server.post(&path, &body).await;
+    let says = json!({"assignedShards": serves, "generation": generation});
+    say(server, "orders", worker, "heartbeat", says).await
+}
+
+/// What a worker of a service with ten shards says, with what every message of it has.
+async fn say(server: &Server, service: &str, worker: &str, call: &str, mut says: Value) -> Value {
+    says["maxShardCount"] = json!(10);
+    says["session"] = json!(worker);
+    let told = server.post(&format!("/v1/services/{service}/workers/{worker}/{call}"), &says).await;
     assert_eq!(told.status, 200, "{told:?}");
     told.json()
 }
@@ -79,6 +81,42 @@ async fn a_silent_worker_is_replaced_and_fenced_when_it_speaks_again() {
     let thawed = heartbeat(&server, "a", &a["assignedShards"], &a["generation"]).await;
     assert_eq!((&thawed["fenced"], &thawed["assignedShards"]), (&json!(true), &json!([])));
     drop(follow);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn groups_are_listed_divided_and_fail_apart() {
+    let shards = ShardTimes { lease_ms: 1_500, check_ms: 500 };
+    let server = start_with(Options::default(), NodeOptions { shards, ..NodeOptions::default() }).await;
+    let (bills, letters) = tokio::join!(
+        say(&server, "bills", "a", "register", json!({"group": "billing"})),
+        say(&server, "letters", "b", "register", json!({"group": "mail"})),
+    );
+    let all: Vec<u32> = (0..10).collect();
+    assert_eq!((&bills["assignedShards"], &letters["assignedShards"]), (&json!(all), &json!(all)));
+    // The worker of `billing` says no more; the one of `mail` goes on.
+    let mut says = json!({"group": "mail", "assignedShards": all, "generation": letters["generation"]});
+    let free = async {
+        loop {
+            let told = say(&server, "letters", "b", "heartbeat", says.clone()).await;
+            says["generation"] = told["generation"].clone();
+            let listed = server.get("/v1/services?group=billing").await.json();
+            assert_eq!(listed["services"].as_array().unwrap().len(), 1);
+            if listed["services"][0]["free"] == 10 {
+                return listed["services"][0].clone();
+            }
+        }
+    };
+    let billing = within(free).await;
+    assert_eq!((&billing["service"], &billing["workers"]), (&json!("bills"), &json!(0)));
+    let mail = server.get("/v1/services?group=mail").await.json();
+    assert_eq!(mail["services"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&mail["services"][0]["service"], &mail["services"][0]["held"]),
+        (&json!("letters"), &json!(10))
+    );
+    let told = say(&server, "letters", "b", "heartbeat", says).await;
+    assert_eq!(told["tokens"], letters["tokens"], "nobody else has held them");
     server.stop().await;
 }
 
