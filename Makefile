@@ -35,7 +35,7 @@ bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find
 	@./scripts/bugs $(or $(SECONDS),30) $(or $(SEED),1)
 
 fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET
-	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET=$(TARGET) ./scripts/fuzz
+	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET="$(TARGET)" ./scripts/fuzz
 
 fmt: ## Format the code
 	@$(CARGO) fmt --all
