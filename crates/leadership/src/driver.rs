@@ -18,6 +18,9 @@ use crate::options::{Options, Policy, Roster};
 use crate::own_name::OwnName;
 use crate::roster::Presence;
 
+/// Between two looks at what is due.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 /// What the thread tells those who run the duties.
 pub(crate) enum Turn {
     Began(u64),
@@ -36,7 +39,7 @@ pub(crate) struct Driver {
     gave_up: bool,
     next_heartbeat: Duration,
     next_list: Duration,
-    /// When the mandate began, and when it is renewed.
+    /// By a roster: when the mandate began, and when it is renewed.
     mandate: Option<(Duration, Duration)>,
     /// The term that the duties act under.
     acting: Option<u64>,
@@ -90,13 +93,18 @@ impl Driver {
             let until = match self.stopping {
                 Some(_) => until,
                 None if self.gave_up => until,
-                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due()),
+                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due(now)),
             };
-            match asked.recv_timeout(until.saturating_sub(now).min(Duration::from_secs(1))) {
+            match asked.recv_timeout(until.saturating_sub(now).min(LONGEST_WAIT)) {
                 Ok(command) => self.obey(command),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody has a handle any more.
-                Err(RecvTimeoutError::Disconnected) => self.resign(),
+                // Nobody has a handle any more, and nobody waits for the end.
+                Err(RecvTimeoutError::Disconnected) if self.stopping.is_none() => {
+                    self.obey(Command::Stop(oneshot::channel().0));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.shared.clock.pause(until.saturating_sub(now).min(LONGEST_WAIT));
+                }
             }
             if self.stopping.is_none() && self.turns.is_closed() {
                 return;
@@ -233,8 +241,9 @@ impl Driver {
         });
     }
 
-    fn mandate_due(&self) -> Duration {
-        self.mandate.map_or(Duration::MAX, |(_, renewed)| renewed)
+    /// When a mandate ends that has not ended yet; after its end every round looks whether it can be renewed.
+    fn mandate_due(&self, now: Duration) -> Duration {
+        self.mandate.map_or(Duration::MAX, |(_, renewed)| if renewed > now { renewed } else { Duration::MAX })
     }
 
     /// Tells everybody what has changed.
@@ -262,7 +271,8 @@ impl Driver {
         let worker_id = self.shared.me.name.clone();
         match change {
             Change::Elected { epoch } => {
-                self.mandate = Some((now, now + roster.max_epoch_duration));
+                let ends = matches!(self.shared.options.policy, Policy::Roster(_));
+                self.mandate = ends.then(|| (now, now + roster.max_epoch_duration));
                 tracing::info!(epoch, "leads");
             }
             Change::Renewed { epoch } => {

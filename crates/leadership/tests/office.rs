@@ -405,6 +405,53 @@ async fn a_stop_waits_neither_for_ever_nor_in_a_hurry_for_a_register_that_does_n
     assert!(looked < 1_000, "it looked at its clock {looked} times while it waited");
 }
 
+/// Starts one that counts how often it looks at its clock.
+fn counted(register: &MemoryRegister, options: Options) -> (Leadership, Arc<Counted>) {
+    let (register, clock): (Arc<dyn Register>, _) =
+        (Arc::new(register.clone()), Arc::new(Counted::default()));
+    let me = candidate("a");
+    let one = Leadership::start_with(register, "leader", me, options, Vec::new(), clock.clone()).unwrap();
+    (one, clock)
+}
+
+async fn heartbeats(of: &Leadership, count: u32) {
+    let (mut news, mut heard) = (of.news(), 0);
+    while heard < count {
+        heard += u32::from(matches!(news.recv().await.unwrap(), News::WorkerHeartbeat { .. }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_waits_between_what_is_due_however_long_it_has_led() {
+    for options in [Options::first_come(TTL), Options::roster(quick())] {
+        let (one, clock) = counted(&MemoryRegister::default(), options);
+        eventually("it leads", || one.is_leader()).await;
+        // Past all times that began with its election, and then some more.
+        heartbeats(&one, 8).await;
+        let looked = clock.0.load(SeqCst);
+        heartbeats(&one, 4).await;
+        let looked = clock.0.load(SeqCst) - looked;
+        assert!(looked < 1_000, "it looked at its clock {looked} times");
+        assert!(one.is_leader());
+        one.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_nobody_has_a_handle_of_gives_back_its_office_and_ends() {
+    let register = MemoryRegister::default();
+    let (one, clock) = counted(&register, Options::first_come(TTL));
+    eventually("it leads", || one.is_leader()).await;
+    drop(one);
+    eventually("it has left", || !register.read("nodes/a").unwrap().unwrap().claim.held).await;
+    let other = start(&register, "b", Vec::new());
+    eventually("the other leads", || other.is_leader()).await;
+    let looked = clock.0.load(SeqCst);
+    heartbeats(&other, 4).await;
+    assert_eq!(clock.0.load(SeqCst), looked, "it looks at its clock no more");
+    other.stop().await;
+}
+
 fn named(register: &MemoryRegister, incarnation: &str) -> Leadership {
     let me = Candidate { incarnation: incarnation.to_owned(), ..candidate("a") };
     let register: Arc<dyn Register> = Arc::new(register.clone());
@@ -437,11 +484,7 @@ async fn one_that_was_killed_and_starts_again_at_once_keeps_its_name() {
     let left = register.read("nodes/a").unwrap().unwrap();
     register.compare_and_set("nodes/a", Some(&left.version), &cell.claim).unwrap();
     let again = named(&register, "2");
-    let mut news = again.news();
-    let mut heartbeats = 0;
-    while heartbeats < 8 {
-        heartbeats += u32::from(matches!(news.recv().await.unwrap(), News::WorkerHeartbeat { .. }));
-    }
+    heartbeats(&again, 8).await;
     assert!(again.is_leader() && again.why().is_empty(), "{:?}", again.why());
     again.stop().await;
 }
