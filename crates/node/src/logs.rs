@@ -145,6 +145,7 @@ impl TaskLogs {
             counted.arrived(lease, offset, &addition.chunk);
             return Ok(addition.tell(counted, &log, &stats));
         }
+        self.store.expect_output(task);
         // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
         // nobody counted would shift the numbers of all lines after it.
         let stored =
@@ -196,7 +197,7 @@ impl TaskLogs {
         let mut known = self.lock();
         tasks.iter().for_each(|task| drop(known.remove(task)));
         drop(known);
-        self.store.delete(&tasks);
+        self.store.delete(tasks);
     }
 
     /// Deletes, slowly, the output of tasks that were purged before a term began, if those who purged them did not get

@@ -13,6 +13,8 @@ use super::session::Session;
 
 /// The most chunks of one read. Bounds the list of their lengths, which is asked for first.
 const READ_CHUNKS_MAX: i64 = 1024;
+/// Tasks whose output one statement deletes.
+const DELETED_TASKS: usize = 100;
 
 const LOGS: &str = "orchestrix_logs";
 
@@ -126,10 +128,16 @@ impl Logs for SqlLogs {
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
         let home = self.session.home();
-        let sql = "DELETE FROM orchestrix_logs WHERE domain = ? AND task = ?";
-        for task in tasks {
-            let values = [Value::Text(&home.domain), Value::Int(task.0.cast_signed())];
-            self.session.execute(sql, &values).map_err(|failure| failure.error(home, "delete task log"))?;
+        // Always as many, so that it is prepared once: the last stands in for those that are missing.
+        let sql = format!(
+            "DELETE FROM orchestrix_logs WHERE domain = ? AND task IN (?{})",
+            ", ?".repeat(DELETED_TASKS - 1)
+        );
+        for some in tasks.chunks(DELETED_TASKS) {
+            let mut values = vec![Value::Text(&home.domain)];
+            values.extend(some.iter().map(|task| Value::Int(task.0.cast_signed())));
+            values.resize(DELETED_TASKS + 1, values[some.len()]);
+            self.session.execute(&sql, &values).map_err(|failure| failure.error(home, "delete task log"))?;
         }
         Ok(())
     }

@@ -1,8 +1,12 @@
 //! The engine under the output of tasks: calls to it, deletions behind everybody's back, and its end.
 //!
+//! Most tasks have no output, and a server that is asked to delete nothing has work all the same. So whoever walks over
+//! all output at the beginning of a term ([`Sweep`]) knows afterwards which tasks have some.
+//!
 //! **Invariant:** when [`Store::close`] returns, nothing uses the engine any more: the folder is free for the
 //! next node.
 
+use std::collections::HashSet;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -36,6 +40,9 @@ enum Next {
 #[derive(Default)]
 struct Deletions {
     waiting: Vec<TaskId>,
+    /// Tasks that have output, or are about to: all of them, once a walk has named those that were there before.
+    with_output: HashSet<TaskId>,
+    knows_all: bool,
     /// Begins with the first deletion.
     thread: Option<JoinHandle<()>>,
     closed: bool,
@@ -67,11 +74,18 @@ impl Store {
         }
     }
 
+    /// A task is about to have output.
+    pub(super) fn expect_output(&self, task: TaskId) {
+        self.deletions().with_output.insert(task);
+    }
+
     /// Lets a thread delete the output of tasks: that may sync and write whole files anew, and nobody waits for
     /// it. What it does not get to is deleted at the next start, or by the next leader.
-    pub(super) fn delete(self: &Arc<Self>, tasks: &[TaskId]) {
+    pub(super) fn delete(self: &Arc<Self>, mut tasks: Vec<TaskId>) {
         let mut deletions = self.deletions();
-        if deletions.closed {
+        let Deletions { with_output, knows_all, .. } = &mut *deletions;
+        tasks.retain(|task| with_output.remove(task) || !*knows_all);
+        if deletions.closed || tasks.is_empty() {
             return;
         }
         if deletions.waiting.len() + tasks.len() > WAITING_TASKS_MAX {
@@ -124,16 +138,24 @@ impl Store {
             match self.next(sweep.is_some()) {
                 Next::Delete(tasks) => self.delete_now(&tasks),
                 Next::Idle => {
-                    let swept =
-                        sweep.as_mut().and_then(|sweep| self.with_engine(|engine| sweep.step(engine)));
+                    let swept = sweep.as_mut().and_then(|sweep| self.sweep_on(sweep));
                     match swept {
                         Some(Swept::Pause(pause)) => self.pause(pause),
-                        Some(Swept::Over) | None => sweep = None,
+                        Some(Swept::Over | Swept::GivenUp) | None => sweep = None,
                     }
                 }
                 Next::End => return,
             }
         }
+    }
+
+    fn sweep_on(&self, sweep: &mut Sweep) -> Option<Swept> {
+        let note = |tasks: &[TaskId]| self.deletions().with_output.extend(tasks);
+        let swept = self.with_engine(|engine| sweep.step(engine, note))?;
+        if swept == Swept::Over {
+            self.deletions().knows_all = true;
+        }
+        Some(swept)
     }
 
     fn delete_now(&self, tasks: &[TaskId]) {
@@ -178,7 +200,7 @@ impl Store {
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
 
-    use orchestrix_core::LeaseId;
+    use orchestrix_core::{LeaseId, Position};
     use orchestrix_engine::memory::MemoryLogs;
     use orchestrix_engine::{Bookmark, LogChunk, Logged};
 
@@ -235,7 +257,7 @@ mod tests {
         let (done, deleted) = channel();
         let deleting = Arc::clone(&store);
         thread::spawn(move || {
-            (1..=3).for_each(|task| deleting.delete(&[TaskId(task)]));
+            (1..=3).for_each(|task| deleting.delete(vec![TaskId(task)]));
             drop(deleting);
             done.send(()).unwrap();
         });
@@ -245,7 +267,7 @@ mod tests {
         store.close();
         assert!(engine.tasks().unwrap().is_empty());
         assert_eq!((Arc::strong_count(&engine), Arc::strong_count(&store)), (1, 1), "the thread is gone");
-        store.delete(&[TaskId(4)]);
+        store.delete(vec![TaskId(4)]);
         store.close();
     }
 
@@ -257,11 +279,82 @@ mod tests {
             engine.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
         }
         let store = Store::new(engine.clone());
-        store.delete(&[TaskId(1)]);
-        store.delete(&vec![TaskId(2); WAITING_TASKS_MAX + 1]);
+        store.delete(vec![TaskId(1)]);
+        store.delete(vec![TaskId(2); WAITING_TASKS_MAX + 1]);
         drop(shut);
         store.close();
         assert_eq!(engine.tasks().unwrap(), [TaskId(2)]);
+    }
+
+    /// Counts the tasks that it is asked to delete.
+    #[derive(Default)]
+    struct CountedLogs {
+        logs: MemoryLogs,
+        deleted: Mutex<Vec<TaskId>>,
+    }
+
+    impl Logs for CountedLogs {
+        fn append(
+            &self,
+            task: TaskId,
+            lease: LeaseId,
+            offset: u64,
+            bytes: &[u8],
+        ) -> Result<Logged, orchestrix_engine::Error> {
+            self.logs.append(task, lease, offset, bytes)
+        }
+
+        fn read(
+            &self,
+            task: TaskId,
+            skip: usize,
+            limit_bytes: usize,
+        ) -> Result<Vec<LogChunk>, orchestrix_engine::Error> {
+            self.logs.read(task, skip, limit_bytes)
+        }
+
+        fn some_tasks(
+            &self,
+            from: Bookmark,
+            about: usize,
+        ) -> Result<(Vec<TaskId>, Option<Bookmark>), orchestrix_engine::Error> {
+            self.logs.some_tasks(from, about)
+        }
+
+        fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
+            self.deleted.lock().unwrap().extend(tasks);
+            self.logs.delete(tasks)
+        }
+    }
+
+    #[test]
+    fn an_engine_is_not_asked_to_delete_what_is_not_there() {
+        let engine = Arc::new(CountedLogs::default());
+        engine.append(TaskId(1), LeaseId(9), 0, b"stored before the term began").unwrap();
+        let store = Store::new(engine.clone());
+        // Before it knows better it deletes whatever is purged.
+        store.delete(vec![TaskId(2)]);
+        let mut sweep = Sweep::new(Position(10), Box::new(|_| Some(Vec::new())));
+        while store.sweep_on(&mut sweep) != Some(Swept::Over) {}
+        store.expect_output(TaskId(20));
+        engine.append(TaskId(20), LeaseId(9), 0, b"stored since").unwrap();
+        store.delete((1..=30).map(TaskId).collect());
+        store.delete((1..=30).map(TaskId).collect());
+        store.close();
+        assert_eq!(*engine.deleted.lock().unwrap(), [TaskId(2), TaskId(1), TaskId(20)]);
+        assert!(engine.tasks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_could_not_walk_to_the_end_deletes_whatever_is_purged() {
+        let engine = Arc::new(CountedLogs::default());
+        engine.append(TaskId(1), LeaseId(9), 0, b"stored before the term began").unwrap();
+        let store = Store::new(engine.clone());
+        let mut sweep = Sweep::new(Position(10), Box::new(|_| None));
+        assert_eq!(store.sweep_on(&mut sweep), Some(Swept::GivenUp));
+        store.delete(vec![TaskId(1), TaskId(2)]);
+        store.close();
+        assert_eq!(*engine.deleted.lock().unwrap(), [TaskId(1), TaskId(2)]);
     }
 
     #[tokio::test]

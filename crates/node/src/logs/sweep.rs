@@ -38,7 +38,9 @@ pub(super) struct Sweep {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Swept {
     Pause(Duration),
+    /// Every task that had output when it began was named.
     Over,
+    GivenUp,
 }
 
 impl Sweep {
@@ -46,9 +48,9 @@ impl Sweep {
         Self { began_after, ask, found: Vec::new(), from: Some(Bookmark::default()), deleted: 0 }
     }
 
-    /// Deletes some of what was found, or looks for more.
-    pub(super) fn step(&mut self, engine: &dyn Logs) -> Swept {
-        match self.try_step(engine) {
+    /// Deletes some of what was found, or looks for more and names the tasks that have output.
+    pub(super) fn step(&mut self, engine: &dyn Logs, name: impl FnOnce(&[TaskId])) -> Swept {
+        match self.try_step(engine, name) {
             Ok(Swept::Over) => {
                 if self.deleted > 0 {
                     tracing::info!(
@@ -65,12 +67,16 @@ impl Sweep {
             }
             Err(error) => {
                 tracing::warn!(%error, "the output of purged tasks stays until another begins to lead");
-                Swept::Over
+                Swept::GivenUp
             }
         }
     }
 
-    fn try_step(&mut self, engine: &dyn Logs) -> Result<Swept, orchestrix_engine::Error> {
+    fn try_step(
+        &mut self,
+        engine: &dyn Logs,
+        name: impl FnOnce(&[TaskId]),
+    ) -> Result<Swept, orchestrix_engine::Error> {
         if !self.found.is_empty() {
             let some = self.found.len().min(DELETED_MAX);
             engine.delete(&self.found[..some])?;
@@ -80,9 +86,10 @@ impl Sweep {
         }
         let Some(from) = self.from else { return Ok(Swept::Over) };
         let (mut tasks, next) = engine.some_tasks(from, LISTED_MAX)?;
+        name(&tasks);
         tasks.retain(|task| task.0 <= self.began_after.0);
         if !tasks.is_empty() {
-            let Some(unknown) = (self.ask)(tasks) else { return Ok(Swept::Over) };
+            let Some(unknown) = (self.ask)(tasks) else { return Ok(Swept::GivenUp) };
             self.found = unknown;
         }
         self.from = next;
@@ -109,7 +116,7 @@ mod tests {
 
     /// Steps to the end; how many that took.
     fn walk(sweep: &mut Sweep, logs: &MemoryLogs) -> usize {
-        (1..1_000).find(|_| sweep.step(logs) == Swept::Over).expect("a walk ends")
+        (1..1_000).find(|_| sweep.step(logs, |_| {}) == Swept::Over).expect("a walk ends")
     }
 
     fn left(logs: &MemoryLogs) -> Vec<u64> {
@@ -143,7 +150,7 @@ mod tests {
     fn without_an_answer_nothing_is_deleted() {
         let logs = logs([1, 2]);
         let mut sweep = Sweep::new(Position(10), Box::new(|_| None));
-        assert_eq!(sweep.step(&logs), Swept::Over);
+        assert_eq!(sweep.step(&logs, |_| {}), Swept::GivenUp);
         assert_eq!(left(&logs), [1, 2]);
     }
 }
