@@ -23,7 +23,7 @@ pub(crate) trait Keyed {
 pub(crate) struct Sorted<T: Keyed> {
     branches: VecDeque<Branch<T>>,
     len: usize,
-    /// Where the last item was found: one event looks for its task several times.
+    /// Where the last item was found: one event looks for its task several times, and the next one for its neighbour.
     found: Cell<Place>,
 }
 
@@ -124,9 +124,11 @@ impl<T: Keyed> Sorted<T> {
 
     fn place(&self, key: T::Key) -> Option<Place> {
         let (branch, leaf, at) = self.found.get();
-        let last = self.branches.get(branch).and_then(|branch| branch.leaves.get(leaf)?.get(at));
-        if last.is_some_and(|item| item.key() == key) {
-            return Some((branch, leaf, at));
+        for near in [(branch, leaf, at), (branch, leaf, at + 1), (branch, leaf + 1, 0)] {
+            if self.at(near).is_some_and(|item| item.key() == key) {
+                self.found.set(near);
+                return Some(near);
+            }
         }
         let index = self.branch_of(key);
         let branch = self.branches.get(index)?;
@@ -134,6 +136,10 @@ impl<T: Keyed> Sorted<T> {
         let at = branch.leaves[leaf].binary_search_by_key(&key, Keyed::key).ok()?;
         self.found.set((index, leaf, at));
         Some((index, leaf, at))
+    }
+
+    fn at(&self, (branch, leaf, at): Place) -> Option<&T> {
+        self.branches.get(branch)?.leaves.get(leaf)?.get(at)
     }
 
     /// The branch where a key is, or would be.
@@ -300,8 +306,11 @@ mod tests {
                 }
                 prop_assert_eq!(sorted.len(), model.len());
                 prop_assert_eq!(sorted.first(), model.first());
-                prop_assert_eq!(sorted.get(n).is_some(), model.contains(&n));
+                // Whoever was found last, and those beside it.
+                for near in [n, n + 1, n, n.saturating_sub(1)] {
+                    prop_assert_eq!(sorted.get(near).copied(), model.get(&near).copied());
                 }
+            }
             prop_assert_eq!(sorted.rank(20_000), model.range(..20_000).count());
             prop_assert!(sorted.after(None).eq(model.iter()));
             prop_assert!(sorted.after(Some(250)).eq(model.range(251..)) && sorted.after(Some(39_999)).next().is_none());
