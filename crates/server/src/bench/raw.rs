@@ -15,6 +15,7 @@ use super::load::WARM_UP;
 use super::mysql::{MySql, Statement};
 use super::payload::Payloads;
 use super::postgres::Postgres;
+use super::process::ask;
 use super::redis::Appender;
 use super::stores::{BUCKET, DATABASE, Kind, Store};
 
@@ -154,10 +155,16 @@ fn repeat(window: Duration, mut act: impl FnMut() -> Result<()>) -> Result<f64> 
     Ok(f64::from(times) / counted.elapsed().as_secs_f64())
 }
 
-/// Makes what the clients write to.
+/// Makes what the clients write to, and has the server write its file anew at no time.
 fn prepare(kind: Kind, address: SocketAddr) -> Result<()> {
     match kind {
-        Kind::Redis | Kind::SeaweedFs => Ok(()),
+        Kind::Redis => {
+            // One window would pay for what was written in another.
+            let set = ask(address, b"CONFIG SET auto-aof-rewrite-percentage 0\r\n")?;
+            ensure!(set == "+OK", "a setting was answered {set}");
+            Ok(())
+        }
+        Kind::SeaweedFs => Ok(()),
         Kind::MariaDb => MySql::connect(address)?.run(&format!(
             "CREATE TABLE {DATABASE}.raw (id BIGINT AUTO_INCREMENT PRIMARY KEY, bytes LONGBLOB NOT NULL)"
         )),
