@@ -44,7 +44,8 @@ pub(crate) struct Driver {
     /// The term that the duties act under.
     acting: Option<u64>,
     turns: mpsc::UnboundedSender<Turn>,
-    stopping: Option<oneshot::Sender<()>>,
+    /// Who waits for the end, and when it comes at the latest: what this one has is over by then.
+    stopping: Option<(oneshot::Sender<()>, Duration)>,
 }
 
 impl Driver {
@@ -84,16 +85,17 @@ impl Driver {
             self.publish();
             self.heartbeat(now);
             self.list(now);
-            if self.stopping.is_some() && self.elector.is_settled() {
+            let now = self.shared.clock.boot();
+            let over = |(_, at_latest): &(_, Duration)| self.elector.is_settled() || now >= *at_latest;
+            if self.stopping.as_ref().is_some_and(over) {
                 self.leave();
                 return;
             }
-            let now = self.shared.clock.boot();
             // Whoever stops shows itself to nobody any more, so nothing of that is due.
             let until = match self.stopping {
                 Some(_) => until,
                 None if self.gave_up => until,
-                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due(now)),
+                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due()),
             };
             match asked.recv_timeout(until.saturating_sub(now).min(LONGEST_WAIT)) {
                 Ok(command) => self.obey(command),
@@ -115,6 +117,8 @@ impl Driver {
     /// Does one thing that the elector wants; answers until when there is nothing to do.
     fn step(&mut self) -> Duration {
         let clock = Arc::clone(&self.shared.clock);
+        // A mandate that is over is passed on in this round.
+        self.renew_mandate(clock.boot());
         let step = self.elector.next(clock.boot());
         // What is given away now is not trusted any more before anybody can hear that it is free.
         self.publish();
@@ -241,9 +245,8 @@ impl Driver {
         });
     }
 
-    /// When a mandate ends that has not ended yet; after its end every round looks whether it can be renewed.
-    fn mandate_due(&self, now: Duration) -> Duration {
-        self.mandate.map_or(Duration::MAX, |(_, renewed)| if renewed > now { renewed } else { Duration::MAX })
+    fn mandate_due(&self) -> Duration {
+        self.mandate.map_or(Duration::MAX, |(_, renewed)| renewed)
     }
 
     /// Tells everybody what has changed.
@@ -336,7 +339,7 @@ impl Driver {
         match command {
             Command::Stop(reply) => {
                 self.resign();
-                self.stopping = Some(reply);
+                self.stopping = Some((reply, self.shared.clock.boot() + self.shared.options.leader_ttl));
             }
             Command::Ensure { force, desired, reply } => {
                 // Whoever asked may be gone.
@@ -391,7 +394,7 @@ impl Driver {
         if !self.gave_up {
             self.write_presence(false, Duration::ZERO);
         }
-        if let Some(reply) = self.stopping.take() {
+        if let Some((reply, _)) = self.stopping.take() {
             // Whoever asked may be gone.
             let _ = reply.send(());
         }

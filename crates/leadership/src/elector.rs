@@ -322,6 +322,7 @@ impl Elector {
                     }
                 }
                 Purpose::Take => {
+                    self.rest(retry);
                     if let Some(view) = &mut self.view {
                         view.look_at = retry;
                     }
@@ -352,6 +353,10 @@ impl Elector {
             return;
         }
         match attempt.purpose {
+            // It does not stand any more.
+            Purpose::Take if self.stands == Stands::No => {
+                self.leave(now, Farewell { version, epoch, to: None });
+            }
             Purpose::Take if now < trusted_until => {
                 let proved_at = attempt.asked;
                 self.office = Some(Office { epoch, version, trusted_until, renew_at, proved_at });

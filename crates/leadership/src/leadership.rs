@@ -23,7 +23,8 @@ const NEWS_MAX: usize = 256;
 pub(crate) const RESTLESS_CHANGES: usize = 5;
 pub(crate) const RESTLESS_TIME: Duration = Duration::from_secs(300);
 
-/// A candidate for an office, and the leader when it has it. Cheap to clone; [`Leadership::stop`] gives the office back.
+/// A candidate for an office, and the leader when it has it. Cheap to clone; [`Leadership::stop`] gives the office back,
+/// and so does dropping the last clone, without waiting for it.
 #[derive(Clone)]
 pub struct Leadership {
     shared: Arc<Shared>,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use orchestrix_engine::memory::MemoryRegister;
-use orchestrix_engine::{Clock, Register, SystemClock};
-use orchestrix_leadership::{Candidate, Elector, Leadership, Options, Roster, Step, Timing};
+use orchestrix_engine::{Clock, Register, Set, SystemClock};
+use orchestrix_leadership::{Candidate, Change, Elector, Leadership, Options, Roster, Stands, Step, Timing};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -60,6 +60,35 @@ fn a_healthy_leader_with_a_short_time_is_not_deposed_by_one_with_a_long_time_or_
             assert_eq!(leader.leads(now), Some(1), "at {now:?}");
         }
     }
+}
+
+#[test]
+fn an_office_that_could_not_be_taken_is_tried_again_after_a_pause() {
+    let mut candidate = elector("candidate", SECOND);
+    assert_eq!(candidate.next(SECOND), Step::Read);
+    candidate.heard_cell(SECOND, None);
+    assert!(matches!(candidate.next(SECOND), Step::Set { .. }));
+    candidate.heard_set(SECOND, None);
+    let Step::Wait(until) = candidate.next(SECOND) else { panic!("it tries again without a pause") };
+    assert!(until > SECOND);
+    assert!(matches!(candidate.next(until), Step::Set { .. } | Step::Read));
+}
+
+#[test]
+fn an_office_that_came_after_it_was_not_wanted_any_more_is_given_back() {
+    let register = MemoryRegister::default();
+    let mut candidate = elector("candidate", SECOND);
+    candidate.heard_cell(SECOND, None);
+    let Step::Set { seen, claim } = candidate.next(SECOND) else { panic!("it is free") };
+    register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
+    candidate.heard_set(SECOND, Some(Set::Unknown));
+    candidate.set_stands(Stands::No);
+    candidate.resign(SECOND);
+    let Step::Wait(again) = candidate.next(SECOND) else { panic!("it asks again after a pause") };
+    drive(&mut candidate, &register, again);
+    assert!(candidate.is_settled() && candidate.leads(again).is_none());
+    assert!(!register.read("leader").unwrap().unwrap().claim.held, "nobody has it");
+    assert!(!candidate.take_changes().iter().any(|change| matches!(change, Change::Elected { .. })));
 }
 
 /// A clock of this machine that can be set ahead.
