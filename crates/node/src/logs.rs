@@ -228,7 +228,11 @@ impl TaskLogs {
     ) -> Result<&'a mut Counted, Error> {
         if counted.is_none() {
             let now = self.now();
-            *counted = Some(self.store.call(move |engine| count(engine, task, now)).await?);
+            let stored = self.store.call(move |engine| count(engine, task, now)).await?;
+            if stored.chunks() > 0 {
+                self.store.expect_output(task);
+            }
+            *counted = Some(stored);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }

@@ -355,6 +355,10 @@ pub(crate) fn start_node(
         open_logs.close();
         ended.end(result);
     })?;
+    // Before anything can be purged.
+    if let Some(began_after) = leads {
+        node.logs.sweep(began_after, node.asks_unknown());
+    }
     let ended = Arc::clone(&node.running);
     spawn("orchestrix-loop", move || {
         // The reason is told before the runner goes, and with it the writer's thread: the first reason counts.
@@ -364,9 +368,6 @@ pub(crate) fn start_node(
         }
         drop(runner);
     })?;
-    if let Some(began_after) = leads {
-        node.logs.sweep(began_after, node.asks_unknown());
-    }
     Ok(node)
 }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_core::wire::Submit;
+use orchestrix_core::wire::{Complete, LeaseQueues, LogAppend, LogStream, LogText, Submit};
 use orchestrix_core::{Json, LeaseId, Name, Position, Retention, TaskId};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{JournalId, Shared};
@@ -138,6 +138,48 @@ async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next(
     tokio::time::timeout(Duration::from_secs(20), swept).await.expect("it should be deleted by now");
     second.stop().await.unwrap();
     assert_eq!(logs.tasks().unwrap(), [kept.id, later]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
+    let place = place();
+    let first = open(&place, "a");
+    let (before, _) = leads(&first).await.submit(submit()).await.unwrap();
+    first.stop().await.unwrap();
+    let logs = place.logs();
+    logs.append(before.id, LeaseId(1), 0, b"line").unwrap();
+    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    let node = Options { retention, node: "b".to_owned(), ..Options::default() };
+    let second = Member::open(Membership { node, ..membership(&place, "b") }).unwrap();
+    let node = leads(&second).await;
+    // The walk over what was there has named the first when the second comes.
+    for _ in 0..2 {
+        let request = LeaseQueues {
+            queues: vec![Name::new("mail").unwrap()],
+            worker: Name::new("w").unwrap(),
+            max: 1,
+            lease_ms: 60_000,
+            wait_ms: 0,
+            request_id: None,
+            capacity: None,
+        };
+        let leased = node.lease(request).await.unwrap().leases.remove(0);
+        let line = LogText { text: "a line".to_owned(), stream: LogStream::Stdout };
+        let lines = LogAppend { lease_id: leased.lease_id, lines: vec![line], offset: None };
+        node.append_logs(leased.task_id, lines).await.unwrap();
+        assert!(logs.tasks().unwrap().contains(&leased.task_id));
+        let done = Complete { lease_id: leased.lease_id, worker: None, result: None };
+        node.complete(leased.task_id, done).await.unwrap();
+        let gone = async {
+            while logs.tasks().unwrap().contains(&leased.task_id) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("it should be deleted by now");
+        node.submit(submit()).await.unwrap();
+    }
+    assert!(logs.tasks().unwrap().is_empty());
+    second.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

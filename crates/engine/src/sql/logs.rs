@@ -13,8 +13,8 @@ use super::session::Session;
 
 /// The most chunks of one read. Bounds the list of their lengths, which is asked for first.
 const READ_CHUNKS_MAX: i64 = 1024;
-/// Tasks whose output one statement deletes.
-const DELETED_TASKS: usize = 100;
+/// Tasks whose output one statement deletes. Bounds for how long others wait for the connection.
+const DELETED_TASKS: usize = 16;
 
 const LOGS: &str = "orchestrix_logs";
 
@@ -33,6 +33,17 @@ impl SqlLogs {
         let values = [Value::Text(&self.session.home().domain), Value::Int(task.0.cast_signed())];
         let rows = self.session.rows(sql, &[Column::Int], &values)?;
         Ok(rows.into_iter().next().map_or(0, |mut row| usize::try_from(row.int()).unwrap_or(0)))
+    }
+
+    /// Deletes the rows of one to [`DELETED_TASKS`] tasks. The statement has always as many places, so that it is prepared
+    /// once: the last task stands in for those that are missing.
+    fn delete_some(&self, tasks: &[TaskId]) -> Result<(), Failure> {
+        let more = ", ?".repeat(DELETED_TASKS - 1);
+        let sql = format!("DELETE FROM orchestrix_logs WHERE domain = ? AND task IN (?{more})");
+        let mut values = vec![Value::Text(&self.session.home().domain)];
+        values.extend(tasks.iter().map(|task| Value::Int(task.0.cast_signed())));
+        values.resize(DELETED_TASKS + 1, values[tasks.len()]);
+        self.session.execute(&sql, &values).map(drop)
     }
 
     /// There is a chunk already. It stays, unless it is damaged.
@@ -127,17 +138,13 @@ impl Logs for SqlLogs {
     }
 
     fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
-        let home = self.session.home();
-        // Always as many, so that it is prepared once: the last stands in for those that are missing.
-        let sql = format!(
-            "DELETE FROM orchestrix_logs WHERE domain = ? AND task IN (?{})",
-            ", ?".repeat(DELETED_TASKS - 1)
-        );
         for some in tasks.chunks(DELETED_TASKS) {
-            let mut values = vec![Value::Text(&home.domain)];
-            values.extend(some.iter().map(|task| Value::Int(task.0.cast_signed())));
-            values.resize(DELETED_TASKS + 1, values[some.len()]);
-            self.session.execute(&sql, &values).map_err(|failure| failure.error(home, "delete task log"))?;
+            let mut deleted = self.delete_some(some);
+            // Together they may have more rows than a statement has time for.
+            if matches!(deleted, Err(Failure::Busy(_) | Failure::Lost(_))) && some.len() > 1 {
+                deleted = some.chunks(1).try_for_each(|task| self.delete_some(task));
+            }
+            deleted.map_err(|failure| failure.error(self.session.home(), "delete task log"))?;
         }
         Ok(())
     }

@@ -74,6 +74,10 @@ fn every_call_costs_what_the_documents_say() {
         logs.append(TaskId(1), LeaseId(1), offset, b"a line").unwrap();
     }
     assert_eq!(asked(&front), "GET 1, PUT 10", "a chunk is one request, after the first of its task");
+    logs.append(TaskId(2), LeaseId(1), 0, b"a line").unwrap();
+    asked(&front);
+    logs.delete(&[TaskId(1), TaskId(2)]).unwrap();
+    assert_eq!(asked(&front), "LIST 2, POST 1", "to delete is a list for each task");
 
     take_snapshot(&*journal, &[b"one", b"two"]);
     assert_eq!(asked(&front), "LIST 1, PUT 3", "a snapshot is one for each chunk, and two");

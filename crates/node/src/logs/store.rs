@@ -6,7 +6,7 @@
 //! **Invariant:** when [`Store::close`] returns, nothing uses the engine any more: the folder is free for the
 //! next node.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
@@ -41,7 +41,7 @@ enum Next {
 struct Deletions {
     waiting: Vec<TaskId>,
     /// Tasks that have output, or are about to: all of them, once a walk has named those that were there before.
-    with_output: HashSet<TaskId>,
+    with_output: BTreeSet<TaskId>,
     knows_all: bool,
     /// Begins with the first deletion.
     thread: Option<JoinHandle<()>>,
@@ -92,7 +92,7 @@ impl Store {
             let tasks = tasks.len();
             tracing::warn!(
                 tasks,
-                "the output of purged tasks is deleted only at the next start: too much waits"
+                "the output of purged tasks is deleted only at the next start, or by the next leader: too much waits"
             );
             return;
         }
@@ -162,7 +162,7 @@ impl Store {
         if let Some(Err(error)) = self.with_engine(|engine| engine.delete(tasks)) {
             tracing::warn!(
                 %error,
-                "cannot delete the output of purged tasks; it is tried again at the next start"
+                "cannot delete the output of purged tasks; it is tried again at the next start, or by the next leader"
             );
         }
     }

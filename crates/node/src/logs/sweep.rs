@@ -38,7 +38,7 @@ pub(super) struct Sweep {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Swept {
     Pause(Duration),
-    /// Every task that had output when it began was named.
+    /// Every task that had output when it began was named, or its output is gone.
     Over,
     GivenUp,
 }
@@ -48,7 +48,7 @@ impl Sweep {
         Self { began_after, ask, found: Vec::new(), from: Some(Bookmark::default()), deleted: 0 }
     }
 
-    /// Deletes some of what was found, or looks for more and names the tasks that have output.
+    /// Deletes some of what was found, or looks for more and names the tasks that have output and keep it.
     pub(super) fn step(&mut self, engine: &dyn Logs, name: impl FnOnce(&[TaskId])) -> Swept {
         match self.try_step(engine, name) {
             Ok(Swept::Over) => {
@@ -86,12 +86,13 @@ impl Sweep {
         }
         let Some(from) = self.from else { return Ok(Swept::Over) };
         let (mut tasks, next) = engine.some_tasks(from, LISTED_MAX)?;
-        name(&tasks);
-        tasks.retain(|task| task.0 <= self.began_after.0);
-        if !tasks.is_empty() {
-            let Some(unknown) = (self.ask)(tasks) else { return Ok(Swept::GivenUp) };
+        let before: Vec<TaskId> = tasks.iter().copied().filter(|task| task.0 <= self.began_after.0).collect();
+        if !before.is_empty() {
+            let Some(unknown) = (self.ask)(before) else { return Ok(Swept::GivenUp) };
             self.found = unknown;
         }
+        tasks.retain(|task| !self.found.contains(task));
+        name(&tasks);
         self.from = next;
         Ok(Swept::Pause(PAUSE))
     }
