@@ -34,7 +34,7 @@ prove: ## Run worlds and real processes full of faults for SECONDS, beginning wi
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
 	@./scripts/bugs $(or $(SECONDS),30) $(or $(SEED),1)
 
-fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET
+fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET, one or several
 	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET="$(TARGET)" ./scripts/fuzz
 
 fmt: ## Format the code

@@ -105,6 +105,7 @@ async fn groups_are_listed_divided_and_fail_apart() {
             if listed["services"][0]["free"] == 10 {
                 return listed["services"][0].clone();
             }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     let billing = within(free).await;
