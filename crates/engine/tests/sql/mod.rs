@@ -9,7 +9,7 @@ use std::time::Duration;
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Journal, Shared};
 
-use crate::support::Server;
+use crate::support::{Server, eventually};
 
 pub(crate) mod conformance;
 pub(crate) mod damage;
@@ -112,9 +112,10 @@ impl Database {
         SqlPlace::connect(&self.url(), TIMEOUT).unwrap()
     }
 
-    /// Through another port, with little patience.
+    /// Through another port, with little patience; but whoever makes the tables and the journal has time.
     pub(crate) fn connect_at(&self, port: u16) -> SqlPlace {
-        SqlPlace::connect(&self.url_at(port), SHORT).unwrap()
+        drop(self.journal());
+        eventually("the server answers soon", || SqlPlace::connect(&self.url_at(port), SHORT).ok())
     }
 
     pub(crate) fn journal(&self) -> Box<dyn Journal> {
