@@ -266,7 +266,6 @@ impl Driver {
             // Duties that are gone do nothing.
             let _ = self.turns.send(Turn::Began(epoch));
         }
-        self.renew_mandate(now);
     }
 
     fn tell_change(&mut self, change: Change, now: Duration) {

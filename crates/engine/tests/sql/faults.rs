@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestrix_core::Position;
+use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, Set, Shared};
 
@@ -124,6 +124,25 @@ pub(crate) fn an_append_that_waits_for_a_lock_lands_once(database: &Database) {
     let (_, end) = append_one(&mut *journal, 1, 10);
     assert_eq!(read_all(&*database.journal(), Position(0), 1 << 20).len(), database.rows());
     assert_eq!(database.rows() as u64, end.position.0);
+}
+
+/// One task whose output takes longer than a statement may does not keep that of the others.
+pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Database) {
+    let logs = database.connect_at(database.server.port()).logs();
+    for task in 1..=3 {
+        logs.append(TaskId(task), LeaseId(1), 0, b"a line").unwrap();
+    }
+    let of_third = "SELECT place FROM orchestrix_logs WHERE domain = 'default' AND task = 3 FOR UPDATE";
+    let lock = format!("BEGIN; {of_third}; SELECT {}; COMMIT", database.kind.sleep);
+    let mut locker = (database.kind.client)(database.server.port(), &database.name, &lock);
+    let mut locker = locker.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let looks = format!("{of_third} SKIP LOCKED");
+    eventually("the third is locked", || database.ask(&looks).is_empty().then_some(()));
+    // Whether the lock is gone before the third had its time is not what this is about.
+    let _ = logs.delete(&[1, 2, 3].map(TaskId));
+    let left = database.ask("SELECT COUNT(*) FROM orchestrix_logs WHERE task < 3");
+    assert_eq!(left, "0");
+    assert!(locker.wait().unwrap().success());
 }
 
 fn claim(owner: &str, epoch: u64, ttl_ms: u64) -> Claim {

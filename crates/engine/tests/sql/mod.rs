@@ -159,6 +159,7 @@ macro_rules! every_sentence {
                 an_append_that_waits_for_a_lock_lands_once,
                 a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done,
                 a_claim_that_lands_late_does_not_undo_another,
+                output_that_cannot_be_deleted_in_time_keeps_no_other,
                 whoever_waits_is_woken_while_others_sleep,
                 fifty_writers_on_fifty_connections_agree,
             },

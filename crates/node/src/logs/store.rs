@@ -198,7 +198,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use orchestrix_core::{LeaseId, Position};
     use orchestrix_engine::memory::MemoryLogs;
@@ -206,13 +206,24 @@ mod tests {
 
     use super::*;
 
-    /// Output in memory that is deleted when the other end of its gate is let go of.
-    struct SlowLogs {
+    /// Output in memory that is deleted when the other end of its gate is let go of, and what it was asked to delete.
+    struct GatedLogs {
         logs: MemoryLogs,
         gate: Mutex<Receiver<()>>,
+        deleted: Mutex<Vec<TaskId>>,
     }
 
-    impl Logs for SlowLogs {
+    /// With output of some tasks; and the other end of its gate.
+    fn gated(tasks: impl IntoIterator<Item = u64>) -> (Arc<GatedLogs>, Sender<()>) {
+        let (shut, gate) = channel();
+        let logs = MemoryLogs::default();
+        for task in tasks {
+            logs.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
+        }
+        (Arc::new(GatedLogs { logs, gate: Mutex::new(gate), deleted: Mutex::default() }), shut)
+    }
+
+    impl Logs for GatedLogs {
         fn append(
             &self,
             task: TaskId,
@@ -242,17 +253,14 @@ mod tests {
 
         fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
             self.gate.lock().unwrap().recv().unwrap_err();
+            self.deleted.lock().unwrap().extend(tasks);
             self.logs.delete(tasks)
         }
     }
 
     #[test]
     fn deleting_keeps_nobody_waiting_and_is_done_when_the_store_is_closed() {
-        let (shut, gate) = channel();
-        let engine = Arc::new(SlowLogs { logs: MemoryLogs::default(), gate: Mutex::new(gate) });
-        for task in 1..=3 {
-            engine.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
-        }
+        let (engine, shut) = gated(1..=3);
         let store = Store::new(engine.clone());
         let (done, deleted) = channel();
         let deleting = Arc::clone(&store);
@@ -273,11 +281,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_to_wait_is_left_for_the_next_start() {
-        let (shut, gate) = channel();
-        let engine = Arc::new(SlowLogs { logs: MemoryLogs::default(), gate: Mutex::new(gate) });
-        for task in [1, 2] {
-            engine.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
-        }
+        let (engine, shut) = gated([1, 2]);
         let store = Store::new(engine.clone());
         store.delete(vec![TaskId(1)]);
         store.delete(vec![TaskId(2); WAITING_TASKS_MAX + 1]);
@@ -286,51 +290,11 @@ mod tests {
         assert_eq!(engine.tasks().unwrap(), [TaskId(2)]);
     }
 
-    /// Counts the tasks that it is asked to delete.
-    #[derive(Default)]
-    struct CountedLogs {
-        logs: MemoryLogs,
-        deleted: Mutex<Vec<TaskId>>,
-    }
-
-    impl Logs for CountedLogs {
-        fn append(
-            &self,
-            task: TaskId,
-            lease: LeaseId,
-            offset: u64,
-            bytes: &[u8],
-        ) -> Result<Logged, orchestrix_engine::Error> {
-            self.logs.append(task, lease, offset, bytes)
-        }
-
-        fn read(
-            &self,
-            task: TaskId,
-            skip: usize,
-            limit_bytes: usize,
-        ) -> Result<Vec<LogChunk>, orchestrix_engine::Error> {
-            self.logs.read(task, skip, limit_bytes)
-        }
-
-        fn some_tasks(
-            &self,
-            from: Bookmark,
-            about: usize,
-        ) -> Result<(Vec<TaskId>, Option<Bookmark>), orchestrix_engine::Error> {
-            self.logs.some_tasks(from, about)
-        }
-
-        fn delete(&self, tasks: &[TaskId]) -> Result<(), orchestrix_engine::Error> {
-            self.deleted.lock().unwrap().extend(tasks);
-            self.logs.delete(tasks)
-        }
-    }
-
     #[test]
     fn an_engine_is_not_asked_to_delete_what_is_not_there() {
-        let engine = Arc::new(CountedLogs::default());
-        engine.append(TaskId(1), LeaseId(9), 0, b"stored before the term began").unwrap();
+        // What was stored before the term began.
+        let (engine, shut) = gated([1]);
+        drop(shut);
         let store = Store::new(engine.clone());
         // Before it knows better it deletes whatever is purged.
         store.delete(vec![TaskId(2)]);
@@ -347,8 +311,9 @@ mod tests {
 
     #[test]
     fn who_could_not_walk_to_the_end_deletes_whatever_is_purged() {
-        let engine = Arc::new(CountedLogs::default());
-        engine.append(TaskId(1), LeaseId(9), 0, b"stored before the term began").unwrap();
+        // What was stored before the term began.
+        let (engine, shut) = gated([1]);
+        drop(shut);
         let store = Store::new(engine.clone());
         let mut sweep = Sweep::new(Position(10), Box::new(|_| None));
         assert_eq!(store.sweep_on(&mut sweep), Some(Swept::GivenUp));
