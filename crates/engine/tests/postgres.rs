@@ -173,7 +173,7 @@ fn tables_of_the_first_version_get_the_index_of_the_second_and_keep_what_is_in_t
         (0..4).for_each(|_| drop(scope.spawn(|| database.connect())));
     });
     assert_eq!(database.ask(SECOND_INDEX), "first_position domain");
-    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "2");
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "3");
     let mut journal = database.journal();
     assert_eq!(read_all(&*journal, orchestrix_core::Position(0), 1 << 20), written);
     append_one(&mut *journal, 1, 10);
@@ -204,16 +204,27 @@ fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
     database.ask(sleeps);
     reader.wait().unwrap();
     database.connect();
-    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "2");
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "3");
 }
 
 #[test]
-fn nobody_waits_until_a_batch_is_compressed() {
+fn nobody_waits_until_a_batch_or_a_snapshot_is_compressed() {
     let database = sql::database(KIND, &COMMON);
-    append_one(&mut *database.journal(), 1, 20_000);
-    let stored =
-        database.ask("SELECT pg_column_size(parcel) >= OCTET_LENGTH(parcel) FROM orchestrix_batches");
-    assert_eq!(stored, "t");
+    let (mut journal, stored) = (database.journal(), |what: &str| database.ask(&format!("SELECT {what}")));
+    let (_, link) = append_one(&mut *journal, 1, 20_000);
+    assert_eq!(stored("pg_column_size(parcel) >= OCTET_LENGTH(parcel) FROM orchestrix_batches"), "t");
+    let write_snapshot = || journal.snapshots().create(link).unwrap().chunk(&[7; 20_000]).unwrap();
+    write_snapshot();
+    assert_eq!(stored("MIN(pg_column_size(bytes)) >= 20000 FROM orchestrix_chunks"), "t");
+    // As tables of the second version were.
+    database.ask("ALTER TABLE orchestrix_chunks ALTER COLUMN bytes SET STORAGE EXTENDED");
+    database.ask("UPDATE orchestrix_schema SET version = 2");
+    write_snapshot();
+    assert_eq!(stored("MIN(pg_column_size(bytes)) < 20000 FROM orchestrix_chunks"), "t");
+    database.connect();
+    database.ask("DELETE FROM orchestrix_chunks");
+    write_snapshot();
+    assert_eq!(stored("MIN(pg_column_size(bytes)) >= 20000 FROM orchestrix_chunks"), "t");
 }
 
 #[test]
