@@ -138,7 +138,7 @@ pub trait Journal: Send {
     fn snapshots(&self) -> Box<dyn Snapshots>;
 
     /// Drops batches that end at or before the older of the two newest snapshots; answers the new floor:
-    /// nothing at or below it can be read any more.
+    /// nothing at or below it can be read any more. Where deleting takes long it may go on after the answer.
     ///
     /// # Errors
     /// Whatever keeps the engine from deleting.

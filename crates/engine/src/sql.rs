@@ -8,6 +8,7 @@
 //! come, or does not say what became of the statement, is [`Unknown`](crate::Appended::Unknown).
 
 mod address;
+mod deletion;
 mod fault;
 mod journal;
 mod logs;

@@ -19,6 +19,7 @@ use crate::{
 };
 
 use super::Home;
+use super::deletion::Deletion;
 use super::fault::{Failure, damaged, refuse};
 use super::server::{Column, Row, Value};
 use super::session::Session;
@@ -26,9 +27,6 @@ use super::snapshots::SqlSnapshots;
 
 /// The most batches of one read. Bounds the list of their lengths, which is asked for first.
 const READ_BATCHES_MAX: i64 = 512;
-
-/// The most rows that one statement deletes. Bounds how long it holds its locks.
-const DELETE_ROWS_MAX: i64 = 256;
 
 /// How often an append is sent when the server says that it wrote nothing, but may the next time.
 const TRIES: usize = 3;
@@ -42,6 +40,7 @@ pub(super) struct SqlJournal {
     id: JournalId,
     /// The newest end that this handle has heard of.
     end: Link,
+    deletion: Deletion,
 }
 
 /// A journal at one moment.
@@ -71,7 +70,7 @@ impl SqlJournal {
         }
         let found = state(&session, Position(0)).map_err(failed)?;
         let found = found.ok_or_else(|| gone(home, doing))?;
-        let journal = Self { session, id: found.id, end: Link::default() };
+        let journal = Self { session, id: found.id, end: Link::default(), deletion: Deletion::default() };
         journal.check(doing, &found)?;
         Ok(Self { end: found.end, ..journal })
     }
@@ -207,19 +206,6 @@ impl SqlJournal {
         }
         Ok(())
     }
-
-    fn delete_below(&self, floor: Position) -> Result<(), Failure> {
-        let domain = Value::Text(&self.home().domain);
-        let listing = "SELECT last_position FROM orchestrix_batches
-            WHERE domain = ? AND last_position < ? ORDER BY last_position LIMIT ?";
-        loop {
-            let values = [domain, Value::Int(int(floor)), Value::Int(DELETE_ROWS_MAX)];
-            let rows = self.session.rows(listing, &[Column::Int], &values)?;
-            let Some(to) = rows.into_iter().next_back().map(|mut row| row.int()) else { return Ok(()) };
-            let delete = "DELETE FROM orchestrix_batches WHERE domain = ? AND last_position <= ?";
-            self.session.execute(delete, &[domain, Value::Int(to)])?;
-        }
-    }
 }
 
 impl Journal for SqlJournal {
@@ -345,7 +331,7 @@ impl Journal for SqlJournal {
         }
         // Durable by now, and what counts is what it says, not what was asked for.
         let floor = self.state(doing).map_err(failed)??.floor;
-        self.delete_below(floor).map_err(failed)?;
+        self.deletion.begin(self.session.home(), floor);
         Ok(floor)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use orchestrix_core::{LeaseId, Position, TaskId};
-use orchestrix_engine::suite::{append_one, batch_after, read_all};
+use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
 use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, Set, Shared};
 
 use super::{Database, SHORT};
@@ -143,6 +143,30 @@ pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Da
     let left = database.ask("SELECT COUNT(*) FROM orchestrix_logs WHERE task < 3");
     assert_eq!(left, "0");
     assert!(locker.wait().unwrap().success());
+}
+
+/// Somebody, a backup perhaps, locks a batch that is to be deleted.
+pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {
+    let mut journal = database.connect_at(database.server.port()).journal().unwrap();
+    for _ in 0..2 {
+        append_one(&mut *journal, 1, 10);
+        append_one(&mut *journal, 1, 10);
+        take_snapshot(&*journal, &[b"state"]);
+    }
+    let first =
+        "SELECT hash FROM orchestrix_batches WHERE domain = 'default' AND last_position = 1 FOR UPDATE";
+    let lock = format!("BEGIN; {first}; SELECT {}; COMMIT", database.kind.sleep);
+    let mut locker = (database.kind.client)(database.server.port(), &database.name, &lock);
+    let mut locker = locker.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let looks = format!("{first} SKIP LOCKED");
+    eventually("the first is locked", || database.ask(&looks).is_empty().then_some(()));
+    assert_eq!(journal.truncate().unwrap(), Position(2));
+    append_one(&mut *journal, 1, 10);
+    assert!(locker.wait().unwrap().success());
+    eventually("they are deleted", || {
+        assert_eq!(journal.truncate().unwrap(), Position(2));
+        (database.rows() == 4).then_some(())
+    });
 }
 
 fn claim(owner: &str, epoch: u64, ttl_ms: u64) -> Claim {

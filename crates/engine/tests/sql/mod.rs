@@ -160,6 +160,7 @@ macro_rules! every_sentence {
                 a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done,
                 a_claim_that_lands_late_does_not_undo_another,
                 output_that_cannot_be_deleted_in_time_keeps_no_other,
+                nobody_waits_until_batches_are_deleted,
                 whoever_waits_is_woken_while_others_sleep,
                 fifty_writers_on_fifty_connections_agree,
             },
