@@ -20,8 +20,8 @@ use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::options::Options;
-use crate::runner::{Runner, Running, SnapshotPlan, WRITER_IS_GONE};
-use crate::snapshotter::SnapshotJob;
+use crate::runner::{Runner, Running, WRITER_IS_GONE};
+use crate::snapshotter::{SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
 use crate::writer::{self, Ack, Unsettled, Work, Writer};
 

@@ -15,7 +15,7 @@ pub struct Options {
     pub queue_max: usize,
     /// Lease calls that may wait for a task; one more is answered `overloaded`.
     pub polls_max: usize,
-    /// Bytes of journal after which a snapshot is taken, unless the last snapshot was larger than that.
+    /// Bytes of journal after which a snapshot is taken, or twice the bytes of the last one if that is more.
     pub snapshot_bytes: u64,
     /// Bytes of events kept in memory for `GET /v1/events` to resume from.
     pub event_ring_bytes: usize,

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use orchestrix_core::{Position, Timestamp, is_planted};
+use orchestrix_core::{Timestamp, is_planted};
 use orchestrix_engine::{Clock, Snapshots};
 use tokio::sync::watch;
 
@@ -21,7 +21,7 @@ use crate::node::Caller;
 use crate::offer::Offer;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
-use crate::snapshotter::{SnapshotJob, Snapshotting};
+use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
 use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
@@ -114,30 +114,6 @@ pub(crate) struct Runner {
     pub(crate) linger: Duration,
     /// No batch is written before then, on the boot clock.
     pub(crate) next_batch: Duration,
-}
-
-/// When the next snapshot is due, and the one under way.
-pub(crate) struct SnapshotPlan {
-    /// Bytes of journal after which one is taken.
-    every_bytes: u64,
-    /// Bytes of journal since the last one.
-    pub(crate) since_bytes: u64,
-    /// Bytes of the last one.
-    last_bytes: u64,
-    /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
-    begun: Option<(Position, Vec<u8>)>,
-    under_way: Option<Snapshotting>,
-}
-
-impl SnapshotPlan {
-    pub(crate) fn new(every_bytes: u64, since_bytes: u64) -> Self {
-        Self { every_bytes, since_bytes, last_bytes: 0, begun: None, under_way: None }
-    }
-
-    fn is_due(&self) -> bool {
-        let idle = self.begun.is_none() && self.under_way.is_none();
-        idle && self.since_bytes >= self.every_bytes.max(self.last_bytes)
-    }
 }
 
 impl Runner {

@@ -1,8 +1,9 @@
-//! Snapshots beside the loop: the loop hands out chunks between its turns, a thread writes them.
+//! Snapshots beside the loop: the loop hands out pieces between its turns, a thread writes them, many in a chunk.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
-use orchestrix_core::State;
+use orchestrix_core::{Position, State};
 use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, SnapshotWriter, Snapshots};
 
 use crate::runner::Input;
@@ -12,13 +13,45 @@ const STEP_TASKS: usize = 200;
 /// Bytes of one step, plus at most one task.
 const STEP_BYTES: usize = 256 << 10;
 const _: () = assert!(STEP_BYTES + (1 << 20) < SNAPSHOT_CHUNK_MAX, "a chunk may end with the largest task");
+/// Bytes of a chunk that pieces share. Each chunk is a request and a sync for most engines, so there should be few; and
+/// whoever appends to the same server waits behind one.
+const CHUNK_BYTES: usize = 1 << 20;
 /// Pieces that wait for the disk. Bounds memory.
 const PIECES_WAITING: usize = 16;
+
+/// When the next snapshot is due, and the one under way.
+pub(crate) struct SnapshotPlan {
+    /// Bytes of journal after which one is taken.
+    every_bytes: u64,
+    /// Bytes of journal since the last one.
+    pub(crate) since_bytes: u64,
+    /// Bytes of the last one.
+    pub(crate) last_bytes: u64,
+    /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
+    pub(crate) begun: Option<(Position, Vec<u8>)>,
+    pub(crate) under_way: Option<Snapshotting>,
+}
+
+impl SnapshotPlan {
+    pub(crate) fn new(every_bytes: u64, since_bytes: u64) -> Self {
+        Self { every_bytes, since_bytes, last_bytes: 0, begun: None, under_way: None }
+    }
+
+    /// Never before twice as much was written as the last one took: no more than half as much is written for snapshots
+    /// as for the journal.
+    pub(crate) fn is_due(&self) -> bool {
+        let idle = self.begun.is_none() && self.under_way.is_none();
+        idle && self.since_bytes >= self.every_bytes.max(2 * self.last_bytes)
+    }
+}
 
 /// What the loop hands to the thread.
 #[derive(Debug)]
 enum Piece {
-    Chunk(Vec<u8>),
+    /// A chunk by itself.
+    Header(Vec<u8>),
+    /// Services or tasks, whole ones.
+    Items(Vec<u8>),
     /// The snapshot is whole. Without this it is given up: a node that stops must not leave half a state.
     End,
 }
@@ -48,6 +81,8 @@ pub(crate) struct SnapshotJob {
     finished: SyncSender<Done>,
     wake: SyncSender<Input>,
     writer: Option<Box<dyn SnapshotWriter>>,
+    /// The next chunk, as far as it was handed out.
+    chunk: Vec<u8>,
 }
 
 impl SnapshotJob {
@@ -86,25 +121,40 @@ impl SnapshotJob {
 
     /// Writes a piece; answers how it went if that was the last one.
     fn write(&mut self, piece: Result<Piece, Error>) -> Option<Result<(), Error>> {
-        let write = || -> Result<bool, Error> {
-            let writer = match &mut self.writer {
-                Some(writer) => writer,
-                none => none.insert(self.snapshots.create(self.link)?),
-            };
-            match piece? {
-                Piece::Chunk(chunk) => writer.chunk(&chunk).map(|()| false),
-                Piece::End => {
-                    let writer = self.writer.take().expect("it was just made sure");
-                    writer.finish()?;
-                    self.snapshots.prune().map(|()| true)
-                }
-            }
-        };
-        match write() {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
+        match piece.and_then(|piece| self.take(piece)) {
+            Ok(ControlFlow::Continue(())) => None,
+            Ok(ControlFlow::Break(())) => Some(Ok(())),
             Err(error) => Some(Err(error)),
         }
+    }
+
+    fn take(&mut self, piece: Piece) -> Result<ControlFlow<()>, Error> {
+        match piece {
+            Piece::Header(header) => {
+                self.writer.insert(self.snapshots.create(self.link)?).chunk(&header)?;
+            }
+            Piece::Items(items) => {
+                if self.chunk.len() + items.len() > CHUNK_BYTES {
+                    self.write_chunk()?;
+                }
+                self.chunk.extend_from_slice(&items);
+            }
+            Piece::End => {
+                self.write_chunk()?;
+                self.writer.take().expect("a header came first").finish()?;
+                self.snapshots.prune()?;
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn write_chunk(&mut self) -> Result<(), Error> {
+        if !self.chunk.is_empty() {
+            self.writer.as_mut().expect("a header came first").chunk(&self.chunk)?;
+            self.chunk.clear();
+        }
+        Ok(())
     }
 
     fn end(self, result: Result<(), Error>) {
@@ -126,8 +176,16 @@ impl Snapshotting {
     ) -> (Self, SnapshotJob) {
         let (pieces, received) = sync_channel(PIECES_WAITING);
         let (finished, done) = sync_channel(1);
-        let job = SnapshotJob { snapshots, link, pieces: received, finished, wake, writer: None };
-        (Self { pieces: Some(pieces), done, held: Some(Piece::Chunk(header)), link, bytes: 0 }, job)
+        let job = SnapshotJob {
+            snapshots,
+            link,
+            pieces: received,
+            finished,
+            wake,
+            writer: None,
+            chunk: Vec::new(),
+        };
+        (Self { pieces: Some(pieces), done, held: Some(Piece::Header(header)), link, bytes: 0 }, job)
     }
 
     /// Hands some more of the state to the thread, if it has room. Answers whether it took it.
@@ -135,7 +193,7 @@ impl Snapshotting {
         let Some(pieces) = &self.pieces else { return false };
         let piece = self.held.take().unwrap_or_else(|| next_piece(state));
         let (bytes, last) = match &piece {
-            Piece::Chunk(chunk) => (chunk.len() as u64, false),
+            Piece::Header(bytes) | Piece::Items(bytes) => (bytes.len() as u64, false),
             Piece::End => (0, true),
         };
         match pieces.try_send(piece) {
@@ -180,11 +238,87 @@ impl Snapshotting {
 }
 
 fn next_piece(state: &mut State) -> Piece {
-    let mut chunk = Vec::with_capacity(STEP_BYTES / 4);
-    state.step_capture(STEP_TASKS, STEP_BYTES, &mut chunk);
-    if chunk.is_empty() { Piece::End } else { Piece::Chunk(chunk) }
+    let mut items = Vec::with_capacity(STEP_BYTES / 4);
+    state.step_capture(STEP_TASKS, STEP_BYTES, &mut items);
+    if items.is_empty() { Piece::End } else { Piece::Items(items) }
 }
 
 fn given_up() -> Error {
     Error { operation: "write a snapshot".to_owned(), retryable: true, source: Cause::Stopped }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::{Event, Json, Name, SnapshotLoader, TaskCreated, Timestamp};
+    use orchestrix_engine::memory::MemoryPlace;
+    use orchestrix_engine::{JournalId, Shared as _};
+
+    use super::*;
+
+    /// A state with so many waiting tasks, each with a payload of so many bytes.
+    fn state_with(tasks: usize, payload: usize) -> State {
+        let payload = Json::parse(&format!("\"{}\"", "x".repeat(payload - 2))).unwrap();
+        let mut state = State::new();
+        for _ in 0..tasks {
+            let created = TaskCreated {
+                queue: Name::new("q").unwrap(),
+                payload: payload.clone(),
+                priority: 0,
+                not_before: Timestamp(0),
+                max_attempts: 3,
+                key: None,
+                timeout_ms: None,
+                ttl_at: None,
+                backoff: None,
+            };
+            state.apply(Timestamp(1), Event::TaskCreated(created));
+        }
+        state
+    }
+
+    /// The chunks that an engine gets to store.
+    fn chunks_of(state: &mut State) -> Vec<Vec<u8>> {
+        let journal = MemoryPlace::new(JournalId([5; 16])).journal().unwrap();
+        let link = Link { position: state.position(), ..Link::default() };
+        let (wake, _woken) = sync_channel(1);
+        let header = state.begin_capture();
+        let (mut under_way, job) = Snapshotting::begin(journal.snapshots(), link, header, wake);
+        let mut job = Some(job);
+        while under_way.is_handing_out() {
+            under_way.step(state);
+            job = job.and_then(SnapshotJob::step);
+        }
+        let (_, result) = under_way.result().unwrap();
+        result.unwrap();
+        let mut reader = journal.snapshots().open(link.position).unwrap();
+        std::iter::from_fn(|| reader.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_snapshot_is_due_after_enough_of_journal_and_twice_of_what_the_last_one_took() {
+        let due = |since_bytes, last_bytes| {
+            SnapshotPlan { last_bytes, ..SnapshotPlan::new(100, since_bytes) }.is_due()
+        };
+        assert!(!due(99, 0) && due(100, 0));
+        assert!(!due(99, 50) && due(100, 50));
+        assert!(!due(101, 51) && due(102, 51));
+        let begun = Some((Position(1), Vec::new()));
+        assert!(!SnapshotPlan { begun, ..SnapshotPlan::new(100, 1_000) }.is_due(), "one at a time");
+    }
+
+    #[test]
+    fn small_pieces_share_a_chunk_and_large_ones_do_not() {
+        for (tasks, payload) in [(0, 2), (1, 2), (10_000, 200), (3_000, 1_500), (7, 900 << 10)] {
+            let mut state = state_with(tasks, payload);
+            let (fingerprint, chunks) = (state.fingerprint(), chunks_of(&mut state));
+            let mut loader = SnapshotLoader::new();
+            chunks.iter().for_each(|chunk| loader.load(chunk).unwrap());
+            assert_eq!(loader.finish().unwrap().fingerprint(), fingerprint);
+            let sizes: Vec<usize> = chunks.iter().map(Vec::len).collect();
+            let bytes: usize = sizes.iter().sum();
+            assert!(sizes.iter().all(|size| *size <= CHUNK_BYTES), "{sizes:?}");
+            // Two that follow each other are more than one, except for the header.
+            assert!(sizes.len() <= 2 + 2 * bytes / CHUNK_BYTES, "{sizes:?}");
+        }
+    }
 }

@@ -82,7 +82,7 @@ settings! {
     /// How many ended tasks of each of the two kinds are kept [default: 250000]
     #[arg(long, value_name = "N")]
     retention_count: usize,
-    /// Bytes of journal after which a snapshot is taken, unless the last one was larger [default: 128MiB]
+    /// Bytes of journal after which a snapshot is taken; at least twice the last one [default: 128MiB]
     #[arg(long, value_name = "SIZE")]
     snapshot_after: Size,
     /// How long a worker may serve its shards after its last heartbeat; on a shared engine at least leader-ttl +
