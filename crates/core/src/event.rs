@@ -1,14 +1,12 @@
-//! What has happened: the events of the journal, and how they are written.
-//!
-//! A record is `length u32 | kind u8 | format u8 | at u64`, little-endian, then `length` bytes of CBOR: an
-//! array of the event's fields by number. Fields may be added at the end as options; a changed meaning is a
-//! new kind. A reader that meets a kind or format it does not know stops; it never skips.
+//! What has happened: the events of the journal, each an array of its fields by number in CBOR. Fields may be added at the
+//! end as options; a changed meaning is a new kind.
 
 use std::collections::BTreeMap;
 
 use minicbor::{Decode, Encode};
 use serde::Serialize;
 
+use crate::record::RecordError;
 use crate::shards::Runs;
 use crate::task::KeyClaim;
 use crate::wire::Backoff;
@@ -17,9 +15,6 @@ use crate::{Json, LeaseId, Name, TaskId, Timestamp};
 /// The newest format of records that this version reads and, after `FormatRaised`, writes.
 pub const FORMAT: u8 = 1;
 
-/// Bytes before the body of a record.
-const HEADER_BYTES: usize = 14;
-
 /// Defines the enum of all events and the way between an event and its kind.
 macro_rules! events {
     ($($(#[$doc:meta])* $kind:literal $name:ident { $($body:tt)* })*) => {
@@ -27,6 +22,11 @@ macro_rules! events {
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq, Encode, Decode, Serialize)]
             pub struct $name { $($body)* }
+
+            impl $name {
+                /// The number that stands for this type in the journal.
+                pub const KIND: u8 = $kind;
+            }
 
             impl From<$name> for Event {
                 fn from(event: $name) -> Self {
@@ -55,12 +55,12 @@ macro_rules! events {
                 match self { $(Self::$name(_) => stringify!($name),)* }
             }
 
-            fn encode_body(&self, out: &mut Vec<u8>) {
+            pub(crate) fn encode_body(&self, out: &mut Vec<u8>) {
                 let written = match self { $(Self::$name(event) => minicbor::encode(event, out),)* };
                 written.expect("writing to memory cannot fail");
             }
 
-            fn decode_body(kind: u8, body: &[u8]) -> Result<Self, RecordError> {
+            pub(crate) fn decode_body(kind: u8, body: &[u8]) -> Result<Self, RecordError> {
                 match kind {
                     $($kind => Ok(Self::$name(decode_whole(body)?)),)*
                     unknown => Err(RecordError::UnknownKind(unknown)),
@@ -379,75 +379,6 @@ impl AttemptEnd {
             Self::Cancelled => "cancelled",
         }
     }
-}
-
-/// Appends the record of an event to `out`.
-///
-/// # Panics
-/// When a record is larger than 4 GiB, which the limits on requests exclude.
-pub fn encode_record(at: Timestamp, event: &Event, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&[event.kind(), FORMAT]);
-    out.extend_from_slice(&at.0.to_le_bytes());
-    event.encode_body(out);
-    let length = u32::try_from(out.len() - start - HEADER_BYTES).expect("a record is far smaller than 4 GiB");
-    out[start..start + 4].copy_from_slice(&length.to_le_bytes());
-}
-
-/// Walks over the records of a batch.
-#[derive(Debug)]
-pub struct Records<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Records<'a> {
-    #[must_use]
-    pub fn new(batch: &'a [u8]) -> Self {
-        Self { rest: batch }
-    }
-
-    fn take(&mut self) -> Result<(Timestamp, Event), RecordError> {
-        let (header, rest) = self.rest.split_at_checked(HEADER_BYTES).ok_or(RecordError::Short)?;
-        let length = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
-        let length = usize::try_from(length).expect("an address has at least 32 bits");
-        let (kind, format) = (header[4], header[5]);
-        if format > FORMAT {
-            return Err(RecordError::UnknownFormat(format));
-        }
-        let at = Timestamp(u64::from_le_bytes(header[6..].try_into().expect("eight bytes")));
-        let (body, rest) = rest.split_at_checked(length).ok_or(RecordError::Short)?;
-        self.rest = rest;
-        Ok((at, Event::decode_body(kind, body)?))
-    }
-}
-
-impl Iterator for Records<'_> {
-    type Item = Result<(Timestamp, Event), RecordError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.rest.is_empty() {
-            return None;
-        }
-        let taken = self.take();
-        if taken.is_err() {
-            self.rest = &[];
-        }
-        Some(taken)
-    }
-}
-
-/// Why a record cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    #[error("the batch ends inside a record")]
-    Short,
-    #[error("a record has format {0}, this version reads up to {FORMAT}; use a newer version")]
-    UnknownFormat(u8),
-    #[error("a record has kind {0}, which this version does not know; use a newer version")]
-    UnknownKind(u8),
-    #[error("a record's body is not what its kind says: {0}")]
-    Body(#[from] minicbor::decode::Error),
 }
 
 fn decode_whole<'b, T: Decode<'b, ()>>(body: &'b [u8]) -> Result<T, RecordError> {

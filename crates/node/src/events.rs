@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::{Event, Position, Records, Timestamp, is_planted};
+use orchestrix_core::{Event, Position, Timestamp, Undecoded, is_planted};
 use orchestrix_engine::Batch;
 use tokio::sync::watch;
 
@@ -79,7 +79,7 @@ impl EventFeed {
     pub(crate) fn subscribe(self: &Arc<Self>, after: Option<Position>) -> Events {
         let durable = self.durable.subscribe();
         let after = after.unwrap_or(*durable.borrow());
-        Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new() }
+        Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new(), kinds: None }
     }
 
     pub(crate) fn batches(self: &Arc<Self>, after: Position) -> Batches {
@@ -105,9 +105,17 @@ pub struct Events {
     durable: watch::Receiver<Position>,
     after: Position,
     ready: VecDeque<Happening>,
+    /// Without one, all are wanted.
+    kinds: Option<&'static [u8]>,
 }
 
 impl Events {
+    /// Only events of these kinds, and gaps: no other is decoded.
+    #[must_use]
+    pub fn only(self, kinds: &'static [u8]) -> Self {
+        Self { kinds: Some(kinds), ..self }
+    }
+
     /// Waits for the next event.
     pub async fn next(&mut self) -> Happening {
         loop {
@@ -133,10 +141,11 @@ impl Events {
             self.gap(before);
         }
         let positions = (before.0 + 1..).map(Position);
-        for (position, record) in positions.zip(Records::new(&batch.records)) {
-            let (at, event) = record.expect("we have written it ourselves");
-            if position > self.after {
-                self.ready.push_back(Happening::Event { position, at, event });
+        for (position, record) in positions.zip(Undecoded::new(&batch.records)) {
+            let record = record.expect("we have written it ourselves");
+            if position > self.after && self.kinds.is_none_or(|kinds| kinds.contains(&record.kind)) {
+                let event = record.event().expect("we have written it ourselves");
+                self.ready.push_back(Happening::Event { position, at: record.at, event });
             }
         }
         self.after = batch.last();
@@ -170,7 +179,7 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::{TaskExpired, TaskId, Term, encode_record};
+    use orchestrix_core::{TaskCancelled, TaskExpired, TaskId, TaskRetried, Term, encode_record};
     use orchestrix_engine::Link;
 
     use super::*;
@@ -211,6 +220,24 @@ mod tests {
         let mut events = feed.subscribe(Some(Position(0)));
         assert_eq!(events.next().await, Happening::Gap { until: Position(1) });
         assert_eq!(task(&events.next().await), 2);
+    }
+
+    #[tokio::test]
+    async fn whoever_wants_some_kinds_gets_those_and_nothing_else_is_decoded() {
+        let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
+        let mut events = feed.subscribe(None).only(&[TaskCancelled::KIND, TaskRetried::KIND]);
+        let mut some = batch(0, 2);
+        encode_record(Timestamp(9), &TaskRetried { task: TaskId(7) }.into(), &mut some.records);
+        some.count += 1;
+        // The body of the first would not be understood.
+        some.records[14] = 0xff;
+        feed.publish(some);
+        let found = Happening::Event {
+            position: Position(3),
+            at: Timestamp(9),
+            event: TaskRetried { task: TaskId(7) }.into(),
+        };
+        assert_eq!(events.next().await, found);
     }
 
     #[tokio::test]

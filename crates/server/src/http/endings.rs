@@ -3,11 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::{Event, TaskId, any_shard_event};
+use orchestrix_core::{
+    Event, LeaseExpired, LeaseReleased, TaskCancelled, TaskCompleted, TaskExpired, TaskFailed, TaskId,
+    TaskPurged, any_shard_event,
+};
 use orchestrix_node::{Events, Happening};
 use tokio::sync::Notify;
 
 use crate::coordinator::Coordinator;
+
+/// What may end a task or an attempt, see [`wake`].
+const ENDS: &[u8] = &[
+    TaskCompleted::KIND,
+    TaskFailed::KIND,
+    LeaseReleased::KIND,
+    LeaseExpired::KIND,
+    TaskCancelled::KIND,
+    TaskExpired::KIND,
+    TaskPurged::KIND,
+];
 
 /// Who follows which task.
 #[derive(Debug)]
@@ -44,7 +58,7 @@ impl Endings {
         let woken = Arc::clone(woken);
         if !followed.reading {
             followed.reading = true;
-            tokio::spawn(Arc::clone(self).read(self.coordinator.events(None)));
+            tokio::spawn(Arc::clone(self).read(self.coordinator.events(None).only(ENDS)));
         }
         drop(followed);
         Following { endings: Arc::clone(self), task, woken }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Event, Name, any_task_event};
+use orchestrix_core::{Event, Name, ShardWorkerLeft, ShardsLetGo, ShardsMoved, any_task_event};
 use orchestrix_node::{Events, Happening, Node, ShardAsk};
 
 use crate::http::answer::Reply;
@@ -67,7 +67,8 @@ pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let session = call.query(&["session"])?.name("session")?;
     call.caller.check_all_queues()?;
     let (service, worker) = (path_name(call.part)?, path_name(call.second)?);
-    let (events, node, keep_alive) = (node.events(None), node.clone(), call.app.limits.keep_alive);
+    let events = node.events(None).only(&[ShardWorkerLeft::KIND, ShardsLetGo::KIND, ShardsMoved::KIND]);
+    let (node, keep_alive) = (node.clone(), call.app.limits.keep_alive);
     sse::reply(call, |sink| tell(sink, events, node, Follower { service, worker, session }, keep_alive))
 }
 

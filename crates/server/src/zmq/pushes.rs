@@ -128,7 +128,7 @@ impl Pushes {
 
 /// Tells workers what the journal changes, until the coordinator stops.
 pub(super) async fn follow(front: Arc<Front>) {
-    let mut events = front.app.coordinator.events(None);
+    let mut events = front.app.coordinator.events(None).only(&[ShardsMoved::KIND, ShardWorkerLeft::KIND]);
     loop {
         let happening = tokio::select! {
             happening = events.next() => happening,
