@@ -15,11 +15,12 @@ use super::ours::{Ours, Way};
 use super::raw::Raw;
 use super::setup::Setup;
 use super::stores::{Kind, Store};
+use super::throughput::BATCHES;
 
-/// Tasks per call.
-pub(super) const BATCH: usize = 100;
+/// Tasks per call: as many as wherever else there are batches.
+const BATCH: usize = BATCHES.batch;
 /// One caller, who waits for every answer; and several, who share appends.
-const CALLERS: [usize; 2] = [1, 8];
+const CALLERS: [usize; 2] = [1, BATCHES.connections];
 /// Pairs of windows in a round. Disks of busy machines have fast and slow seconds: short windows get their share of both.
 const PAIRS: usize = 8;
 /// The share of what the server does by itself that we want to reach.

@@ -23,7 +23,7 @@ A ratio above 1 is in favour of Orchestrix: more per second, or less time or mem
 ## On shared engines
 
 {engines}
-One node on a private server. Each caller submits 100 tasks in a call, leases them in a call and completes them in a
+One node on a private server. Each caller submits 256 tasks in a call, leases them in a call and completes them in a
 call, and waits for every answer. Windows of ours and of the raw clients follow each other, and the median of all counts.
 
 - Through the **library**, callers await the methods of a node in the same program, and what is measured is what a node
@@ -31,7 +31,7 @@ call, and waits for every answer. Windows of ours and of the raw clients follow 
   server share the processor, and requests and answers are JSON.
 
 - **× stored** compares life cycles per second with tasks per second that are only stored: as many callers at once, one
-  entry or row per task, 100 in a call (100 pipelined `XADD`, one `INSERT` of 100 rows), and nobody leases or completes.
+  entry or row per task, 256 in a call (256 pipelined `XADD`, one `INSERT` of 256 rows), and nobody leases or completes.
   A life cycle is three calls that each wait for a sync and a stored task is one: where only syncs count, a third is all
   there is.
 - **× raw** compares the node's appends with raw appends of the same bytes, one at a time: the node's own counters say how
@@ -45,7 +45,7 @@ call, and waits for every answer. Windows of ours and of the raw clients follow 
 - An append of ours is conditional on the batch before it, and carries a checksum and a hash. On S3 it is two requests:
   the batch, then the floor and the batch before it; ours are signed, the raw ones are not.
 - On S3 a node waits until 50 ms after the last batch was begun, because requests cost money there. So one caller gets at
-  most 20 appends per second however fast the store is; there is no goal, and one call cannot store 100 objects.
+  most 20 appends per second however fast the store is; there is no goal, and one call cannot store 256 objects.
 
 ## Changes of leader
 
