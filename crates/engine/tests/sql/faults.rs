@@ -126,6 +126,16 @@ pub(crate) fn an_append_that_waits_for_a_lock_lands_once(database: &Database) {
     assert_eq!(database.rows() as u64, end.position.0);
 }
 
+/// Somebody, a backup perhaps, who has locked what a `SELECT … FOR UPDATE` finds, and keeps it for a while.
+fn locked(database: &Database, rows: &str) -> std::process::Child {
+    let lock = format!("BEGIN; {rows}; SELECT {}; COMMIT", database.kind.sleep);
+    let mut locker = (database.kind.client)(database.server.port(), &database.name, &lock);
+    let locker = locker.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let looks = format!("{rows} SKIP LOCKED");
+    eventually("it is locked", || database.ask(&looks).is_empty().then_some(()));
+    locker
+}
+
 /// One task whose output takes longer than a statement may does not keep that of the others.
 pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Database) {
     let logs = database.connect_at(database.server.port()).logs();
@@ -133,11 +143,7 @@ pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Da
         logs.append(TaskId(task), LeaseId(1), 0, b"a line").unwrap();
     }
     let of_third = "SELECT place FROM orchestrix_logs WHERE domain = 'default' AND task = 3 FOR UPDATE";
-    let lock = format!("BEGIN; {of_third}; SELECT {}; COMMIT", database.kind.sleep);
-    let mut locker = (database.kind.client)(database.server.port(), &database.name, &lock);
-    let mut locker = locker.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let looks = format!("{of_third} SKIP LOCKED");
-    eventually("the third is locked", || database.ask(&looks).is_empty().then_some(()));
+    let mut locker = locked(database, of_third);
     // Whether the lock is gone before the third had its time is not what this is about.
     let _ = logs.delete(&[1, 2, 3].map(TaskId));
     let left = database.ask("SELECT COUNT(*) FROM orchestrix_logs WHERE task < 3");
@@ -145,7 +151,6 @@ pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Da
     assert!(locker.wait().unwrap().success());
 }
 
-/// Somebody, a backup perhaps, locks a batch that is to be deleted.
 pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {
     let mut journal = database.connect_at(database.server.port()).journal().unwrap();
     for _ in 0..2 {
@@ -155,11 +160,7 @@ pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {
     }
     let first =
         "SELECT hash FROM orchestrix_batches WHERE domain = 'default' AND last_position = 1 FOR UPDATE";
-    let lock = format!("BEGIN; {first}; SELECT {}; COMMIT", database.kind.sleep);
-    let mut locker = (database.kind.client)(database.server.port(), &database.name, &lock);
-    let mut locker = locker.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let looks = format!("{first} SKIP LOCKED");
-    eventually("the first is locked", || database.ask(&looks).is_empty().then_some(()));
+    let mut locker = locked(database, first);
     assert_eq!(journal.truncate().unwrap(), Position(2));
     append_one(&mut *journal, 1, 10);
     assert!(locker.wait().unwrap().success());
