@@ -27,7 +27,7 @@ use crate::stats::Stats;
 
 /// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
 /// time that the loop is at work without a look at the clock.
-const TURN_EVENTS_MAX: u32 = 512;
+const TURN_EVENTS_MAX: u32 = 1_024;
 /// Bytes of events of one turn, plus at most one question's worth.
 const TURN_BYTES_MAX: usize = 4 << 20;
 /// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is

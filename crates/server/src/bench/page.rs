@@ -93,7 +93,7 @@ all of its time (here `--shard-lease 2s --shard-check 500ms`) goes by first; the
   with 1,000 waiting tasks under the same load, in turns.
 - **The pause for a snapshot** is the longest time that a snapshot of the long queue kept the decision loop from
   deciding, beginning one or handing out a piece, in processor time: on a loaded machine every thread waits too.
-- **The longest turn** is how long the loop decided without a look at new questions; up to 512 events are one turn, plus one request's worth.
+- **The longest turn** is how long the loop decided without a look at new questions; up to 1,024 events are one turn, plus one request's worth.
 
 ## What limits it
 
