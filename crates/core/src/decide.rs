@@ -11,6 +11,7 @@ use crate::event::{
 use crate::fold::lease_end;
 use crate::limits::{FREE_RELEASES, KEY_KEPT_MS, PURGE_TASKS_MAX, QUEUES_MAX};
 use crate::planted::is_planted;
+use crate::sorted::{Keyed, Sorted};
 use crate::wire::{Backoff, Outcome, Submit};
 use crate::{
     AttemptEnd, Command, Decision, Event, Json, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
@@ -101,11 +102,7 @@ impl State {
         if !self.has_room(&lease.worker, lease.capacity) {
             return Decision::Nothing;
         }
-        let best = lease
-            .queues
-            .iter()
-            .filter_map(|queue| self.first_ready(queue))
-            .min_by_key(crate::sorted::Keyed::key);
+        let best = lease.queues.iter().filter_map(|queue| self.first_ready(queue)).min_by_key(Keyed::key);
         let Some(best) = best else { return Decision::Nothing };
         let task = self.tasks.get(best.id()).expect("a ready task is there");
         if task.ttl_at().is_some_and(|ttl_at| ttl_at <= now) {
@@ -254,10 +251,10 @@ impl State {
     }
 
     fn purge(&self, retention: Retention, now: Timestamp) -> Decision {
-        let over = |ended: &std::collections::BTreeSet<(Timestamp, TaskId)>, kept_ms: u64| {
+        let over = |ended: &Sorted<(Timestamp, TaskId)>, kept_ms: u64| {
             let too_many = ended.len().saturating_sub(retention.count);
             let old = |at: Timestamp| at.plus(kept_ms) <= now;
-            let oldest = ended.iter().take(PURGE_TASKS_MAX).enumerate();
+            let oldest = ended.after(None).take(PURGE_TASKS_MAX).enumerate();
             oldest
                 .take_while(|(n, (at, _))| *n < too_many || old(*at))
                 .map(|(_, (_, id))| *id)

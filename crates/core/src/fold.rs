@@ -70,7 +70,7 @@ impl State {
         assert!(event.epoch > self.epoch || self.term.0 == 0, "the epoch rises with every term");
         self.term = Term(self.position.0);
         self.epoch = event.epoch;
-        let leased: Vec<TaskId> = self.leases.values().copied().collect();
+        let leased: Vec<TaskId> = self.leases.after(None).map(|(_, task)| *task).collect();
         for id in leased {
             if is_planted("expiry-implicit") && self.forget_if_over(id) {
                 continue;
@@ -175,7 +175,7 @@ impl State {
 
     fn lease_extended(&mut self, event: &LeaseExtended) {
         for extension in &event.extended {
-            let id = *self.leases.get(&extension.lease).expect("only a live lease is extended");
+            let (_, id) = *self.leases.get(extension.lease).expect("only a live lease is extended");
             self.change_lease(id, |lease, at| {
                 assert!(lease.is_live(at), "nothing expired is resurrected");
                 assert!(extension.expires_at >= lease.expires_at, "an extension never shortens");
@@ -316,7 +316,7 @@ impl State {
         let at = self.at;
         let task = self.tasks.get_mut(id).expect("an event names a task that was created before it");
         let lease = task.lease.as_mut().expect("the task is leased");
-        self.ends.remove(&(lease.ends_at(), id));
+        self.ends.remove((lease.ends_at(), id));
         change(lease, at);
         self.ends.insert((lease.ends_at(), id));
     }

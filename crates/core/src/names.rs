@@ -1,6 +1,7 @@
 //! Names that people choose: of queues, workers and requests, and idempotency keys. Valid by construction.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,8 +13,21 @@ use crate::limits::{KEY_BYTES_MAX, NAME_BYTES_MAX};
 macro_rules! text_newtype {
     ($(#[$doc:meta])* $name:ident, $check:path) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, PartialEq, Eq, Hash)]
         pub struct $name(Arc<str>);
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                // Most that are compared share one text.
+                if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// # Errors

@@ -212,7 +212,7 @@ fn flaw(state: &State, task: &Task) -> Option<&'static str> {
         return Some("it is leased without a lease, or the other way round");
     }
     if let Some(lease) = &task.lease {
-        if lease.id.0 > state.position.0 || state.leases.contains_key(&lease.id) {
+        if lease.id.0 > state.position.0 || state.leases.get(lease.id).is_some() {
             return Some("its lease is of another task, or of later");
         }
         if lease.length_ms > LEASE_MS_MAX {

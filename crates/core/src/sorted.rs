@@ -37,7 +37,8 @@ struct Branch<T: Keyed> {
     first: T::Key,
     /// A lower bound of the keys of each leaf, above all keys of the leaf before it.
     bounds: Vec<T::Key>,
-    leaves: Vec<Vec<T>>,
+    /// Of double ends: most things leave in the order in which they came.
+    leaves: Vec<VecDeque<T>>,
 }
 
 impl<T: Keyed> Default for Sorted<T> {
@@ -52,6 +53,9 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn get(&self, key: T::Key) -> Option<&T> {
+        if let Some(item) = self.at(self.found.get()).filter(|item| item.key() == key) {
+            return Some(item);
+        }
         let (branch, leaf, at) = self.place(key)?;
         Some(&self.branches[branch].leaves[leaf][at])
     }
@@ -62,7 +66,7 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn first(&self) -> Option<&T> {
-        self.branches.front()?.leaves.first()?.first()
+        self.branches.front()?.leaves.first()?.front()
     }
 
     /// Adds an item whose key is not there yet.
@@ -76,7 +80,8 @@ impl<T: Keyed> Sorted<T> {
             self.branches.push_back(Branch::of(item));
             return;
         };
-        branch.insert(item);
+        let (leaf, at) = branch.insert(item);
+        self.found.set((index, leaf, at));
         if branch.leaves.len() > BRANCH_MAX {
             let last = index + 1 == self.branches.len();
             let keep = if last { BRANCH_MAX } else { BRANCH_MAX / 2 };
@@ -86,9 +91,10 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
-        let index = self.branch_of(key);
-        let branch = self.branches.get_mut(index)?;
-        let item = branch.remove(key)?;
+        // Whoever stood behind it is found in its place.
+        let (index, leaf, at) = self.place(key)?;
+        let branch = &mut self.branches[index];
+        let item = branch.remove(leaf, at);
         self.len -= 1;
         if branch.leaves.is_empty() {
             self.branches.remove(index);
@@ -118,7 +124,7 @@ impl<T: Keyed> Sorted<T> {
         let Some(branch) = self.branches.get(index) else { return 0 };
         let leaf = branch.leaf_of(key);
         let branches = self.branches.iter().take(index).flat_map(|branch| &branch.leaves);
-        let before: usize = branches.chain(&branch.leaves[..leaf]).map(Vec::len).sum();
+        let before: usize = branches.chain(&branch.leaves[..leaf]).map(VecDeque::len).sum();
         before + branch.leaves[leaf].partition_point(|item| item.key() < key)
     }
 
@@ -144,7 +150,11 @@ impl<T: Keyed> Sorted<T> {
 
     /// The branch where a key is, or would be.
     fn branch_of(&self, key: T::Key) -> usize {
-        self.branches.partition_point(|branch| branch.first <= key).saturating_sub(1)
+        match self.branches.back() {
+            // Most things are new, and new things are the last.
+            Some(last) if last.first <= key => self.branches.len() - 1,
+            Some(_) | None => self.branches.partition_point(|branch| branch.first <= key).saturating_sub(1),
+        }
     }
 
     /// Joins a small branch with a neighbour, if the two fill one branch at most by half.
@@ -169,56 +179,61 @@ impl<T: Keyed> Branch<T> {
 
     /// The leaf where a key is, or would be.
     fn leaf_of(&self, key: T::Key) -> usize {
-        self.bounds.partition_point(|bound| *bound <= key).saturating_sub(1)
+        match self.bounds.last() {
+            Some(last) if *last <= key => self.bounds.len() - 1,
+            Some(_) | None => self.bounds.partition_point(|bound| *bound <= key).saturating_sub(1),
+        }
     }
 
-    fn insert(&mut self, item: T) {
+    /// Answers the leaf and the place in it, unless there is a new leaf for half of them.
+    fn insert(&mut self, item: T) -> (usize, usize) {
         let key = item.key();
         let index = self.leaf_of(key);
         let leaf = &mut self.leaves[index];
         self.bounds[index] = self.bounds[index].min(key);
         self.first = self.bounds[0];
-        let in_order = leaf.last().is_none_or(|last| last.key() < key);
+        let in_order = leaf.back().is_none_or(|last| last.key() < key);
         if in_order && leaf.len() >= LEAF_MAX {
             match self.leaves.get_mut(index + 1) {
                 Some(next) if next.len() < LEAF_MAX => {
-                    next.insert(0, item);
+                    next.push_front(item);
                     self.bounds[index + 1] = key;
                 }
                 Some(_) | None => self.add_leaf(index + 1, leaf_with(item)),
             }
-            return;
+            return (index + 1, 0);
         }
-        match leaf.binary_search_by_key(&key, Keyed::key) {
-            Ok(_) => panic!("a key is added once"),
-            Err(at) => leaf.insert(at, item),
-        }
+        let at = if in_order {
+            leaf.len()
+        } else {
+            leaf.binary_search_by_key(&key, Keyed::key).expect_err("a key is added once")
+        };
+        leaf.insert(at, item);
         if leaf.len() > LEAF_MAX {
-            let mut upper = Vec::with_capacity(LEAF_MAX + 1);
+            let mut upper = VecDeque::with_capacity(LEAF_MAX + 1);
             upper.extend(leaf.drain(LEAF_MAX / 2..));
             self.add_leaf(index + 1, upper);
         }
+        (index, at)
     }
 
-    fn add_leaf(&mut self, index: usize, leaf: Vec<T>) {
-        self.bounds.insert(index, leaf.first().expect("a leaf is not empty").key());
+    fn add_leaf(&mut self, index: usize, leaf: VecDeque<T>) {
+        self.bounds.insert(index, leaf.front().expect("a leaf is not empty").key());
         self.leaves.insert(index, leaf);
     }
 
-    fn remove(&mut self, key: T::Key) -> Option<T> {
-        let index = self.leaf_of(key);
+    fn remove(&mut self, index: usize, at: usize) -> T {
         let leaf = &mut self.leaves[index];
-        let at = leaf.binary_search_by_key(&key, Keyed::key).ok()?;
-        let item = leaf.remove(at);
+        let item = leaf.remove(at).expect("an item that was just found");
         if leaf.is_empty() {
             self.remove_leaf(index);
         } else if leaf.len() < LEAF_MAX / 4 {
             self.merge(index);
         }
-        Some(item)
+        item
     }
 
-    fn remove_leaf(&mut self, index: usize) -> Vec<T> {
+    fn remove_leaf(&mut self, index: usize) -> VecDeque<T> {
         self.bounds.remove(index);
         self.first = self.bounds.first().copied().unwrap_or(self.first);
         self.leaves.remove(index)
@@ -243,10 +258,17 @@ impl<T: Keyed> Branch<T> {
 }
 
 /// A leaf with room for all it may hold, so that it never moves.
-fn leaf_with<T>(item: T) -> Vec<T> {
-    let mut leaf = Vec::with_capacity(LEAF_MAX + 1);
-    leaf.push(item);
+fn leaf_with<T>(item: T) -> VecDeque<T> {
+    let mut leaf = VecDeque::with_capacity(LEAF_MAX + 1);
+    leaf.push_back(item);
     leaf
+}
+
+#[cfg(test)]
+impl<T: Keyed + PartialEq> PartialEq for Sorted<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.after(None).eq(other.after(None))
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The state: what the journal amounts to. Only tasks are kept; everything else here is an index over them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::capture::Capture;
 use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
@@ -19,22 +19,22 @@ pub struct State {
 
     pub(crate) tasks: Sorted<Task>,
     pub(crate) queues: BTreeMap<Name, Queue>,
-    pub(crate) leases: BTreeMap<LeaseId, TaskId>,
+    pub(crate) leases: Sorted<(LeaseId, TaskId)>,
     /// Workers that have leases, with their number.
     pub(crate) holders: BTreeMap<Name, u64>,
     /// Live leases by the lease call that got them: (worker, request id).
     pub(crate) requests: BTreeMap<(Name, Name), Vec<LeaseId>>,
     pub(crate) keys: BTreeMap<(Name, Key), TaskId>,
     /// Waiting tasks whose time has not come.
-    pub(crate) delayed: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) delayed: Sorted<(Timestamp, TaskId)>,
     /// When a lease, or the ttl of a waiting task, ends; one entry per task at most.
-    pub(crate) ends: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) ends: Sorted<(Timestamp, TaskId)>,
     /// Completed and cancelled tasks by the time of their end.
-    pub(crate) done: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) done: Sorted<(Timestamp, TaskId)>,
     /// Dead letters by the time of their end.
-    pub(crate) failed: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) failed: Sorted<(Timestamp, TaskId)>,
     /// Purged tasks whose key is remembered until a time.
-    pub(crate) remembered: BTreeSet<(Timestamp, TaskId)>,
+    pub(crate) remembered: Sorted<(Timestamp, TaskId)>,
     pub(crate) services: BTreeMap<Name, Service>,
     pub(crate) capture: Option<Capture>,
 }
@@ -90,6 +90,20 @@ impl Keyed for Ready {
     type Key = (i32, TaskId);
     fn key(&self) -> Self::Key {
         (self.rank, self.id)
+    }
+}
+
+impl Keyed for (LeaseId, TaskId) {
+    type Key = LeaseId;
+    fn key(&self) -> LeaseId {
+        self.0
+    }
+}
+
+impl Keyed for (Timestamp, TaskId) {
+    type Key = Self;
+    fn key(&self) -> Self {
+        *self
     }
 }
 
@@ -155,7 +169,7 @@ impl State {
     /// The task that a live lease is for.
     #[must_use]
     pub fn leased(&self, lease: LeaseId) -> Option<&Task> {
-        self.leases.get(&lease).and_then(|task| self.tasks.get(*task))
+        self.leases.get(lease).and_then(|(_, task)| self.tasks.get(*task))
     }
 
     /// Tasks that are leased now.
@@ -238,7 +252,7 @@ impl State {
             if crate::is_planted("delay-never-over") {
                 return;
             }
-            self.delayed.remove(&(at, id));
+            self.delayed.remove((at, id));
             let task = self.tasks.get(id).expect("a delayed task is there");
             let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
             queue.ready.insert(Ready::of(task));
@@ -265,7 +279,7 @@ impl State {
     /// Whether there are ended tasks, which are purged some day.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        !(self.done.is_empty() && self.failed.is_empty())
+        self.done.len() + self.failed.len() > 0
     }
 
     /// The name as it is kept already, so that a million tasks share one text.
@@ -286,24 +300,24 @@ impl State {
         match task.state {
             TaskState::Waiting => {
                 if queue.ready.remove(Ready::of(task).key()).is_none() {
-                    self.delayed.remove(&(task.not_before, id));
+                    self.delayed.remove((task.not_before, id));
                 }
                 if let Some(ttl_at) = task.ttl_at() {
-                    self.ends.remove(&(ttl_at, id));
+                    self.ends.remove((ttl_at, id));
                 }
             }
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
-                self.ends.remove(&(lease.ends_at(), id));
-                self.leases.remove(&lease.id);
+                self.ends.remove((lease.ends_at(), id));
+                self.leases.remove(lease.id);
                 forget_holder(&mut self.holders, &lease.worker);
                 forget_request(&mut self.requests, lease);
             }
             TaskState::Completed | TaskState::Cancelled => {
-                self.done.remove(&(task.ending().map_or(self.at, |ending| ending.at), id));
+                self.done.remove((task.ending().map_or(self.at, |ending| ending.at), id));
             }
             TaskState::Failed => {
-                self.failed.remove(&(task.ending().map_or(self.at, |ending| ending.at), id));
+                self.failed.remove((task.ending().map_or(self.at, |ending| ending.at), id));
             }
         }
     }
@@ -339,8 +353,7 @@ impl State {
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
                 self.ends.insert((lease.ends_at(), id));
-                let other = self.leases.insert(lease.id, id);
-                assert!(other.is_none(), "a lease id is used once");
+                self.leases.insert((lease.id, id));
                 *self.holders.entry(lease.worker.clone()).or_default() += 1;
                 if let Some(request_id) = &lease.request_id {
                     let request = (lease.worker.clone(), request_id.clone());
@@ -362,7 +375,7 @@ impl State {
             let Some(&(until, id)) = self.remembered.first().filter(|(until, _)| *until <= now) else {
                 return;
             };
-            self.remembered.remove(&(until, id));
+            self.remembered.remove((until, id));
             self.save_for_capture(id);
             self.drop_task(id);
         }

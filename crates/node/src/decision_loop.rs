@@ -225,7 +225,9 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn take_turn(&mut self) -> Turn<R> {
         let position = self.state.position();
         self.stats.position.set(position.0);
-        let mut turn = mem::take(&mut self.turn);
+        // The next one is probably as large.
+        let next = Turn { records: Vec::with_capacity(self.turn.records.len()), ..Turn::default() };
+        let mut turn = mem::replace(&mut self.turn, next);
         turn.first = Position(position.0 + 1 - u64::from(turn.count));
         turn
     }
