@@ -12,7 +12,7 @@ use orchestrix_core::limits::PURGE_TASKS_MAX;
 use orchestrix_core::wire::Outcome;
 use orchestrix_core::{
     Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Tick, Timestamp,
-    any_shard_event, encode_record, is_planted,
+    any_shard_event, is_planted,
 };
 use orchestrix_engine::Space;
 
@@ -24,51 +24,14 @@ use crate::registry::Registry;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::sharding::Sharding;
 use crate::stats::Stats;
+use crate::turn::Turn;
 
-/// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
-/// time that the loop is at work without a look at the clock.
-const TURN_EVENTS_MAX: u32 = 1_024;
-/// Bytes of events of one turn, plus at most one question's worth.
-const TURN_BYTES_MAX: usize = 4 << 20;
-/// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is
-/// slow, and how long looks keep the loop from decisions.
-const TURN_WEIGHT_MAX: usize = 8_192;
 /// Events of purges in one tick.
 const PURGES_MAX: usize = 8;
 /// Rights that end by time in one turn. Bounds the pause after a long silence.
 const EXPIRIES_MAX: usize = 1_000;
 /// Milliseconds between two looks for what was kept long enough.
 const PURGE_MS: u64 = 1_000;
-
-/// What one round of decisions comes to.
-#[derive(Debug)]
-pub struct Turn<R> {
-    /// The position of its first event, or of the next one if it has none: it is written after all before that.
-    pub first: Position,
-    /// Written and synced first: the records of `count` events.
-    pub records: Vec<u8>,
-    pub count: u32,
-    /// Sent after.
-    pub replies: Vec<(R, Result<Answer, Error>)>,
-    /// Forgotten after: tasks whose output nobody can ask for any more.
-    pub purged: Vec<TaskId>,
-    /// What its answers weigh, see [`weight`].
-    weight: usize,
-}
-
-impl<R> Default for Turn<R> {
-    fn default() -> Self {
-        let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
-        Self { first: Position(0), records, count: 0, replies, purged, weight: 0 }
-    }
-}
-
-impl<R> Turn<R> {
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0 && self.replies.is_empty()
-    }
-}
 
 /// The loop without its threads.
 #[derive(Debug)]
@@ -211,9 +174,7 @@ impl<R: Recipient> DecisionLoop<R> {
     /// The turn is large enough: it should be written before more is decided.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.turn.count >= TURN_EVENTS_MAX
-            || self.turn.records.len() >= TURN_BYTES_MAX
-            || self.turn.weight >= TURN_WEIGHT_MAX
+        self.turn.is_full()
     }
 
     #[must_use]
@@ -225,8 +186,7 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn take_turn(&mut self) -> Turn<R> {
         let position = self.state.position();
         self.stats.position.set(position.0);
-        // The next one is probably as large.
-        let next = Turn { records: Vec::with_capacity(self.turn.records.len()), ..Turn::default() };
+        let next = self.turn.next();
         let mut turn = mem::replace(&mut self.turn, next);
         turn.first = Position(position.0 + 1 - u64::from(turn.count));
         turn
@@ -359,8 +319,7 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Puts an event into the turn and folds it into the state.
     pub(crate) fn commit(&mut self, event: Event, now: Timestamp) -> Position {
         let at = now.max(self.state.at());
-        encode_record(at, &event, &mut self.turn.records);
-        self.turn.count += 1;
+        self.turn.record(at, &event);
         self.count(&event, at);
         let (ready, task) = (self.polls.len() > 0 && may_make_ready(&event), named(&event));
         let holder = if self.polls.len() > 0 { self.holder_of(task) } else { None };
@@ -387,8 +346,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let _ = to.send(answer);
             return;
         }
-        self.turn.weight += weight(&answer);
-        self.turn.replies.push((to, answer));
+        self.turn.reply(to, answer);
     }
 
     pub(crate) fn refuse(&self, refusal: Refusal) -> Error {
@@ -410,36 +368,10 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 }
 
-/// What an answer costs to find and to keep, in answers of one task.
-fn weight(answer: &Result<Answer, Error>) -> usize {
-    match answer {
-        // Many tasks are looked at for a page, whatever is found.
-        Ok(Answer::Tasks { tasks, .. }) => 1_000 + tasks.len(),
-        Ok(Answer::Queues(list)) => 1 + list.queues.len(),
-        Ok(Answer::Workers(list)) => 1 + list.workers.len(),
-        Ok(Answer::Unknown(_)) => 1_000,
-        Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
-        // Numbers in a row are cheaper than answers.
-        Ok(Answer::Assignment(assignment)) => 1 + assignment.tokens.len() / 32,
-        Ok(Answer::Service(service)) => 1 + service.shards.len() / 8,
-        Ok(Answer::Services(list)) => 1 + list.services.len(),
-        Ok(
-            Answer::Outcome { .. }
-            | Answer::Batch(_)
-            | Answer::Extended(_)
-            | Answer::WorkerExtended(_)
-            | Answer::Attempt(_)
-            | Answer::Task(_)
-            | Answer::Explanation(_)
-            | Answer::Cluster(_),
-        )
-        | Err(_) => 1,
-    }
-}
-
 fn is_new_work(command: &Command) -> bool {
     matches!(command, Command::Submit { .. } | Command::Retry { .. })
 }
+
 /// The task that an event is about; `None` for one that is named by the event's own position, and for events
 /// about many or none.
 pub(crate) fn named(event: &Event) -> Option<TaskId> {

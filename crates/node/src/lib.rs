@@ -33,10 +33,11 @@ mod snapshotter;
 mod standby;
 mod stats;
 mod stepped;
+mod turn;
 mod writer;
 
 pub use clock::TermClock;
-pub use decision_loop::{DecisionLoop, Turn};
+pub use decision_loop::DecisionLoop;
 pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
@@ -51,3 +52,4 @@ pub use sharding::{ShardAsk, ShardTimes};
 pub use standby::{Beginning, Standby};
 pub use stats::{Counter, Histogram, Stats};
 pub use stepped::{Sent, Stepped};
+pub use turn::Turn;

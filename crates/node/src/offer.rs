@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::Term;
 
-use crate::decision_loop::Turn;
 use crate::node::Caller;
 use crate::runner::Runner;
+use crate::turn::Turn;
 use crate::writer::Work;
 
 /// Where it lies.

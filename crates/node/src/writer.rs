@@ -12,7 +12,6 @@ use std::time::Duration;
 use orchestrix_core::{LeaseId, TaskId, Term, is_planted};
 use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Space};
 
-use crate::decision_loop::Turn;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
@@ -22,6 +21,7 @@ use crate::open::Failure;
 use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
+use crate::turn::Turn;
 
 /// Between two tries of a turn, while the disk is full or the engine does not answer.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);

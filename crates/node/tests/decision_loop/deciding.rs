@@ -216,6 +216,34 @@ fn a_turn_holds_so_many_answers_and_then_it_is_full() {
 }
 
 #[test]
+fn a_turn_holds_so_many_events_and_then_it_is_full() {
+    let mut world = World::new();
+    world.ask("c", Ask::Batch(vec![submit("mail"); 1_023]));
+    assert!(!world.desk.is_full());
+    world.ask("c", Ask::Command(submit("mail")));
+    assert!(world.desk.is_full());
+    world.turn();
+    assert!(!world.desk.is_full());
+}
+
+#[test]
+fn a_turn_holds_so_many_bytes_and_then_it_is_full() {
+    let bytes = 4 << 20;
+    let with = |letters: usize| {
+        let payload = Json::parse(&format!("\"{}\"", "x".repeat(letters))).unwrap();
+        Ask::Command(Command::submit(Submit::new(Name::new("mail").unwrap(), payload)))
+    };
+    let mut world = World::new();
+    world.ask("c", with(1 << 16));
+    let around = world.desk.take_turn().records.len() - (1 << 16);
+    for (letters, full) in [(bytes - 1 - around, false), (bytes - around, true)] {
+        world.ask("c", with(letters));
+        assert_eq!(world.desk.is_full(), full, "{letters} letters");
+        assert_eq!(world.desk.take_turn().records.len(), letters + around);
+    }
+}
+
+#[test]
 fn an_explanation_names_the_reason() {
     let mut world = World::new();
     let (first, second) = (world.submit("mail"), world.submit("mail"));

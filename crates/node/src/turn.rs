@@ -1,0 +1,91 @@
+//! A turn: what is decided together, written together, and answered after.
+
+use orchestrix_core::{Event, Position, TaskId, Timestamp, encode_record};
+
+use crate::request::{Answer, Error};
+
+/// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
+/// time that the loop is at work without a look at the clock.
+const EVENTS_MAX: u32 = 1_024;
+/// Bytes of events of one turn, plus at most one question's worth.
+const BYTES_MAX: usize = 4 << 20;
+/// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is
+/// slow, and how long looks keep the loop from decisions.
+const WEIGHT_MAX: usize = 8_192;
+
+/// What one round of decisions comes to.
+#[derive(Debug)]
+pub struct Turn<R> {
+    /// The position of its first event, or of the next one if it has none: it is written after all before that.
+    pub first: Position,
+    /// Written and synced first: the records of `count` events.
+    pub records: Vec<u8>,
+    pub count: u32,
+    /// Sent after.
+    pub replies: Vec<(R, Result<Answer, Error>)>,
+    /// Forgotten after: tasks whose output nobody can ask for any more.
+    pub purged: Vec<TaskId>,
+    /// What its answers weigh, see [`weight`].
+    weight: usize,
+}
+
+impl<R> Default for Turn<R> {
+    fn default() -> Self {
+        let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
+        Self { first: Position(0), records, count: 0, replies, purged, weight: 0 }
+    }
+}
+
+impl<R> Turn<R> {
+    /// An empty one with room for as much: the next is probably as large.
+    pub(crate) fn next(&self) -> Self {
+        Self { records: Vec::with_capacity(self.records.len()), ..Self::default() }
+    }
+
+    pub(crate) fn record(&mut self, at: Timestamp, event: &Event) {
+        encode_record(at, event, &mut self.records);
+        self.count += 1;
+    }
+
+    pub(crate) fn reply(&mut self, to: R, answer: Result<Answer, Error>) {
+        self.weight += weight(&answer);
+        self.replies.push((to, answer));
+    }
+
+    /// It is large enough: it should be written before more is decided.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count >= EVENTS_MAX || self.records.len() >= BYTES_MAX || self.weight >= WEIGHT_MAX
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && self.replies.is_empty()
+    }
+}
+
+/// What an answer costs to find and to keep, in answers of one task.
+fn weight(answer: &Result<Answer, Error>) -> usize {
+    match answer {
+        // Many tasks are looked at for a page, whatever is found.
+        Ok(Answer::Tasks { tasks, .. }) => 1_000 + tasks.len(),
+        Ok(Answer::Queues(list)) => 1 + list.queues.len(),
+        Ok(Answer::Workers(list)) => 1 + list.workers.len(),
+        Ok(Answer::Unknown(_)) => 1_000,
+        Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
+        // Numbers in a row are cheaper than answers.
+        Ok(Answer::Assignment(assignment)) => 1 + assignment.tokens.len() / 32,
+        Ok(Answer::Service(service)) => 1 + service.shards.len() / 8,
+        Ok(Answer::Services(list)) => 1 + list.services.len(),
+        Ok(
+            Answer::Outcome { .. }
+            | Answer::Batch(_)
+            | Answer::Extended(_)
+            | Answer::WorkerExtended(_)
+            | Answer::Attempt(_)
+            | Answer::Task(_)
+            | Answer::Explanation(_)
+            | Answer::Cluster(_),
+        )
+        | Err(_) => 1,
+    }
+}
