@@ -18,7 +18,7 @@ macro_rules! text_newtype {
 
         impl Ord for $name {
             fn cmp(&self, other: &Self) -> Ordering {
-                // Most that are compared share one text.
+                // Names that the state keeps share one text.
                 if Arc::ptr_eq(&self.0, &other.0) { Ordering::Equal } else { self.0.cmp(&other.0) }
             }
         }

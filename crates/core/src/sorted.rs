@@ -1,8 +1,8 @@
-//! An ordered collection for millions of small things that mostly arrive in order.
+//! An ordered collection for millions of small things that mostly come and go in order.
 //!
 //! Items stand in leaves, leaves in branches, both of bounded size: finding, adding and taking an item are
 //! O(log n). Items that arrive in order fill their leaves to the last place (a B-tree would leave them half
-//! empty), and a walk in order can stop and go on anywhere.
+//! empty; in any other order they are left as full as there), and a walk in order can stop and go on anywhere.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,7 +23,8 @@ pub(crate) trait Keyed {
 pub(crate) struct Sorted<T: Keyed> {
     branches: VecDeque<Branch<T>>,
     len: usize,
-    /// Where the last item was found: one event looks for its task several times, and the next one for its neighbour.
+    /// Where an item was last found, added or taken: one event looks for its task several times, and the next one for
+    /// its neighbour. Only a hint: whoever uses it compares the key.
     found: Cell<Place>,
 }
 
@@ -37,7 +38,7 @@ struct Branch<T: Keyed> {
     first: T::Key,
     /// A lower bound of the keys of each leaf, above all keys of the leaf before it.
     bounds: Vec<T::Key>,
-    /// Of double ends: most things leave in the order in which they came.
+    /// Open at both ends: most things leave in the order in which they came.
     leaves: Vec<VecDeque<T>>,
 }
 
@@ -91,7 +92,7 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
-        // Whoever stood behind it is found in its place.
+        // Whoever stood behind it is mostly found in its place next.
         let (index, leaf, at) = self.place(key)?;
         let branch = &mut self.branches[index];
         let item = branch.remove(leaf, at);
@@ -185,7 +186,7 @@ impl<T: Keyed> Branch<T> {
         }
     }
 
-    /// Answers the leaf and the place in it, unless there is a new leaf for half of them.
+    /// Answers its leaf and its place there.
     fn insert(&mut self, item: T) -> (usize, usize) {
         let key = item.key();
         let index = self.leaf_of(key);
@@ -203,17 +204,15 @@ impl<T: Keyed> Branch<T> {
             }
             return (index + 1, 0);
         }
-        let at = if in_order {
-            leaf.len()
-        } else {
-            leaf.binary_search_by_key(&key, Keyed::key).expect_err("a key is added once")
-        };
-        leaf.insert(at, item);
-        if leaf.len() > LEAF_MAX {
-            let mut upper = VecDeque::with_capacity(LEAF_MAX + 1);
+        if leaf.len() >= LEAF_MAX {
+            let mut upper = VecDeque::with_capacity(LEAF_MAX);
             upper.extend(leaf.drain(LEAF_MAX / 2..));
             self.add_leaf(index + 1, upper);
+            return self.insert(item);
         }
+        let at = if in_order { leaf.len() } else { leaf.partition_point(|other| other.key() < key) };
+        assert!(leaf.get(at).is_none_or(|other| other.key() != key), "{key:?} is there already");
+        leaf.insert(at, item);
         (index, at)
     }
 
@@ -259,7 +258,7 @@ impl<T: Keyed> Branch<T> {
 
 /// A leaf with room for all it may hold, so that it never moves.
 fn leaf_with<T>(item: T) -> VecDeque<T> {
-    let mut leaf = VecDeque::with_capacity(LEAF_MAX + 1);
+    let mut leaf = VecDeque::with_capacity(LEAF_MAX);
     leaf.push_back(item);
     leaf
 }
@@ -311,6 +310,19 @@ mod tests {
         (0..64_000_u32).for_each(|n| sorted.insert(n));
         (0..64_000).filter(|n| n % 64 != 7).for_each(|n| assert!(sorted.remove(n).is_some()));
         assert!(leaves(&sorted) <= 1_000 / (LEAF_MAX / 4), "{} leaves for 1,000 items", leaves(&sorted));
+        let survivors = (0..64_000).filter(|n| n % 64 == 7);
+        assert!(sorted.after(None).copied().eq(survivors.clone()));
+        for (rank, n) in survivors.enumerate() {
+            assert_eq!((sorted.get(n), sorted.get(n + 1), sorted.rank(n)), (Some(&n), None, rank));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "100 is there already")]
+    fn a_key_is_added_once() {
+        let mut sorted = Sorted::default();
+        (0..200_u32).for_each(|n| sorted.insert(n));
+        sorted.insert(100);
     }
 
     proptest! {
@@ -336,6 +348,32 @@ mod tests {
             prop_assert_eq!(sorted.rank(20_000), model.range(..20_000).count());
             prop_assert!(sorted.after(None).eq(model.iter()));
             prop_assert!(sorted.after(Some(250)).eq(model.range(251..)) && sorted.after(Some(39_999)).next().is_none());
+        }
+
+        #[test]
+        fn it_is_emptied_in_any_order_and_filled_again(
+            items in prop::collection::btree_set(0_u32..100_000, 0..20_000),
+            order in 0..3,
+            kept in 0..100_usize,
+        ) {
+            let mut going: Vec<u32> = items.iter().copied().collect();
+            match order {
+                0 => {}
+                1 => going.reverse(),
+                _ => going.sort_by_key(|n| n.wrapping_mul(0x9e37_79b9)),
+            }
+            going.truncate(items.len().saturating_sub(kept));
+            let (mut sorted, mut model) = (Sorted::default(), items.clone());
+            items.iter().for_each(|n| sorted.insert(*n));
+            for n in &going {
+                prop_assert_eq!(sorted.remove(*n), Some(*n));
+                prop_assert_eq!(sorted.remove(*n), None);
+                model.remove(n);
+                prop_assert_eq!((sorted.len(), sorted.first()), (model.len(), model.first()));
+            }
+            prop_assert!(sorted.after(None).eq(&model));
+            going.iter().for_each(|n| sorted.insert(*n));
+            prop_assert!(sorted.after(None).eq(&items));
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::turn::Turn;
 
 /// Events of purges in one tick.
 const PURGES_MAX: usize = 8;
-/// Rights that end by time in one turn. Bounds the pause after a long silence.
+/// Rights that end by time in one tick. Bounds the pause after a long silence.
 const EXPIRIES_MAX: usize = 1_000;
 /// Milliseconds between two looks for what was kept long enough.
 const PURGE_MS: u64 = 1_000;

@@ -12,6 +12,8 @@ const BYTES_MAX: usize = 4 << 20;
 /// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is
 /// slow, and how long looks keep the loop from decisions.
 const WEIGHT_MAX: usize = 8_192;
+/// Bytes that a turn has room for because the last one had as many. Bounds what one event keeps in memory.
+const ROOM_MAX: usize = 256 << 10;
 
 /// What one round of decisions comes to.
 #[derive(Debug)]
@@ -27,22 +29,28 @@ pub struct Turn<R> {
     pub purged: Vec<TaskId>,
     /// What its answers weigh, see [`weight`].
     weight: usize,
+    /// Bytes of events that there is room for from the first one on, so that they are not moved.
+    room: usize,
 }
 
 impl<R> Default for Turn<R> {
     fn default() -> Self {
         let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
-        Self { first: Position(0), records, count: 0, replies, purged, weight: 0 }
+        Self { first: Position(0), records, count: 0, replies, purged, weight: 0, room: 0 }
     }
 }
 
 impl<R> Turn<R> {
-    /// An empty one with room for as much: the next is probably as large.
+    /// An empty one, which is probably as large once it is full.
     pub(crate) fn next(&self) -> Self {
-        Self { records: Vec::with_capacity(self.records.len()), ..Self::default() }
+        let room = if self.count == 0 { self.room } else { self.records.len().min(ROOM_MAX) };
+        Self { room, ..Self::default() }
     }
 
     pub(crate) fn record(&mut self, at: Timestamp, event: &Event) {
+        if self.count == 0 {
+            self.records.reserve_exact(self.room);
+        }
         encode_record(at, event, &mut self.records);
         self.count += 1;
     }
