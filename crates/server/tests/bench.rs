@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -20,8 +21,12 @@ fn bench(data: &tempfile::TempDir, args: &[&str]) -> Output {
 }
 
 fn measures(output: &Output) -> Vec<String> {
-    let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    told(output)
+}
+
+fn told(output: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     let all = report["figures"]["all"].as_array().unwrap();
     all.iter().map(|figure| figure["measure"].as_str().unwrap().to_owned()).collect()
@@ -51,6 +56,31 @@ fn memory_is_not_taken_for_a_disk() {
     let output = bench(&data, &["--only", "machine"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("is in memory"));
+}
+
+#[test]
+fn what_was_measured_before_a_part_failed_is_told() {
+    let data = folder();
+    // A server that says its version, and ends when it is started.
+    let weed = data.path().join("weed");
+    std::fs::write(&weed, "#!/bin/sh\n[ \"$1\" = version ] && echo 'version 1.2'\n").unwrap();
+    std::fs::set_permissions(&weed, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+    command.args([
+        "bench",
+        "--json",
+        "--quick",
+        "--only",
+        "machine,engines",
+        "--stores",
+        "seaweedfs",
+        "--data",
+    ]);
+    let path = format!("{}:{}", data.path().display(), std::env::var("PATH").unwrap());
+    let output = command.arg(data.path()).env("PATH", path).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("on SeaweedFS"), "{said}");
+    assert_eq!(told(&output), ["sync_p50", "round_trip_p50"]);
 }
 
 /// The processes that a process has started.

@@ -61,13 +61,12 @@ struct Pair {
 
 /// # Errors
 /// When a server is not there, refuses something or goes away.
-pub(super) fn measure(setup: &Setup) -> Result<Vec<EngineFigure>> {
-    let mut figures = Vec::new();
+pub(super) fn measure(setup: &Setup, figures: &mut Vec<EngineFigure>) -> Result<()> {
     for kind in setup.stores.iter().copied() {
         setup.step(&format!("{}: starting", kind.label()));
         figures.extend(measure_one(setup, kind).with_context(|| format!("on {}", kind.label()))?);
     }
-    Ok(figures)
+    Ok(())
 }
 
 fn measure_one(setup: &Setup, kind: Kind) -> Result<Vec<EngineFigure>> {

@@ -145,16 +145,18 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<()> {
     let facts = Machine::look(folder.path(), versions(args)?)?;
     let program = args.program.clone().map_or_else(std::env::current_exe, Ok)?;
     let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, args.stores(), size(args))?;
-    let figures = measure(&setup, args)?;
+    let mut figures = Figures { backlog: setup.backlog, ..Figures::default() };
+    let measured = measure(&setup, args, &mut figures);
     setup.finish();
     let report = Report::new(facts, figures, start.elapsed().as_secs_f64());
-    tell(&report, output, args.write.as_deref())
+    // What came before a part that failed took minutes; only the page is for whole runs.
+    tell(&report, output, args.write.as_deref().filter(|_| measured.is_ok()))?;
+    measured
 }
 
 /// Every part that was asked for, one after the other.
-fn measure(setup: &Setup, args: &BenchArgs) -> Result<Figures> {
+fn measure(setup: &Setup, args: &BenchArgs, figures: &mut Figures) -> Result<()> {
     let wanted = |part: Part| args.wants(part);
-    let mut figures = Figures { backlog: setup.backlog, ..Figures::default() };
     if wanted(Part::Alone) {
         figures.add(alone::measure_alone(setup).context("one client alone")?);
     } else if wanted(Part::Machine) {
@@ -173,7 +175,7 @@ fn measure(setup: &Setup, args: &BenchArgs) -> Result<Figures> {
         figures.add(million::measure(setup).context("a long queue")?);
     }
     if wanted(Part::Engines) {
-        figures.engines = engines::measure(setup).context("engines")?;
+        engines::measure(setup, &mut figures.engines).context("engines")?;
     }
     if wanted(Part::Failover) {
         figures.failovers = failover::measure(setup).context("changes of leader")?;
@@ -181,7 +183,7 @@ fn measure(setup: &Setup, args: &BenchArgs) -> Result<Figures> {
     if wanted(Part::Shards) {
         figures.shards = Some(shards::measure(setup).context("shards")?);
     }
-    Ok(figures)
+    Ok(())
 }
 
 impl BenchArgs {

@@ -258,7 +258,7 @@ fn seaweed(folder: &Path, s3: u16) -> Result<Command> {
     fs::create_dir_all(&data)?;
     let mut command = Command::new("weed");
     command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
-    command.args(["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=40"]);
+    command.args(["-master.telemetry=false", "-master.volumeSizeLimitMB=256", "-volume.max=40"]);
     command.args(["-master.electionTimeout=500ms", "-master.heartbeatInterval=100ms"]);
     command.args(["-volume.preStopSeconds=1", "-filer", "-s3", "-s3.iam=false"]);
     command.args(["-s3.port.iceberg=0", "-s3.port.lance=0"]);
