@@ -50,6 +50,67 @@ fn every_variable_in_the_compose_file_is_a_setting() {
     }
 }
 
+/// What the containers would run, with the settings that they would have; only places are others.
+#[test]
+fn the_compose_file_makes_a_cluster() {
+    let text = std::fs::read_to_string(root().join("compose.yaml")).unwrap();
+    let [redis, ports @ ..]: [u16; 4] = std::array::from_fn(|_| orchestrix_ports::free_port());
+    let (common, services) = text.split_once("\nservices:").unwrap();
+    let server =
+        services.lines().find_map(|line| line.trim().strip_prefix("command: [redis-server,")).unwrap();
+    let server = server.trim_end_matches(']').replace(',', " ");
+    let secret = |name: &str| {
+        let (_, rest) = services.split_once(&format!("\n  {name}:\n    file: ./")).unwrap();
+        rest.lines().next().unwrap().to_owned()
+    };
+    let mut script = format!(
+        "trap 'cat log-* >&2; kill $(jobs -p); wait' EXIT
+         for role in admin node; do orchestrix token new --name $role --role $role > $role; done
+         sed -sn '/^\\[\\[/,$p' admin node > {tokens}
+         sed -n 's/^token.*: //p' node > {node_token}
+         chmod 600 {tokens} {node_token}
+         mkdir redis
+         redis-server --bind 127.0.0.1 --port {redis} --dir redis {server} > redis/log &
+         until redis-cli -p {redis} ping > /dev/null 2>&1; do sleep 0.1; done
+         export ORCHESTRIX_TOKEN=$(sed -n 's/^token.*: //p' admin)\n",
+        tokens = secret("tokens"),
+        node_token = secret("node-token"),
+    );
+    for (n, port) in (1..).zip(ports) {
+        let (_, node) = services.split_once(&format!("\n  node-{n}:")).unwrap();
+        let node = node.split("ports:").next().unwrap();
+        let set = common.lines().chain(node.lines()).filter(|line| line.trim().starts_with("ORCHESTRIX_"));
+        let set: Vec<String> = set.map(|line| line.trim().replacen(": ", "=", 1)).collect();
+        let places = [
+            ("redis:6379", format!("127.0.0.1:{redis}")),
+            ("0.0.0.0:3000", format!("127.0.0.1:{port}")),
+            (&format!("node-{n}:3000"), format!("127.0.0.1:{port}")),
+            ("/data", format!("data-{n}")),
+            ("/run/secrets/tokens", secret("tokens")),
+            ("/run/secrets/node-token", secret("node-token")),
+        ];
+        let set = places.iter().fold(set.join(" "), |set, (from, to)| {
+            assert!(set.contains(from), "node-{n} has no {from}: {set}");
+            set.replace(from, to)
+        });
+        script.push_str(&format!("env -u ORCHESTRIX_TOKEN {set} orchestrix serve > log-{n} 2>&1 &\n"));
+    }
+    script.push_str(&format!(
+        "export ORCHESTRIX_URL=http://127.0.0.1:{}
+         until [ \"$(orchestrix nodes 2> /dev/null | grep -c ACTIVE)\" = 3 ]; do sleep 0.1; done
+         id=$(orchestrix submit mail '{{}}' --json | sed 's/[^0-9]*\\([0-9]*\\).*/\\1/')
+         ORCHESTRIX_URL=http://127.0.0.1:{} orchestrix task $id
+         orchestrix nodes\n",
+        ports[1], ports[2]
+    ));
+    let output = run(&script);
+    assert!(output.contains("WAITING"), "{output}");
+    for n in 1..=3 {
+        assert!(output.contains(&format!("node-{n}  ")), "{output}");
+    }
+    assert_eq!(output.matches("follower").count(), 2, "{output}");
+}
+
 /// All `sh` blocks of a document, without those that build the project: `make test` runs this test.
 fn shell_blocks(document: &str) -> String {
     let text = std::fs::read_to_string(root().join(document)).unwrap();
