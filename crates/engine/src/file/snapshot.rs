@@ -310,6 +310,18 @@ impl Reader {
         Ok(())
     }
 
+    /// Whether a chunk may be so long, before there is memory for it.
+    fn check_length(&self, len: u32) -> Result<(), Error> {
+        if len as usize > SNAPSHOT_CHUNK_MAX {
+            return Err(self.damaged(format!("a chunk of {len} bytes; the most is {SNAPSHOT_CHUNK_MAX}")));
+        }
+        let left = self.len.saturating_sub(self.progress.offset + CHUNK_HEADER_BYTES as u64);
+        if u64::from(len) > left {
+            return Err(self.damaged(format!("a chunk of {len} bytes, but the file has only {left} more")));
+        }
+        Ok(())
+    }
+
     /// The trailer is as expected, and nothing follows it.
     fn check_end(&mut self) -> Result<(), Error> {
         let mut found = [0; TRAILER_BYTES];
@@ -343,12 +355,8 @@ impl SnapshotReader for Reader {
             self.check_end()?;
             return Ok(None);
         }
-        if len as usize > SNAPSHOT_CHUNK_MAX && !is_planted("length-believed") {
-            return Err(self.damaged(format!("a chunk of {len} bytes; the most is {SNAPSHOT_CHUNK_MAX}")));
-        }
-        let left = self.len.saturating_sub(self.progress.offset + CHUNK_HEADER_BYTES as u64);
-        if u64::from(len) > left {
-            return Err(self.damaged(format!("a chunk of {len} bytes, but the file has only {left} more")));
+        if !is_planted("length-believed") {
+            self.check_length(len)?;
         }
         let mut bytes = vec![0; len as usize];
         self.read(&mut bytes, self.progress.offset + CHUNK_HEADER_BYTES as u64)?;
