@@ -109,10 +109,9 @@ decide, as profiles and the figures above say:
 - **One client alone** waits for two wake-ups of threads more than a server of one thread does: the runtime wakes the
   loop, the loop wakes the runtime. The loop syncs itself when one caller waits; spinning for the next question
   instead of sleeping made it slower here.
-- **The pause for a snapshot**, and the longest turn, are a page of memory that is used for the first time: a step takes
-  a tenth of a millisecond, and one that touches a new huge page of 2 MiB takes five to nine on a virtual machine whose
-  host has to find that memory first. With `MIMALLOC_ALLOW_THP=0` the loop's longest turn fell from 42 and 37 ms to
-  7 and 5 ms in two pairs of runs, and life cycles per second by 5 and 7 %.
+- **The pause for a snapshot**, and the longest turn, are mostly a huge page of memory that is used for the first time: on a
+  virtual machine its host has to find 2 MiB first, and the step that touches them waits. `MIMALLOC_ALLOW_THP=0` makes
+  pauses shorter and throughput a little lower.
 
 Redis and beanstalkd promise less than a coordinator does, which is what makes them a good measure: neither
 refuses every report of a worker that lost its task: a late `XACK` is taken from anyone, a late `delete` as long
