@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash prove bugs fuzz fmt clean
+.PHONY: help run test check deny bench crash prove worlds bugs fuzz fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ crash: ## Kill the coordinator under load, ROUNDS times, beginning with SEED
 
 prove: ## Run worlds and real processes full of faults for SECONDS, beginning with SEED
 	@SEED=$(or $(SEED),1) ./scripts/prove --seconds $(or $(SECONDS),60)
+
+worlds: ## Run WORLDS simulated worlds of every kind from SEED, at low priority; goes on where it stopped
+	@./scripts/worlds $(or $(WORLDS),100000) $(or $(SEED),1)
 
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
 	@./scripts/bugs $(or $(SECONDS),30) $(or $(SEED),1)
