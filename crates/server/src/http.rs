@@ -30,6 +30,7 @@ mod openapi;
 mod query;
 mod quota;
 mod routes;
+mod scope;
 mod shards;
 mod sse;
 mod streams;
@@ -55,7 +56,7 @@ pub(crate) use error::Fault;
 pub(crate) use handle::{Answered, decide_said};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
-pub use routes::{Access, Endpoint, ROUTES, Route, Verb};
+pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4_096;

@@ -260,6 +260,13 @@ pub(crate) fn render(
     text.0
 }
 
+/// Writes what a caller sees who is limited to these queues: every other number is about the queues of others, too.
+pub(crate) fn render_own(queues: &[QueueView]) -> String {
+    let mut text = Text(String::new());
+    render_queues(&mut text, queues);
+    text.0
+}
+
 fn render_queues(text: &mut Text, queues: &[QueueView]) {
     let own = queues.len().min(QUEUES_MAX);
     for row in &QUEUE_ROWS {

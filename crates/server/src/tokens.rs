@@ -206,6 +206,11 @@ impl Entry {
         if self.roles.is_empty() {
             return Err(format!("token {name:?} has no role"));
         }
+        if self.queues.is_some() && self.roles.contains(&Role::Node) {
+            return Err(format!(
+                "token {name:?} has the role node and is limited to queues, but a node reads all of them: remove queues"
+            ));
+        }
         let digest = unhex(&self.sha256)
             .ok_or_else(|| format!("the sha256 of token {name:?} is not 64 hexadecimal digits"))?;
         let expires = self.expires.map(|at| {

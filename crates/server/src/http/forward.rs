@@ -23,7 +23,7 @@ use crate::config::advertised;
 use crate::http::answer::{Body, POSITION, REQUEST_ID};
 use crate::http::error::Fault;
 use crate::http::handle::{Answered, Call, dispatch};
-use crate::http::routes::Endpoint;
+use crate::http::routes::Route;
 use crate::http::sse::{EVENT_STREAM, LAST_EVENT_ID};
 use crate::tokens::Secret;
 
@@ -63,14 +63,14 @@ enum Passed {
 }
 
 /// Has a request decided: here, if this node leads, else by the node that does.
-pub(crate) async fn decide(endpoint: Endpoint, call: Call<'_>) -> Result<Answered, Fault> {
+pub(crate) async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fault> {
     let app = call.app;
     let began = Instant::now();
     let mut give_up = began + LEADER_WAIT;
     loop {
         if let Some(node) = app.coordinator.decides() {
             reach_position(&call).await?;
-            match dispatch(endpoint, call.clone(), &node).await {
+            match dispatch(route, call.clone(), &node).await {
                 // The office went elsewhere between the look and the question; nothing was changed.
                 Err(Fault::Node(Error::Stopping)) if may_go_elsewhere(&call) => {}
                 Err(Fault::Node(Error::OutcomeUnknown))

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use crate::http::answer::{Body, Reply};
 use crate::http::error::Fault;
 use crate::http::quota::InFlight;
-use crate::http::routes::{Access, Endpoint, Found, Verb, find};
+use crate::http::routes::{Access, Endpoint, Found, Route, Verb, find};
 use crate::http::{
-    App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, shards, tasks, views,
+    App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, scope, shards, tasks, views,
 };
 use crate::tokens::{Secret, Token, wall_seconds};
 
@@ -67,26 +67,6 @@ impl Caller<'_> {
         match self {
             Self::Anyone(_) => None,
             Self::Token(token) => token.queues(),
-        }
-    }
-
-    /// Refuses a queue that is not one of the caller's.
-    pub(crate) fn check_queue(&self, queue: &Name) -> Result<(), Fault> {
-        match self.queues() {
-            Some(queues) if !queues.contains(queue) => {
-                Err(Fault::Forbidden(format!("this token is not for queue {queue}")))
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Refuses callers who are limited to some queues what concerns all of them.
-    pub(crate) fn check_all_queues(&self) -> Result<(), Fault> {
-        match self.queues() {
-            Some(_) => Err(Fault::Forbidden(
-                "this token is limited to some queues, and this tells about all of them".to_owned(),
-            )),
-            None => Ok(()),
         }
     }
 }
@@ -139,7 +119,7 @@ async fn answer(
         Found::OtherMethod(allow) => return Err(Fault::OtherMethod(allow)),
         Found::Nothing => return Err(Fault::NoRoute),
     };
-    let caller = authorize(app, peer, head, route.access)?;
+    let caller = authorize(app, peer, head, route)?;
     let _in_flight = enter(app, caller)?;
     let body = match route.verb {
         Verb::Get => Bytes::new(),
@@ -148,7 +128,7 @@ async fn answer(
     let call = Call { app, head, part, second, caller, peer, body, request_id };
     match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours),
-        None => forward::decide(route.endpoint, call).await,
+        None => forward::decide(route, call).await,
     }
 }
 
@@ -158,10 +138,10 @@ pub(crate) async fn decide_said(app: &Arc<App>, head: &Parts, body: Bytes) -> Re
         return Err(Fault::NoRoute);
     };
     let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let caller = authorize(app, peer, head, route.access)?;
+    let caller = authorize(app, peer, head, route)?;
     let _in_flight = enter(app, caller)?;
     let request_id = &app.request_ids.name(&head.headers);
-    forward::decide(route.endpoint, Call { app, head, part, second, caller, peer, body, request_id }).await
+    forward::decide(route, Call { app, head, part, second, caller, peer, body, request_id }).await
 }
 
 fn enter<'a>(app: &'a App, caller: Caller<'_>) -> Result<Option<InFlight<'a>>, Fault> {
@@ -184,8 +164,10 @@ fn check_sizes(app: &App, head: &Parts) -> Result<(), Fault> {
     Ok(())
 }
 
-fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, access: Access) -> Result<Caller<'a>, Fault> {
-    let (Some(tokens), Access::Role(role)) = (&app.tokens, access) else { return Ok(Caller::Anyone(peer)) };
+fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, route: &Route) -> Result<Caller<'a>, Fault> {
+    let (Some(tokens), Access::Role(role)) = (&app.tokens, route.access) else {
+        return Ok(Caller::Anyone(peer));
+    };
     let given = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.split_once(' '));
     let secret = match given {
@@ -205,7 +187,9 @@ fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, access: Access) -> Re
     if !token.has(role) && !open {
         return Err(Fault::Forbidden(format!("this needs a token with the role {}", role.as_str())));
     }
-    Ok(Caller::Token(token))
+    let caller = Caller::Token(token);
+    scope::admit(&caller, route.scope)?;
+    Ok(caller)
 }
 
 /// What every node answers by itself.
@@ -253,8 +237,9 @@ async fn answer_here(endpoint: Endpoint, call: &Call<'_>) -> Option<Result<Reply
 }
 
 /// What the node that decides answers.
-pub(crate) async fn dispatch(endpoint: Endpoint, call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    match endpoint {
+pub(crate) async fn dispatch(route: &Route, call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    scope::enter(&call, route.scope, node).await?;
+    match route.endpoint {
         Endpoint::Submit => tasks::submit(call, node).await,
         Endpoint::SubmitBatch => tasks::submit_batch(call, node).await,
         Endpoint::LeaseQueue => leasing::lease_queue(call, node).await,

@@ -1,18 +1,17 @@
 //! Tasks as workers see them: lease, heartbeat, complete, fail, release.
 
-use futures_util::future::try_join_all;
 use orchestrix_core::wire::{
     Complete, CompleteBatch, CompletedBatch, Fail, Heartbeat, Item, LeaseQueue, LeaseQueues, Release,
     WorkerHeartbeat,
 };
 use orchestrix_core::{Refusal, TaskId};
-use orchestrix_node::{Error, Node};
+use orchestrix_node::Node;
 
 use crate::http::answer::Reply;
 use crate::http::body::parse;
 use crate::http::error::{Fault, item_problem};
 use crate::http::handle::Call;
-use crate::http::query::path_name;
+use crate::http::query::{path_name, task_id};
 
 pub(crate) async fn lease_queue(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
@@ -37,8 +36,7 @@ async fn lease(call: Call<'_>, node: &Node, request: LeaseQueues) -> Result<Repl
 pub(crate) async fn heartbeat(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: Heartbeat = parse(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.heartbeat(id, body).await?)
+    Reply::ok(&node.heartbeat(task_id(call.part)?, body).await?)
 }
 
 pub(crate) async fn heartbeat_worker(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
@@ -52,43 +50,37 @@ pub(crate) async fn heartbeat_worker(call: Call<'_>, node: &Node) -> Result<Repl
 pub(crate) async fn complete(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: Complete = parse(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.complete(id, body).await?)
+    Reply::ok(&node.complete(task_id(call.part)?, body).await?)
 }
 
 pub(crate) async fn complete_batch(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let batch: CompleteBatch = parse(&call.body)?;
     batch.validate()?;
-    if call.caller.queues().is_some() {
-        try_join_all(batch.items.iter().map(|item| check_known(&call, node, item.task_id))).await?;
-    }
-    let outcomes = node.complete_batch(batch.items).await?;
-    let items = outcomes.iter().map(|outcome| match outcome {
-        Ok(outcome) => Item::Done(*outcome),
-        Err(refusal) => Item::Refused(item_problem(refusal)),
+    let ids: Vec<TaskId> = batch.items.iter().map(|item| item.task_id).collect();
+    let hidden = call.hidden(node, ids.iter().copied()).await?;
+    let own = batch.items.into_iter().zip(&hidden).filter(|(_, hidden)| !**hidden);
+    let own: Vec<_> = own.map(|(item, _)| item).collect();
+    let decided = if own.is_empty() { Vec::new() } else { node.complete_batch(own).await? };
+    let mut decided = decided.into_iter();
+    let items = ids.iter().zip(hidden).map(|(id, hidden)| {
+        let outcome = match hidden {
+            true => Err(Refusal::NotFound(*id)),
+            false => decided.next().expect("every item that was asked about is answered"),
+        };
+        outcome.map_or_else(|refusal| Item::Refused(item_problem(&refusal)), Item::Done)
     });
     Reply::ok(&CompletedBatch { items: items.collect() })
-}
-
-/// Refuses a task of a queue that is not the caller's. One that is not there is refused by itself, later.
-async fn check_known(call: &Call<'_>, node: &Node, id: TaskId) -> Result<(), Fault> {
-    match call.check_task(node, id).await {
-        Err(Fault::Node(Error::Refused(Refusal::NotFound(_)))) => Ok(()),
-        checked => checked,
-    }
 }
 
 pub(crate) async fn fail(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: Fail = parse(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.fail(id, body).await?)
+    Reply::ok(&node.fail(task_id(call.part)?, body).await?)
 }
 
 pub(crate) async fn release(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: Release = parse(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.release(id, body).await?)
+    Reply::ok(&node.release(task_id(call.part)?, body).await?)
 }

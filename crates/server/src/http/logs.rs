@@ -14,6 +14,7 @@ use crate::http::endings::Following;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
 use crate::http::limits::Limits;
+use crate::http::query::task_id;
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
 
@@ -25,8 +26,7 @@ const STREAM_LINES: usize = 200;
 pub(crate) async fn append(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: LogAppend = parse(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.append_logs(id, body).await?)
+    Reply::ok(&node.append_logs(task_id(call.part)?, body).await?)
 }
 
 pub(crate) async fn read(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
@@ -34,7 +34,7 @@ pub(crate) async fn read(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let offset = query.number("offset")?.unwrap_or(0);
     let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
     let attempt = query.number("attempt")?;
-    let id = call.task(node).await?;
+    let id = task_id(call.part)?;
     if query.switch("follow")? {
         let offset = sse::last_event_id(&call.head.headers)?.unwrap_or(offset);
         let following = call.app.endings.follow(id);

@@ -19,7 +19,7 @@ use utoipa::openapi::{
 };
 
 use crate::http::answer::{JSON, Reply};
-use crate::http::routes::{Access, Endpoint, ROUTES, Route, Verb};
+use crate::http::routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
 
 const SECURITY: &str = "token";
 
@@ -94,10 +94,21 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
     if let Access::Role(role) = route.access {
         let role = role.as_str();
         operation = operation
-            .description(Some(format!("With tokens, this needs the role `{role}`.")))
+            .description(Some(format!("With tokens, this needs the role `{role}`. {}", limit(route.scope))))
             .security(SecurityRequirement::new::<_, [&str; 0], &str>(SECURITY, []));
     }
     operation.build()
+}
+
+/// What a limit of a token to some queues means for a route.
+fn limit(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Nothing => "It concerns no queue.",
+        Scope::Named => "A token that is limited to some queues may name only these.",
+        Scope::Task => "For a token that is limited to some queues, tasks of other queues are not there.",
+        Scope::Own => "A token that is limited to some queues sees and changes only what is in these.",
+        Scope::All => "A token that is limited to some queues is refused.",
+    }
 }
 
 fn told(endpoint: Endpoint) -> Told {

@@ -1,4 +1,5 @@
-//! The one table of routes: what is asked how, and which role may ask it. What is not in it does not exist.
+//! The one table of routes: what is asked how, which role may ask it, and which queues it concerns. What is not in it does
+//! not exist.
 
 use http::Method;
 
@@ -64,6 +65,21 @@ pub enum Access {
     Role(Role),
 }
 
+/// Which queues a request concerns. [`crate::http::scope`] keeps callers who are limited to some queues within these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// None: it tells nothing about tasks.
+    Nothing,
+    /// Those that the request names. One that is not the caller's is refused.
+    Named,
+    /// The queue of the task in the path. A task of another queue is not found.
+    Task,
+    /// The caller's own. Nothing of another queue is seen or changed.
+    Own,
+    /// All of them, or the cluster as a whole. Callers who are limited are refused.
+    All,
+}
+
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
@@ -72,66 +88,80 @@ pub struct Route {
     pub path: &'static str,
     pub endpoint: Endpoint,
     pub access: Access,
+    pub scope: Scope,
 }
 
-const fn get(path: &'static str, endpoint: Endpoint, access: Access) -> Route {
-    Route { verb: Verb::Get, path, endpoint, access }
+const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    Route { verb: Verb::Get, path, endpoint, access: Access::Role(role), scope }
 }
 
-const fn post(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
-    Route { verb: Verb::Post, path, endpoint, access: Access::Role(role) }
+const fn post(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    Route { verb: Verb::Post, path, endpoint, access: Access::Role(role), scope }
 }
 
-const fn put(path: &'static str, endpoint: Endpoint, role: Role) -> Route {
-    Route { verb: Verb::Put, path, endpoint, access: Access::Role(role) }
+const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    Route { verb: Verb::Put, path, endpoint, access: Access::Role(role), scope }
 }
 
-const READ: Access = Access::Role(Role::Read);
+const fn public(path: &'static str, endpoint: Endpoint) -> Route {
+    Route { verb: Verb::Get, path, endpoint, access: Access::Public, scope: Scope::Nothing }
+}
 
 /// All routes, the busiest first.
 pub const ROUTES: [Route; 38] = [
-    post("/v1/tasks", Endpoint::Submit, Role::Submit),
-    post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work),
-    post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work),
-    post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work),
-    post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit),
-    post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work),
-    post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work),
-    post("/v1/lease", Endpoint::LeaseQueues, Role::Work),
-    post("/v1/services/{service}/workers/{worker}/heartbeat", Endpoint::ShardHeartbeat, Role::Work),
-    post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work),
-    post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work),
-    post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work),
-    post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin),
-    post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin),
-    get("/v1/tasks", Endpoint::ListTasks, READ),
-    get("/v1/tasks/{id}", Endpoint::Task, READ),
-    get("/v1/tasks/{id}/explain", Endpoint::Explain, READ),
-    get("/v1/tasks/{id}/logs", Endpoint::Logs, READ),
-    get("/v1/queues", Endpoint::Queues, READ),
-    get("/v1/workers", Endpoint::Workers, READ),
-    get("/v1/cluster", Endpoint::Cluster, READ),
-    get("/v1/cluster/news", Endpoint::ClusterNews, READ),
-    get("/v1/cluster/batches", Endpoint::Batches, Access::Role(Role::Node)),
-    post("/v1/cluster/leader", Endpoint::Lead, Role::Admin),
-    get("/v1/services", Endpoint::Services, READ),
-    get("/v1/services/{service}", Endpoint::Service, READ),
-    put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin),
-    post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work),
-    post("/v1/services/{service}/workers/{worker}/deregister", Endpoint::ShardDeregister, Role::Work),
+    post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named),
+    post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named),
+    post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task),
+    post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work, Scope::Task),
+    post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit, Scope::Named),
+    post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work, Scope::Own),
+    post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work, Scope::Own),
+    post("/v1/lease", Endpoint::LeaseQueues, Role::Work, Scope::Named),
+    post(
+        "/v1/services/{service}/workers/{worker}/heartbeat",
+        Endpoint::ShardHeartbeat,
+        Role::Work,
+        Scope::All,
+    ),
+    post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work, Scope::Task),
+    post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work, Scope::Task),
+    post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work, Scope::Task),
+    post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin, Scope::Task),
+    post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin, Scope::Task),
+    get("/v1/tasks", Endpoint::ListTasks, Role::Read, Scope::Named),
+    get("/v1/tasks/{id}", Endpoint::Task, Role::Read, Scope::Task),
+    get("/v1/tasks/{id}/explain", Endpoint::Explain, Role::Read, Scope::Task),
+    get("/v1/tasks/{id}/logs", Endpoint::Logs, Role::Read, Scope::Task),
+    get("/v1/queues", Endpoint::Queues, Role::Read, Scope::Own),
+    get("/v1/workers", Endpoint::Workers, Role::Read, Scope::All),
+    get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All),
+    get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All),
+    get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All),
+    post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All),
+    get("/v1/services", Endpoint::Services, Role::Read, Scope::All),
+    get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All),
+    put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin, Scope::All),
+    post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work, Scope::All),
+    post(
+        "/v1/services/{service}/workers/{worker}/deregister",
+        Endpoint::ShardDeregister,
+        Role::Work,
+        Scope::All,
+    ),
     get(
         "/v1/services/{service}/workers/{worker}/assignments",
         Endpoint::ShardAssignments,
-        Access::Role(Role::Work),
+        Role::Work,
+        Scope::All,
     ),
-    get("/v1/events", Endpoint::Events, READ),
-    get("/health", Endpoint::Health, Access::Public),
-    get("/ready", Endpoint::Ready, Access::Public),
-    get("/metrics", Endpoint::Metrics, Access::Role(Role::Metrics)),
-    get("/openapi.json", Endpoint::OpenApi, Access::Public),
-    get("/", Endpoint::Dashboard, Access::Public),
-    get("/dashboard.js", Endpoint::DashboardScript, Access::Public),
-    get("/dashboard.css", Endpoint::DashboardStyle, Access::Public),
+    get("/v1/events", Endpoint::Events, Role::Read, Scope::All),
+    public("/health", Endpoint::Health),
+    public("/ready", Endpoint::Ready),
+    get("/metrics", Endpoint::Metrics, Role::Metrics, Scope::Own),
+    public("/openapi.json", Endpoint::OpenApi),
+    public("/", Endpoint::Dashboard),
+    public("/dashboard.js", Endpoint::DashboardScript),
+    public("/dashboard.css", Endpoint::DashboardStyle),
 ];
 
 /// What the table says about a request.

@@ -36,28 +36,24 @@ fn assigned(assignment: Assignment) -> Result<Reply, Fault> {
     Reply::ok(&assignment)
 }
 
-/// The service and the worker in the path. Tokens that are limited to queues have no part in shards.
+/// The service and the worker in the path.
 fn named(call: &Call<'_>) -> Result<(Name, Name), Fault> {
     call.no_query()?;
-    call.caller.check_all_queues()?;
     Ok((path_name(call.part)?, path_name(call.second)?))
 }
 
 pub(crate) async fn services(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let query = call.query(&["group"])?;
-    call.caller.check_all_queues()?;
     Reply::ok(&node.services(query.name("group")?).await?)
 }
 
 pub(crate) async fn service(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    call.caller.check_all_queues()?;
     Reply::ok(&node.service(path_name(call.part)?).await?)
 }
 
 pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    call.caller.check_all_queues()?;
     let change: ServiceChange = parse(&call.body)?;
     Reply::ok(&node.change_service(path_name(call.part)?, change).await?)
 }
@@ -65,7 +61,6 @@ pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
 /// What a worker should serve, at once and whenever it changes.
 pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let session = call.query(&["session"])?.name("session")?;
-    call.caller.check_all_queues()?;
     let (service, worker) = (path_name(call.part)?, path_name(call.second)?);
     let events = node.events(None).only(&[ShardWorkerLeft::KIND, ShardsLetGo::KIND, ShardsMoved::KIND]);
     let (node, keep_alive) = (node.clone(), call.app.limits.keep_alive);

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use orchestrix_core::limits::PAGE_MAX;
 use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage};
-use orchestrix_core::{Filter, TaskId, TaskState};
+use orchestrix_core::{Filter, TaskState};
 use orchestrix_node::{Node, Seen};
 
 use crate::http::answer::Reply;
@@ -49,7 +49,7 @@ pub(crate) async fn list(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let queue = query.name("queue")?;
     match &queue {
         Some(queue) => call.caller.check_queue(queue)?,
-        None => call.caller.check_all_queues()?,
+        None => call.caller.check_any_queue()?,
     }
     let state = query.text("state").map(task_state).transpose()?;
     let list = list_name(&query);
@@ -65,22 +65,18 @@ pub(crate) async fn list(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
 
 pub(crate) async fn task(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    let view = node.task(task_id(call.part)?).await?;
-    call.caller.check_queue(&view.summary.queue)?;
-    Reply::ok(&view)
+    Reply::ok(&node.task(task_id(call.part)?).await?)
 }
 
 pub(crate) async fn explain(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.explain(id).await?)
+    Reply::ok(&node.explain(task_id(call.part)?).await?)
 }
 
 pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let id = call.task(node).await?;
-    let outcome = node.cancel(id).await?;
+    let outcome = node.cancel(task_id(call.part)?).await?;
     let status = if outcome.cancel_requested { StatusCode::ACCEPTED } else { StatusCode::OK };
     Reply::json(status, &outcome)
 }
@@ -88,8 +84,7 @@ pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
 pub(crate) async fn retry(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let id = call.task(node).await?;
-    Reply::ok(&node.retry(id).await?)
+    Reply::ok(&node.retry(task_id(call.part)?).await?)
 }
 
 impl<'a> Call<'a> {
@@ -99,21 +94,6 @@ impl<'a> Call<'a> {
 
     pub(crate) fn no_query(&self) -> Result<(), Fault> {
         self.query(&[]).map(drop)
-    }
-
-    /// The task of the path. A caller who is limited to some queues must have its queue among them.
-    pub(crate) async fn task(&self, node: &Node) -> Result<TaskId, Fault> {
-        let id = task_id(self.part)?;
-        self.check_task(node, id).await?;
-        Ok(id)
-    }
-
-    pub(crate) async fn check_task(&self, node: &Node, id: TaskId) -> Result<(), Fault> {
-        if self.caller.queues().is_some() {
-            let view = node.task(id).await?;
-            self.caller.check_queue(&view.summary.queue)?;
-        }
-        Ok(())
     }
 }
 

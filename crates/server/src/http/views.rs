@@ -22,15 +22,12 @@ use crate::metrics;
 pub(crate) async fn queues(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let mut list = node.queues().await?;
-    if let Some(own) = call.caller.queues() {
-        list.queues.retain(|view| own.contains(&view.queue));
-    }
+    list.queues.retain(|view| call.caller.has_queue(&view.queue));
     Reply::ok(&list)
 }
 
 pub(crate) async fn workers(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
-    call.caller.check_all_queues()?;
     Reply::ok(&node.workers().await?)
 }
 
@@ -119,8 +116,11 @@ pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
         views.queues = node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
         views.services = node.services(None).await.map_or_else(|_| Vec::new(), |list| list.services);
     }
-    views.queues.retain(|view| call.caller.check_queue(&view.queue).is_ok());
+    views.queues.retain(|view| call.caller.has_queue(&view.queue));
     let (app, stats) = (call.app, call.app.coordinator.stats());
-    let text = metrics::render(stats, &app.metrics, &app.zmq, &views, app.streams.count());
+    let text = match call.caller.queues() {
+        None => metrics::render(stats, &app.metrics, &app.zmq, &views, app.streams.count()),
+        Some(_) => metrics::render_own(&views.queues),
+    };
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

@@ -140,29 +140,38 @@ async fn a_token_for_one_queue_is_for_that_queue_only() {
     let items = json!({ "items": [{ "task_id": foreign, "lease_id": leased["lease_id"] }] }).to_string();
     let lines = json!({ "lease_id": leased["lease_id"], "lines": [] }).to_string();
     let both = json!({ "queues": ["mail", "pay"], "worker": "w" }).to_string();
-    for (method, path, body) in [
+    let forbidden = [
         ("POST", "/v1/tasks".to_owned(), task("pay")),
         ("POST", "/v1/tasks/batch".to_owned(), batch(["mail", "pay"])),
         ("POST", "/v1/queues/pay/lease".to_owned(), lease.clone()),
         ("POST", "/v1/lease".to_owned(), both),
+        ("GET", "/v1/tasks".to_owned(), String::new()),
+        ("GET", "/v1/tasks?queue=pay".to_owned(), String::new()),
+        ("GET", "/v1/workers".to_owned(), String::new()),
+        ("GET", "/v1/events".to_owned(), String::new()),
+    ];
+    for (method, path, body) in forbidden {
+        let answer = ask(&server, Some("mail"), method, &path, &body).await;
+        assert_eq!((answer.status, answer.code()), (403, "forbidden".to_owned()), "{method} {path}");
+    }
+    let hidden = [
         ("POST", format!("/v1/tasks/{foreign}/complete"), complete.clone()),
         ("POST", format!("/v1/tasks/{foreign}/heartbeat"), complete.clone()),
         ("POST", format!("/v1/tasks/{foreign}/release"), complete),
         ("POST", format!("/v1/tasks/{foreign}/fail"), report),
         ("POST", format!("/v1/tasks/{foreign}/logs"), lines),
-        ("POST", "/v1/tasks/complete/batch".to_owned(), items),
         ("GET", format!("/v1/tasks/{foreign}"), String::new()),
         ("GET", format!("/v1/tasks/{foreign}/explain"), String::new()),
         ("GET", format!("/v1/tasks/{foreign}/logs"), String::new()),
         ("GET", format!("/v1/tasks/{foreign}/logs?follow=true"), String::new()),
-        ("GET", "/v1/tasks".to_owned(), String::new()),
-        ("GET", "/v1/tasks?queue=pay".to_owned(), String::new()),
-        ("GET", "/v1/workers".to_owned(), String::new()),
-        ("GET", "/v1/events".to_owned(), String::new()),
-    ] {
+    ];
+    for (method, path, body) in hidden {
         let answer = ask(&server, Some("mail"), method, &path, &body).await;
-        assert_eq!((answer.status, answer.code()), (403, "forbidden".to_owned()), "{method} {path}");
+        assert_eq!((answer.status, answer.code()), (404, "not_found".to_owned()), "{method} {path}");
+        assert!(!answer.text().contains("pay"), "{method} {path}");
     }
+    let answer = ask(&server, Some("mail"), "POST", "/v1/tasks/complete/batch", &items).await;
+    assert_eq!((answer.status, &answer.json()["items"][0]["code"]), (200, &json!("not_found")));
     let unknown = json!({ "items": [{ "task_id": 999_999, "lease_id": 1 }] }).to_string();
     let answer = ask(&server, Some("mail"), "POST", "/v1/tasks/complete/batch", &unknown).await;
     assert_eq!((answer.status, &answer.json()["items"][0]["code"]), (200, &json!("not_found")));

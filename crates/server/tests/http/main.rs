@@ -11,6 +11,7 @@ mod kit;
 mod limits;
 mod neighbours;
 mod process;
+mod scopes;
 mod shards;
 mod streams;
 mod tasks;

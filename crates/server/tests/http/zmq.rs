@@ -18,12 +18,12 @@ use crate::cluster::{join_as, place};
 use crate::kit::{Server, start_with, until, within};
 
 /// A socket of a worker.
-struct Dealer {
+pub(crate) struct Dealer {
     reader: Reader<TcpStream>,
     writer: Writer<TcpStream>,
 }
 
-async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
+pub(crate) async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
     let stream = TcpStream::connect(address).await.unwrap();
     // What it hears may be as long as it likes.
     let limits = Parts { message_bytes: 64 << 20, parts: 8 };
@@ -32,7 +32,7 @@ async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
 }
 
 impl Dealer {
-    async fn say(&mut self, kind: &str, data: Value) {
+    pub(crate) async fn say(&mut self, kind: &str, data: Value) {
         let message = json!({"type": kind, "data": data}).to_string();
         self.writer.send(&[message.as_bytes()]).await.unwrap();
     }
@@ -46,13 +46,13 @@ impl Dealer {
         (message["type"].as_str().unwrap().to_owned(), message["data"].clone())
     }
 
-    async fn hear_assignment(&mut self) -> Value {
+    pub(crate) async fn hear_assignment(&mut self) -> Value {
         let (kind, data) = self.hear().await;
         assert_eq!(kind, "assignment", "{data}");
         data
     }
 
-    async fn hear_error(&mut self) -> (String, String) {
+    pub(crate) async fn hear_error(&mut self) -> (String, String) {
         let (kind, data) = self.hear().await;
         assert_eq!(kind, "error", "{data}");
         (data["code"].as_str().unwrap().to_owned(), data["message"].as_str().unwrap().to_owned())
