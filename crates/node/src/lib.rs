@@ -15,6 +15,8 @@ mod decision_loop;
 mod events;
 mod follower;
 mod high_water;
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings;
 mod leasing;
 mod logs;
 mod mandate;
@@ -33,6 +35,7 @@ mod snapshotter;
 mod standby;
 mod stats;
 mod stepped;
+mod sync;
 mod turn;
 mod writer;
 

@@ -1,7 +1,6 @@
 //! The handle to a running node: one method per thing that can be asked.
 
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
 
 use orchestrix_core::wire::{
     Assignment, Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat,
@@ -17,6 +16,7 @@ use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
 use crate::sharding::ShardAsk;
 use crate::stats::Stats;
+use crate::sync::mpsc::{SyncSender, TrySendError};
 
 /// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
 #[derive(Clone, Debug)]
@@ -29,6 +29,7 @@ pub struct Node {
 }
 
 /// A waiting caller in this process.
+#[derive(Debug)]
 pub(crate) struct Caller(oneshot::Sender<Result<Answer, Error>>);
 
 impl Recipient for Caller {

@@ -4,13 +4,14 @@
 //!
 //! **Invariant:** nothing is decided while a turn is offered, not even what an ack asks for: that would come before it.
 
-use std::sync::mpsc::Receiver;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 use orchestrix_core::Term;
 
 use crate::node::Caller;
 use crate::runner::Runner;
+use crate::sync::mpsc::Receiver;
+use crate::sync::{Mutex, MutexGuard};
 use crate::turn::Turn;
 use crate::writer::Work;
 
@@ -76,7 +77,7 @@ impl Runner {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use crate::sync::mpsc::sync_channel;
 
     use orchestrix_core::Position;
 

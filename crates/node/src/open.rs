@@ -2,8 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +22,8 @@ use crate::options::Options;
 use crate::runner::{Runner, Running, WRITER_IS_GONE};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
+use crate::sync::Mutex;
+use crate::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use crate::writer::{self, Ack, Unsettled, Work, Writer};
 
 /// Works that may wait for the writer: a turn, and a truncation beside it.

@@ -6,9 +6,8 @@
 //! anybody, so that a simulation can do the same round by round.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orchestrix_core::{Timestamp, is_planted};
@@ -22,6 +21,8 @@ use crate::offer::Offer;
 use crate::open::Failure;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
+use crate::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use crate::sync::{AtomicBool, Mutex};
 use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
@@ -33,6 +34,7 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 const REST: Duration = Duration::from_millis(50);
 
 /// What reaches the loop.
+#[derive(Debug)]
 pub(crate) enum Input {
     Ask(Ask, Caller),
     /// The writer or the snapshotter has news.

@@ -1,12 +1,12 @@
 //! Snapshots beside the loop: the loop hands out pieces between its turns, a thread writes them, many in a chunk.
 
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 use orchestrix_core::{Position, State};
 use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, SnapshotWriter, Snapshots};
 
 use crate::runner::Input;
+use crate::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 /// Tasks of one step. Bounds the pause of the loop: about a tenth of a millisecond.
 const STEP_TASKS: usize = 200;

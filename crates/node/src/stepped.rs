@@ -4,8 +4,7 @@
 //! that one seed can repeat.
 
 use std::ops::ControlFlow;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_core::{Position, State, Timestamp};
@@ -19,6 +18,8 @@ use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, ope
 use crate::options::Options;
 use crate::runner::{Input, Runner};
 use crate::snapshotter::SnapshotJob;
+use crate::sync::Mutex;
+use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::writer::{self, Ack, Begun, RETRY, Tried, Work, Writer, Writing};
 
 /// A node that does one thing at a time, when told to. Its callers use the [`Node`] beside it.

@@ -5,8 +5,7 @@
 //! another thread and back costs as much as half a sync.
 
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use orchestrix_core::{LeaseId, TaskId, Term, is_planted};
@@ -21,6 +20,8 @@ use crate::open::Failure;
 use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
+use crate::sync::mpsc::{Receiver, Sender, SyncSender};
+use crate::sync::{Mutex, MutexGuard};
 use crate::turn::Turn;
 
 /// Between two tries of a turn, while the disk is full or the engine does not answer.

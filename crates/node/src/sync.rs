@@ -1,0 +1,8 @@
+//! What callers, loop and writer meet at. With the feature `shuttle` these are its own, so that a test can try the orders in
+//! which threads reach them (`interleavings.rs`).
+
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool, mpsc};
+
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool, mpsc};
