@@ -43,7 +43,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 87] = [
+pub const BUGS: [Bug; 89] = [
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -139,6 +139,8 @@ pub const BUGS: [Bug; 87] = [
     shards("second-process-at-once", "a second process of a name takes all from the first", &["H2", "H3"]),
     shards("heartbeat-unheeded", "a heartbeat is answered, and gives no more time", &["H2", "H3"]),
     shards("any-session-believed", "whoever knows the name of a worker speaks for it", &["H7"]),
+    shards("former-life-believed", "what a process said before it was replaced counts later", &["H7"]),
+    shards("ended-process-believed", "two plain processes of one name take turns", &["H7"]),
     shards("any-session-leaves", "whoever knows the name of a worker ends it", &["H2", "H3"]),
     shards(
         "told-to-any-session",

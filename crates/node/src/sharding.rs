@@ -7,13 +7,14 @@
 //! or when the time is over that it was last promised. Whoever is not heard of is promised nothing.
 
 mod belief;
+mod ended;
 mod soft;
 mod views;
 
 use orchestrix_core::limits::SHARD_WORKERS_MAX;
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Timestamp, is_planted};
+use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Refusal, Timestamp, is_planted};
 
 pub(crate) use self::soft::Sharding;
 use self::soft::{Soft, Waiting, join};
@@ -82,9 +83,11 @@ impl Default for ShardTimes {
     }
 }
 
-/// The name of a session that says none.
-fn session_of(given: Option<&Name>) -> Name {
-    given.cloned().unwrap_or_else(|| Name::new("http").expect("it is a plain name"))
+/// The session of a process; none can do without, because two of one name would be taken for one.
+fn session_of(given: Option<&Name>) -> Result<Name, Refusal> {
+    let problem =
+        || "is missing: it tells two processes of one worker apart, so draw one when a process starts";
+    given.cloned().ok_or_else(|| Refusal::Invalid { field: "session", problem: problem().to_owned() })
 }
 
 impl<R: Recipient> DecisionLoop<R> {
@@ -132,12 +135,16 @@ impl<R: Recipient> DecisionLoop<R> {
                 Ok(Answer::Assignment(Assignment { seq: body.seq, fenced: true, ..Assignment::default() }))
             }
             ShardAsk::Heartbeat { service, worker, body } => {
-                if body.assigned_shards.is_empty() && self.is_new(&service, &worker, body.session.as_ref()) {
+                let session = match session_of(body.session.as_ref()) {
+                    Ok(session) => session,
+                    Err(refusal) => return self.reply_refused(to, refusal),
+                };
+                if body.assigned_shards.is_empty() && self.is_new(&service, &worker, &session) {
                     let ShardHeartbeat { max_shard_count, session, seq, capacity, group, .. } = body;
                     let body = ShardRegister { max_shard_count, capacity, group, session, seq };
                     return self.register(service, worker, body, to, now);
                 }
-                self.shard_heartbeat(&service, &worker, body, now)
+                self.shard_heartbeat(&service, &worker, (body, session), now)
             }
             ShardAsk::Deregister { service, worker, body } => self.deregister(&service, &worker, &body, now),
             ShardAsk::Change { service, change } => self.change_service(&service, change, now),
@@ -153,12 +160,11 @@ impl<R: Recipient> DecisionLoop<R> {
     fn register(&mut self, service: Name, worker: Name, body: ShardRegister, to: R, now: Timestamp) {
         // Whoever cannot come is in nobody's way.
         let command = Command::Shards(join(&service, &worker, &body));
-        let refused = command.validate().and_then(|()| self.state.decide(&command, now).map(drop)).err();
-        if let Some(refusal) = refused {
-            let refused = self.refuse(refusal);
-            return self.reply(to, Err(refused));
-        }
-        let session = session_of(body.session.as_ref());
+        let can_come = command.validate().and_then(|()| self.state.decide(&command, now).map(drop));
+        let session = match can_come.and_then(|()| session_of(body.session.as_ref())) {
+            Ok(session) => session,
+            Err(refusal) => return self.reply_refused(to, refusal),
+        };
         let soft = self.sharding.services.entry(service.clone()).or_default();
         if soft.waiting.len() >= WAITING_MAX {
             return self.reply(to, Err(Error::Overloaded));
@@ -174,6 +180,9 @@ impl<R: Recipient> DecisionLoop<R> {
         let mut until = now.plus(lease_ms.saturating_sub(1_000).max(lease_ms / 4 * 3));
         if let Some(known) = known.filter(|_| !ours) {
             known.replaced = true;
+            if let Some(before) = &known.session {
+                self.sharding.ended.add(&service, &worker, before);
+            }
             // Some workers listen only once: whoever starts again gets its share, not nothing.
             until = until.max(known.until.plus(4 * DEBOUNCE_MS));
         }
@@ -223,6 +232,7 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         self.shard_command(join(service, &waiting.worker, &waiting.body), now)?;
         let until = self.promised_until(now);
+        self.sharding.ended.remove(service, &waiting.worker, &waiting.session);
         let soft = self.sharding.services.entry(service.clone()).or_default();
         soft.promise(&waiting.worker, until).session = Some(waiting.session.clone());
         soft.want_round(DEBOUNCE_MS, now);
@@ -233,11 +243,10 @@ impl<R: Recipient> DecisionLoop<R> {
         &mut self,
         service: &Name,
         worker: &Name,
-        body: ShardHeartbeat,
+        (body, session): (ShardHeartbeat, Name),
         now: Timestamp,
     ) -> Result<Answer, Error> {
-        let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, session, .. } = body;
-        let session = session_of(session.as_ref());
+        let ShardHeartbeat { max_shard_count, assigned_shards, generation, seq, .. } = body;
         if !self.speaks_for(service, worker, &session, (&assigned_shards, generation), now) {
             let fenced = Assignment { seq, fenced: true, ..Assignment::default() };
             return Ok(Answer::Assignment(fenced));
@@ -263,7 +272,7 @@ impl<R: Recipient> DecisionLoop<R> {
         body: &ShardDeregister,
         now: Timestamp,
     ) -> Result<Answer, Error> {
-        let session = session_of(body.session.as_ref());
+        let session = session_of(body.session.as_ref()).map_err(|refusal| self.refuse(refusal))?;
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let is_other = known.is_none_or(|known| known.replaced || known.session.as_ref() != Some(&session));
         if is_other && !is_planted("any-session-leaves") {
@@ -285,8 +294,9 @@ impl<R: Recipient> DecisionLoop<R> {
     ) -> Result<(), Error> {
         let command = ShardCommand::Leave { service: service.clone(), worker: worker.clone(), reason };
         self.shard_command(command, now)?;
-        if let Some(soft) = self.sharding.services.get_mut(service) {
-            soft.forget(worker);
+        let known = self.sharding.services.get_mut(service).and_then(|soft| soft.forget(worker));
+        if let Some(session) = known.and_then(|known| known.session) {
+            self.sharding.ended.add(service, worker, &session);
         }
         Ok(())
     }
@@ -448,6 +458,11 @@ impl<R: Recipient> DecisionLoop<R> {
         if let Some(due) = soft.due {
             self.sharding.due.insert((due, service.clone()));
         }
+    }
+
+    fn reply_refused(&mut self, to: R, refusal: Refusal) {
+        let refused = self.refuse(refusal);
+        self.reply(to, Err(refused));
     }
 
     /// Decides and commits. Answers where the event stands, if there was one.

@@ -109,7 +109,7 @@ fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
         max_shard_count: 4,
         capacity: None,
         group: None,
-        session: None,
+        session: Some(Name::new("p").unwrap()),
         ..ShardRegister::default()
     };
     let (service, worker) = (name("s"), name("w"));
@@ -119,7 +119,7 @@ fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
         assigned_shards: told.assigned_shards,
         generation: Some(told.generation),
         seq: None,
-        session: None,
+        session: Some(Name::new("p").unwrap()),
         ..ShardHeartbeat::default()
     };
     let (service, worker) = (name("s"), name("w"));

@@ -40,3 +40,12 @@ fn whatever_becomes_of_one_or_two_messages_of_a_handover_no_shard_has_two_worker
     let given = all.sights.count(ShardSight::LetGo) + all.sights.count(ShardSight::LeftSilent);
     assert!(given >= all.worlds, "{:?}", all.sights);
 }
+
+/// Seeds that once broke an invariant.
+#[test]
+fn seeds_that_once_failed_break_no_invariant() {
+    // A heartbeat from before its process was replaced arrived when that process had come again.
+    for seed in [40_260_525, 53_001_388] {
+        assert_eq!(run_shards(seed).violations, [], "seed {seed}");
+    }
+}

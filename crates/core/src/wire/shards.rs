@@ -19,7 +19,9 @@ pub struct ShardRegister {
     /// The group that the service belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
-    /// Tells two processes of one name apart; whoever comes later wins.
+    /// Tells two processes of one name apart; whoever comes later wins. Required; over ZeroMQ it is the connection unless
+    /// one is named.
+    #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
     /// Comes back in the answer.
@@ -41,6 +43,8 @@ pub struct ShardHeartbeat {
     /// Comes back in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
+    /// As when it comes. Required.
+    #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
     /// As when it comes: whoever serves nothing and is not known comes by this.
@@ -55,6 +59,8 @@ pub struct ShardHeartbeat {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardDeregister {
+    /// Which process goes. Required.
+    #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
     /// Comes back in the answer.

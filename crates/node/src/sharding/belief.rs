@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use orchestrix_core::wire::ShardHeartbeat;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
-use super::session_of;
+use super::soft::Sharding;
 use crate::decision_loop::DecisionLoop;
 use crate::request::Recipient;
 
@@ -18,21 +18,21 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is.
-    pub(super) fn is_new(&self, service: &Name, worker: &Name, session: Option<&Name>) -> bool {
+    pub(super) fn is_new(&self, service: &Name, worker: &Name, session: &Name) -> bool {
         let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let (Some(there), Some(known)) = (there, known) else { return true };
-        let session = session_of(session);
         match &known.session {
             _ if known.replaced => false,
-            Some(speaks) => *speaks != session,
+            Some(speaks) => speaks != session,
             // After a change of leader nobody is known to speak for it.
             None => there.tokens_of(worker).next().is_some(),
         }
     }
 
     /// Whether what a session says counts for a worker. One that is not known, after a change of leader or from a new
-    /// socket, is believed if it has heard of every grant that it serves by, and of one at least.
+    /// socket, is believed if it has heard of every grant that it serves by, and of one at least. One that was ended is
+    /// believed when it comes anew, and what it sent before that is not.
     pub(super) fn speaks_for(
         &mut self,
         service: &Name,
@@ -41,28 +41,36 @@ impl<R: Recipient> DecisionLoop<R> {
         (serves, generation): (&[u32], Option<Position>),
         now: Timestamp,
     ) -> bool {
-        let Some(there) = self.state.service(service).filter(|known| known.workers.contains_key(worker))
-        else {
+        let Some(there) = self.state.service(service) else { return false };
+        let Some(joined) = there.workers.get(worker).map(|worker| worker.joined) else { return false };
+        let Sharding { services, ended, .. } = &mut self.sharding;
+        let Some(known) = services.get_mut(service).and_then(|soft| soft.workers.get_mut(worker)) else {
             return false;
         };
-        let soft = self.sharding.services.get_mut(service);
-        let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) else { return false };
         if is_planted("any-session-believed") {
             return true;
         }
         if known.until <= now || known.replaced {
             return false;
         }
-        if known.session.as_ref() != Some(session) {
-            let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
-            // Whoever echoes no generation is believed less, but it cannot be asked for more.
-            let heard = |token: &Position| generation.is_none_or(|generation| generation >= *token);
-            let serves_its_own = serves.iter().all(|shard| tokens.get(shard).is_some_and(heard));
-            if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
-                return false;
-            }
-            (known.session, known.echoes) = (Some(session.clone()), false);
+        if known.session.as_ref() == Some(session) {
+            let is_of_this_life = generation.is_none_or(|generation| generation >= joined);
+            return serves.is_empty() || is_of_this_life || is_planted("former-life-believed");
         }
+        let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
+        // Whoever echoes no generation is believed less, but it cannot be asked for more.
+        let heard = |token: &Position| generation.is_none_or(|generation| generation >= *token);
+        let serves_its_own = serves.iter().all(|shard| tokens.get(shard).is_some_and(heard));
+        if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
+            return false;
+        }
+        if ended.contains(service, worker, session) && !is_planted("ended-process-believed") {
+            return false;
+        }
+        if let Some(before) = known.session.replace(session.clone()) {
+            ended.add(service, worker, &before);
+        }
+        known.echoes = false;
         true
     }
 

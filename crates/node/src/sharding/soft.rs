@@ -7,6 +7,7 @@ use orchestrix_core::wire::ShardRegister;
 use orchestrix_core::{Name, Timestamp, is_planted};
 
 use super::DEBOUNCE_MS;
+use super::ended::Ended;
 use crate::request::Recipient;
 
 /// What is known of all services besides the state.
@@ -15,11 +16,12 @@ pub(crate) struct Sharding<R> {
     pub(super) services: BTreeMap<Name, Soft<R>>,
     /// When a service has something to do next.
     pub(super) due: BTreeSet<(Timestamp, Name)>,
+    pub(super) ended: Ended,
 }
 
 impl<R> Default for Sharding<R> {
     fn default() -> Self {
-        Self { services: BTreeMap::new(), due: BTreeSet::new() }
+        Self { services: BTreeMap::new(), due: BTreeSet::new(), ended: Ended::default() }
     }
 }
 

@@ -57,6 +57,7 @@ fn whoever_comes_by_a_heartbeat_keeps_its_capacity_and_its_group() {
         max_shard_count: 8,
         capacity: Some(3),
         group: Some(name("eu")),
+        session: Some(name("a")),
         seq: Some(5),
         ..ShardHeartbeat::default()
     };

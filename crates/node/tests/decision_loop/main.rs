@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod admission;
+mod belief;
 mod coming;
 mod common;
 mod deciding;

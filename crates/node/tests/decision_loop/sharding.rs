@@ -10,11 +10,11 @@ use crate::common::World;
 
 const LEASE_MS: u64 = 15_000;
 
-fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn register(world: &mut World, worker: &'static str, session: &str) {
+pub(crate) fn register(world: &mut World, worker: &'static str, session: &str) {
     let body = ShardRegister {
         max_shard_count: 10,
         capacity: None,
@@ -28,7 +28,7 @@ fn register(world: &mut World, worker: &'static str, session: &str) {
     );
 }
 
-fn heartbeat(
+pub(crate) fn heartbeat(
     world: &mut World,
     worker: &'static str,
     session: &str,
@@ -51,7 +51,7 @@ fn heartbeat(
 }
 
 /// The assignments that were answered by now.
-fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
+pub(crate) fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
     let (answers, _) = world.turn();
     answers
         .into_iter()
@@ -62,7 +62,7 @@ fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
         .collect()
 }
 
-fn view(world: &mut World) -> ServiceView {
+pub(crate) fn view(world: &mut World) -> ServiceView {
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
     match world.turn().0.pop().unwrap().1 {
         Ok(Answer::Service(service)) => *service,
@@ -70,14 +70,14 @@ fn view(world: &mut World) -> ServiceView {
     }
 }
 
-fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
+pub(crate) fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
     world.now = world.now.plus(millis);
     world.desk.tick(world.now);
     answers(world)
 }
 
 /// Three workers that came within a moment, and what they were told.
-fn three() -> (World, Vec<(&'static str, Assignment)>) {
+pub(crate) fn three() -> (World, Vec<(&'static str, Assignment)>) {
     let mut world = World::new();
     world.desk.start_term(1, world.now);
     for worker in ["b", "c", "a"] {

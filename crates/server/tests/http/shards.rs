@@ -173,3 +173,32 @@ async fn operators_change_the_number_and_bad_input_changes_nothing() {
     assert_eq!((gone.status, &gone.json()["assignedShards"]), (200, &json!([])));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_process_without_a_session_is_refused_and_hears_why() {
+    let server = start().await;
+    register(&server, "a").await;
+    let position = server.position();
+    for (call, body) in [
+        ("register", json!({"maxShardCount": 10})),
+        ("register", json!({"maxShardCount": 10, "session": null})),
+        ("heartbeat", json!({"maxShardCount": 10, "assignedShards": [0]})),
+        ("heartbeat", json!({"maxShardCount": 10, "assignedShards": []})),
+        ("deregister", json!({})),
+    ] {
+        let refused = server.post(&format!("/v1/services/orders/workers/a/{call}"), &body).await;
+        assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{call} {body}: {refused:?}");
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("session") && detail.contains("missing"), "{detail}");
+    }
+    let bare = server.send("POST", "/v1/services/orders/workers/a/deregister", &[], None).await;
+    assert_eq!(bare.status, 400, "{bare:?}");
+    assert_eq!(server.position(), position, "nothing was written");
+    let described = server.get("/openapi.json").await.json();
+    for body in ["ShardRegister", "ShardHeartbeat", "ShardDeregister"] {
+        let schema = &described["components"]["schemas"][body];
+        let required = schema["required"].as_array().unwrap();
+        assert!(required.contains(&json!("session")), "{body}: {schema}");
+    }
+    server.stop().await;
+}

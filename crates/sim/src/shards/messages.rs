@@ -24,7 +24,7 @@ pub(crate) fn copies(
 ) -> Vec<Copy> {
     let Some(plan) = plan.filter(|_| faulty) else { return vec![Copy::Quick(rng.range(20, 500))] };
     record.messages += 1;
-    let late = Copy::Late(2 * plan.lease_ms * MS);
+    let late = Copy::Late(plan.latest * plan.lease_ms * MS);
     match plan.fates.iter().find(|(number, _)| *number == record.messages) {
         Some((_, Fate::Lost)) => return Vec::new(),
         Some((_, Fate::Doubled)) => return vec![Copy::Quick(rng.range(20, 500)), late],
@@ -46,7 +46,7 @@ pub(crate) fn copies(
             }
             record.sights.add(ShardSight::MessageLate);
             // A little late as often as so late that everything else is over.
-            let most = 2 * plan.lease_ms * MS;
+            let most = plan.latest * plan.lease_ms * MS;
             Copy::Late(if rng.chance(500_000) {
                 rng.skewed(100 * MS, most)
             } else {

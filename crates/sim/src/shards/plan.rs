@@ -26,6 +26,8 @@ pub(crate) struct ShardPlan {
     pub(crate) lost: u32,
     pub(crate) doubled: u32,
     pub(crate) late: u32,
+    /// So many lengths of a right a message is late at most.
+    pub(crate) latest: u64,
     /// Per second and worker.
     pub(crate) deaths: u32,
     pub(crate) freezes: u32,
@@ -81,7 +83,7 @@ impl ShardPlan {
         let (reconnects, twins) = (rate(2_000, 50_000), rate(2_000, 50_000));
         let (count_changes, plain, limited) = (rate(1_000, 20_000), rate(50_000, 400_000), 200_000);
         let services = (0..rng.range(1, 3)).map(|_| 1 + rng.index(5)).collect();
-        Self {
+        let mut plan = Self {
             services,
             count: u32::try_from(rng.range(1, SHARDS_MAX)).unwrap_or(1),
             lease_ms: rng.skewed(1_500, 15_000),
@@ -91,6 +93,7 @@ impl ShardPlan {
             lost,
             doubled,
             late,
+            latest: 2,
             deaths,
             freezes,
             leaves,
@@ -101,6 +104,19 @@ impl ShardPlan {
             limited,
             apart_ms: None,
             fates: Vec::new(),
+        };
+        plan.draw_duels(seed);
+        plan
+    }
+
+    /// In one world of ten, processes of one name replace each other all the time, while messages of before arrive.
+    fn draw_duels(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0xd0e1_5a4d);
+        if rng.chance(100_000) {
+            self.lease_ms = rng.skewed(1_500, 4_000);
+            self.latest = 5;
+            let mut rate = |low, high| u32::try_from(rng.range(low, high)).unwrap_or(u32::MAX);
+            (self.twins, self.late) = (rate(50_000, 400_000), rate(50_000, 300_000));
         }
     }
 

@@ -9,10 +9,10 @@ use crate::shards::worker::ShardWorker;
 use crate::world::{MS, SECOND};
 
 /// Nothing has gone wrong for so long that shards must be at rest, in microseconds: messages that were late have arrived
-/// (two lengths of a right), whoever came by one of them has run out of time (one), those whose name it had have come
+/// (`latest` lengths of a right), whoever came by one of them has run out of time (one), those whose name it had have come
 /// again (one), and shards have moved (one, and one for workers that are believed only after a while).
 pub(crate) fn bound_us(plan: &ShardPlan) -> u64 {
-    8 * plan.lease_ms * MS + 10 * SECOND
+    (6 + plan.latest) * plan.lease_ms * MS + 10 * SECOND
 }
 
 /// Nothing if all is well, else what is not.

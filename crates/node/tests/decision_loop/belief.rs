@@ -1,0 +1,129 @@
+//! Which process of a worker is believed, and for how long.
+
+use orchestrix_core::Refusal;
+use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_node::{Ask, Error, ShardAsk};
+
+use crate::common::World;
+use crate::sharding::{after, heartbeat, name, register, three, view};
+
+/// Lets a lease go by while workers b and c keep what they have.
+fn pass_a_lease(world: &mut World, told: &[(&'static str, Assignment)]) -> Vec<(&'static str, Assignment)> {
+    let mut heard = Vec::new();
+    for _ in 0..17 {
+        heard.extend(after(world, 1_000));
+        for (worker, told) in &told[1..] {
+            heartbeat(world, worker, worker, &told.assigned_shards, Some(told.generation));
+        }
+    }
+    heard
+}
+
+/// It was sent before another process took the name, and arrives when the first has come again.
+#[test]
+fn a_heartbeat_from_before_its_process_came_again_is_fenced() {
+    let (mut world, told) = three();
+    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    register(&mut world, "a", "other");
+    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves, "the other process has them");
+    register(&mut world, "a", "a");
+    let again = pass_a_lease(&mut world, &told);
+    assert_eq!(again[0].1.assigned_shards, serves, "the first has come again");
+    let left = |world: &mut World| {
+        let service = view(world);
+        service.workers.iter().find(|view| view.worker == name("a")).unwrap().left_ms
+    };
+    let before = left(&mut world);
+    assert!(heartbeat(&mut world, "a", "a", &serves, generation).fenced, "it is older than that");
+    assert_eq!(left(&mut world), before, "and gives no time");
+    assert!(!heartbeat(&mut world, "a", "a", &serves, Some(again[0].1.generation)).fenced);
+}
+
+/// Each names what its worker has, as the protocol asks for, and neither listens.
+#[test]
+fn two_plain_processes_of_one_name_do_not_take_turns() {
+    let (mut world, told) = three();
+    let serves = told[0].1.assigned_shards.clone();
+    register(&mut world, "a", "other");
+    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    for _ in 0..3 {
+        assert!(heartbeat(&mut world, "a", "a", &serves, None).fenced, "it was replaced");
+        assert!(!heartbeat(&mut world, "a", "other", &serves, None).fenced);
+    }
+    // It speaks again when it has come again.
+    register(&mut world, "a", "a");
+    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    assert!(!heartbeat(&mut world, "a", "a", &serves, None).fenced);
+    assert!(heartbeat(&mut world, "a", "other", &serves, None).fenced);
+}
+
+#[test]
+fn a_silent_plain_process_is_not_taken_for_the_next() {
+    let (mut world, told) = three();
+    pass_a_lease(&mut world, &told);
+    assert_eq!(view(&mut world).workers.len(), 2, "its time is over");
+    register(&mut world, "a", "next");
+    let kept: Vec<_> = ["b", "c"].map(|worker| shares(&mut world, worker)).into_iter().collect();
+    after(&mut world, 250);
+    let generation = Some(view(&mut world).generation);
+    for (worker, serves) in ["b", "c"].into_iter().zip(&kept) {
+        let kept = shares(&mut world, worker);
+        assert!(kept.len() < serves.len(), "it must let go");
+        heartbeat(&mut world, worker, worker, &kept, generation);
+    }
+    let heard = after(&mut world, 250);
+    let now = heard[0].1.assigned_shards.clone();
+    assert!(!now.is_empty(), "the next process has some");
+    assert!(heartbeat(&mut world, "a", "a", &now, None).fenced, "it slept, and names the same shards");
+    assert!(!heartbeat(&mut world, "a", "next", &now, None).fenced);
+}
+
+fn shares(world: &mut World, worker: &str) -> Vec<u32> {
+    view(world).workers.into_iter().find(|view| view.worker == name(worker)).unwrap().shards
+}
+
+/// Of two that go on with heartbeats after a change of leader, one is believed, and in the end it is the same one.
+#[test]
+fn after_a_change_of_leader_plain_processes_settle() {
+    let (mut world, told) = three();
+    let serves = told[0].1.assigned_shards.clone();
+    let mut next = World::new();
+    *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
+    next.now = world.now.plus(1);
+    next.desk.start_term(2, next.now);
+    assert!(!heartbeat(&mut next, "a", "a", &serves, None).fenced, "nobody else was heard of");
+    assert!(!heartbeat(&mut next, "a", "other", &serves, None).fenced, "it may be a new connection");
+    for _ in 0..3 {
+        assert!(heartbeat(&mut next, "a", "a", &serves, None).fenced);
+        assert!(!heartbeat(&mut next, "a", "other", &serves, None).fenced);
+    }
+}
+
+#[test]
+fn whoever_names_no_session_is_refused() {
+    let (mut world, told) = three();
+    let (service, worker) = (name("s"), name("a"));
+    let register = ShardRegister { max_shard_count: 10, ..ShardRegister::default() };
+    let beat = ShardHeartbeat {
+        max_shard_count: 10,
+        assigned_shards: told[0].1.assigned_shards.clone(),
+        ..ShardHeartbeat::default()
+    };
+    let empty = ShardHeartbeat { max_shard_count: 10, ..ShardHeartbeat::default() };
+    let asks = [
+        ShardAsk::Register { service: service.clone(), worker: worker.clone(), body: register },
+        ShardAsk::Heartbeat { service: service.clone(), worker: worker.clone(), body: beat },
+        ShardAsk::Heartbeat { service: service.clone(), worker: name("new"), body: empty },
+        ShardAsk::Deregister { service, worker, body: ShardDeregister::default() },
+    ];
+    let before = view(&mut world);
+    for ask in asks {
+        world.ask("nobody", Ask::Shards(Box::new(ask.clone())));
+        let answer = world.turn().0.pop().unwrap().1;
+        let Err(Error::Refused(Refusal::Invalid { field, .. })) = &answer else {
+            panic!("{ask:?}: {answer:?}")
+        };
+        assert_eq!(*field, "session");
+    }
+    assert_eq!(view(&mut world), before, "nothing has changed");
+}
