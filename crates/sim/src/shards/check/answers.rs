@@ -1,10 +1,10 @@
 //! What workers were told: each assignment is what the journal says at its generation, and only one process hears of a
 //! token.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::wire::Assignment;
-use orchestrix_core::{Name, Position};
+use orchestrix_core::{Event, Name, Position};
 use orchestrix_node::ShardAsk;
 
 use super::{Rights, Versions};
@@ -95,6 +95,11 @@ pub(super) fn overtaken(history: &History) -> u64 {
 pub(super) fn check(history: &History, record: &Record, versions: &Versions) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut look = Look::default();
+    for entry in &history.log {
+        if let Event::ShardWorkerJoined(event) = &entry.event {
+            look.joined.entry((&event.service, &event.worker)).or_default().insert(entry.position);
+        }
+    }
     for call in &history.calls {
         let Some(told) = told(call) else { continue };
         found.extend(look.generation(call, &told).err());
@@ -111,6 +116,8 @@ struct Look<'a> {
     /// Who heard of a token, and who spoke last for a worker.
     heard: BTreeMap<(&'a Name, u32, Position), usize>,
     speaks: BTreeMap<(&'a Name, &'a Name), usize>,
+    /// When each worker joined.
+    joined: BTreeMap<(&'a Name, &'a Name), BTreeSet<Position>>,
 }
 
 impl<'a> Look<'a> {
@@ -148,6 +155,17 @@ impl<'a> Look<'a> {
                     format!("processes {first} and {second} of {worker} have token {token} of {shard}");
                 return Err(Violation::new("H7", what));
             }
+        }
+        if let ShardAsk::Heartbeat { body, .. } = told.ask
+            && let Some(generation) = body.generation.filter(|_| !body.assigned_shards.is_empty())
+            && let Some(joined) = self.joined.get(&(told.service, told.worker))
+            && let Some(at) = joined.range(..=told.assignment.generation).next_back()
+            && generation < *at
+        {
+            let (worker, process) = (told.worker, told.process);
+            let what =
+                format!("process {process} of {worker} is believed in {generation}, and joined at {at}");
+            return Err(Violation::new("H7", what));
         }
         let before = self.speaks.insert((told.service, told.worker), told.process);
         let serves = match told.ask {

@@ -361,6 +361,23 @@ fn a_process_that_is_believed_after_its_successor_breaks_h7() {
 }
 
 #[test]
+fn a_heartbeat_from_before_its_worker_joined_breaks_h7() {
+    let mut story = Story::settled();
+    story.leave("a", LeaveReason::Fenced);
+    let at = story.join("a", None);
+    story.told(A, 6 * SECOND, at, &[]);
+    let (service, worker) = (name("s"), name("a"));
+    let body = ShardHeartbeat {
+        max_shard_count: 4,
+        assigned_shards: vec![0, 1],
+        generation: Some(Position(3)),
+        ..ShardHeartbeat::default()
+    };
+    story.answer(A, 7 * SECOND, ShardAsk::Heartbeat { service, worker, body }, at, &[]);
+    story.breaks("H7");
+}
+
+#[test]
 fn a_repeated_word_that_counts_breaks_h8() {
     let mut story = Story::settled();
     story.add(ShardCountSet { service: name("s"), count: 4, worker: Some(name("a")) });
