@@ -43,7 +43,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 }
 
 /// Every bug that can be planted.
-pub const BUGS: [Bug; 89] = [
+pub const BUGS: &[Bug] = &[
     worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
@@ -85,6 +85,11 @@ pub const BUGS: [Bug; 89] = [
     worlds("leased-counted-twice", "leased tasks are shown as waiting, too", &["T14"]),
     worlds("polls-unlimited", "more calls wait for tasks than may", &["R1"]),
     worlds("stop-forgets-callers", "a stop leaves those who wait for tasks without an answer", &["R5"]),
+    worlds(
+        "abandon-by-group",
+        "an answer that nobody took takes a lease back from a repeat in the same group",
+        &["L2"],
+    ),
     worlds("shortest-for-all", "a worker is told of all its leases what holds for the shortest", &["LL1"]),
     worlds("expiry-implicit", "leases that are over end at a start without an event", &["L1", "T10"]),
     cluster(

@@ -17,6 +17,7 @@ use orchestrix_core::{
 use orchestrix_engine::Space;
 
 use crate::admission::Admission;
+use crate::leasing::HandedAgain;
 use crate::options::Options;
 use crate::polls::Polls;
 use crate::rates::Rates;
@@ -52,8 +53,8 @@ pub struct DecisionLoop<R> {
     next_purge: Timestamp,
     /// Tasks that ended since the last look for what was kept long enough.
     pub(crate) ended: usize,
-    /// Leases that were handed out once more, to a repeat of the call that got them, and the position of that.
-    pub(crate) handed_again: BTreeMap<LeaseId, Position>,
+    /// Leases that were handed out once more, until it is known who took the answers with them.
+    pub(crate) handed_again: BTreeMap<LeaseId, HandedAgain>,
     pub(crate) next_sweep: Timestamp,
     /// After so many milliseconds without an event there is a `Tick`.
     tick_ms: Option<u64>,

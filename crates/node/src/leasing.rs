@@ -5,7 +5,7 @@ use std::mem;
 use orchestrix_core::limits::LEASE_PAYLOAD_BYTES_MAX;
 use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, WorkerExtended};
 use orchestrix_core::{
-    Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, TaskId, Timestamp, is_planted,
+    Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, Task, TaskId, Timestamp, is_planted,
 };
 
 use crate::admission::{Admission, Waiting};
@@ -15,6 +15,23 @@ use crate::request::{Answer, Error, Recipient};
 
 /// Milliseconds between two looks for waiting calls whose callers left.
 const SWEEP_MS: u64 = 100;
+
+/// Leases in an answer that nobody took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abandoned {
+    /// Where they were handed out: [`Answer::Leases`] says it.
+    pub at: Position,
+    pub leases: Vec<(TaskId, LeaseId)>,
+}
+
+/// A lease that was handed out once more, to a repeat of the call that got it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandedAgain {
+    /// Where it was handed out last. Every hand-out is an event, so no two are at one position.
+    at: Position,
+    /// Answers before that one that had it, too, and were taken or may be.
+    earlier: u32,
+}
 
 impl<R: Recipient> DecisionLoop<R> {
     pub(crate) fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
@@ -111,7 +128,12 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Answers a lease call that waited in vain.
     pub(crate) fn send_home(&mut self, to: R, since: Timestamp, now: Timestamp) {
         let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(since, now) };
-        self.reply(to, Ok(Answer::Leases(leases)));
+        self.reply_leases(to, leases);
+    }
+
+    fn reply_leases(&mut self, to: R, leases: Leases) {
+        let at = self.state.position();
+        self.reply(to, Ok(Answer::Leases { leases, at }));
     }
 
     /// Lease calls that wait for a task or for their turn.
@@ -132,7 +154,7 @@ impl<R: Recipient> DecisionLoop<R> {
             leases = self.grant(&request, now);
         }
         if !leases.is_empty() || request.wait_ms == 0 {
-            self.reply(to, Ok(Answer::Leases(Leases { leases, waited_ms: waited_ms(since, now) })));
+            self.reply_leases(to, Leases { leases, waited_ms: waited_ms(since, now) });
         } else if self.is_crowded(now) {
             self.stats.overloaded.add(1);
             self.reply(to, Err(Error::Overloaded));
@@ -168,15 +190,24 @@ impl<R: Recipient> DecisionLoop<R> {
         request.is_some_and(|request| !self.state.has_room(&request.worker, request.capacity))
     }
 
-    /// The live leases of an earlier call of the same name, prolonged, because the worker counts from now.
+    /// The live leases of earlier calls of the same name, prolonged, because the worker counts from now; no more of
+    /// them than this call asks for, since those before may have asked other queues.
     fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
         let Some(request_id) = &request.request_id else { return Vec::new() };
-        let mut leases = self.state.granted_to(&request.worker, request_id).to_vec();
+        let mut granted = self.state.granted_to(&request.worker, request_id).to_vec();
+        granted.sort();
         // Whoever knows the name of a call gets no tasks of queues that it did not ask now.
-        let asked =
-            |id: &LeaseId| self.state.leased(*id).is_some_and(|task| request.queues.contains(&task.queue));
-        if !is_planted("repeat-of-any-queue") {
-            leases.retain(asked);
+        let asked = |task: &Task| request.queues.contains(&task.queue) || is_planted("repeat-of-any-queue");
+        let (mut leases, mut bytes) = (Vec::new(), 0);
+        for id in granted {
+            if leases.len() >= request.max || bytes >= LEASE_PAYLOAD_BYTES_MAX {
+                break;
+            }
+            let task = self.state.leased(id).filter(|task| asked(task));
+            if let Some(task) = task.filter(|task| task.lease.as_deref().is_some_and(|it| it.is_live(now))) {
+                bytes += task.payload.as_str().len();
+                leases.push(id);
+            }
         }
         if leases.is_empty() {
             return Vec::new();
@@ -186,8 +217,11 @@ impl<R: Recipient> DecisionLoop<R> {
         else {
             return Vec::new();
         };
-        let position = self.state.position();
-        self.handed_again.extend(extended.iter().map(|id| (*id, position)));
+        let at = self.state.position();
+        for id in &extended {
+            let earlier = self.handed_again.get(id).map_or(1, |before| before.earlier + 1);
+            self.handed_again.insert(*id, HandedAgain { at, earlier });
+        }
         extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out(now)).collect()
     }
 
@@ -240,29 +274,44 @@ impl<R: Recipient> DecisionLoop<R> {
                 let leases = self.grant(&request, now);
                 if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
                     let leases = Leases { leases, waited_ms: waited_ms(poll.since, now) };
-                    self.reply(poll.to, Ok(Answer::Leases(leases)));
+                    self.reply_leases(poll.to, leases);
                 }
             }
         }
     }
 
-    /// Gives back leases in answers up to `durable` that nobody took, unless a repeat of the call was given
-    /// them in a later answer.
-    pub fn abandon(&mut self, leases: &[(TaskId, LeaseId)], durable: Position, now: Timestamp) {
-        for &(task, lease) in leases {
-            if self.handed_again.get(&lease).is_some_and(|position| *position > durable) {
-                continue;
-            }
-            let command = Command::Abandon { task, lease };
-            if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
-                self.stats.abandoned.add(1);
-                self.commit(event, now);
+    /// Gives back leases in answers that nobody took, unless another answer with the same lease was taken or still
+    /// may be. Every answer up to `durable` has been taken or is named here or was named before.
+    pub fn abandon(&mut self, abandoned: &[Abandoned], durable: Position, now: Timestamp) {
+        for Abandoned { at, leases } in abandoned {
+            for &(task, lease) in leases {
+                if self.is_held_by_another(lease, *at, durable) {
+                    continue;
+                }
+                let command = Command::Abandon { task, lease };
+                if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
+                    self.stats.abandoned.add(1);
+                    self.commit(event, now);
+                }
             }
         }
         if !self.handed_again.is_empty() {
-            self.handed_again.retain(|_, position| *position > durable);
+            self.handed_again.retain(|_, handed| handed.at > durable);
         }
         self.serve_polls(now);
+    }
+
+    /// Whether somebody may have a lease though the answer with it at `at` was not taken.
+    fn is_held_by_another(&mut self, lease: LeaseId, at: Position, durable: Position) -> bool {
+        let Some(handed) = self.handed_again.get_mut(&lease) else { return false };
+        if is_planted("abandon-by-group") {
+            return handed.at > durable;
+        }
+        if at < handed.at {
+            handed.earlier = handed.earlier.saturating_sub(1);
+            return true;
+        }
+        handed.earlier > 0
     }
 }
 

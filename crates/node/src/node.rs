@@ -77,7 +77,7 @@ impl Node {
     /// See [`Error`].
     pub async fn lease(&self, request: LeaseQueues) -> Result<Leases, Error> {
         request.validate()?;
-        expect_answer!(self.ask(Ask::Lease(request)).await, Answer::Leases(leases) => leases)
+        expect_answer!(self.ask(Ask::Lease(request)).await, Answer::Leases { leases, .. } => leases)
     }
 
     /// # Errors

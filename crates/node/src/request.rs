@@ -4,7 +4,7 @@ use orchestrix_core::wire::{
     Assignment, Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, ServiceList,
     ServiceView, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Name, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
 
 use crate::sharding::ShardAsk;
 
@@ -68,14 +68,24 @@ impl Ask {
 /// The answer to a question, of the kind that the question calls for.
 #[derive(Debug)]
 pub enum Answer {
-    Outcome { outcome: Outcome, seen: Seen },
+    Outcome {
+        outcome: Outcome,
+        seen: Seen,
+    },
     Batch(Vec<Result<Outcome, Refusal>>),
     Extended(Extended),
     WorkerExtended(WorkerExtended),
-    Leases(Leases),
+    /// Leases, and where they were handed out: if nobody takes the answer, they are given back under this position.
+    Leases {
+        leases: Leases,
+        at: Position,
+    },
     Attempt(u32),
     Task(Box<TaskView>),
-    Tasks { tasks: Vec<TaskSummary>, next: Option<TaskId> },
+    Tasks {
+        tasks: Vec<TaskSummary>,
+        next: Option<TaskId>,
+    },
     Explanation(Box<Explanation>),
     Queues(QueueList),
     Workers(WorkerList),

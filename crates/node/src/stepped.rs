@@ -73,8 +73,14 @@ impl Stepped {
     pub fn lead(follower: Follower, mandate: Mandate) -> (Node, Self) {
         let (stored, options, surroundings) = follower.into_parts();
         let (node, mut stepped) = Self::start(stored, options, mandate, surroundings);
-        stepped.runner.writes_itself = false;
+        stepped.never_writes_itself();
         (node, stepped)
+    }
+
+    /// From now on every turn goes through the writer, also where only one caller waits: while one is written, the next
+    /// one grows.
+    pub fn never_writes_itself(&mut self) {
+        self.runner.writes_itself = false;
     }
 
     fn start(stored: Stored, options: Options, mandate: Mandate, surroundings: Surroundings) -> (Node, Self) {

@@ -79,7 +79,7 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
         Ok(Answer::Queues(list)) => 1 + list.queues.len(),
         Ok(Answer::Workers(list)) => 1 + list.workers.len(),
         Ok(Answer::Unknown(_)) => 1_000,
-        Ok(Answer::Leases(leases)) => 1 + leases.leases.len(),
+        Ok(Answer::Leases { leases, .. }) => 1 + leases.leases.len(),
         // Numbers in a row are cheaper than answers.
         Ok(Answer::Assignment(assignment)) => 1 + assignment.tokens.len() / 32,
         Ok(Answer::Service(service)) => 1 + service.shards.len() / 8,

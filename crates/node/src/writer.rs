@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use orchestrix_core::{LeaseId, TaskId, Term, is_planted};
+use orchestrix_core::{TaskId, Term, is_planted};
 use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Space};
 
 use crate::events::EventFeed;
+use crate::leasing::Abandoned;
 use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
 use crate::node::Caller;
@@ -47,7 +48,7 @@ pub(crate) struct Ack {
     pub(crate) end: Link,
     pub(crate) space: Space,
     /// Leases in answers that nobody took.
-    pub(crate) abandoned: Vec<(TaskId, LeaseId)>,
+    pub(crate) abandoned: Vec<Abandoned>,
 }
 
 /// What is known of a turn that is given up, and so of the calls in it.
@@ -268,7 +269,7 @@ impl Writer {
     }
 
     /// Answers. Gives back the leases that nobody took.
-    fn answer(&mut self, replies: Replies, purged: Vec<TaskId>) -> Result<Vec<(TaskId, LeaseId)>, Failure> {
+    fn answer(&mut self, replies: Replies, purged: Vec<TaskId>) -> Result<Vec<Abandoned>, Failure> {
         // The append may have taken long: whoever leads by now may have decided otherwise.
         if !is_planted("answer-untrusted") {
             self.check_mandate()?;
@@ -278,7 +279,7 @@ impl Writer {
         Ok(abandoned)
     }
 
-    fn ack(&self, abandoned: Vec<(TaskId, LeaseId)>) -> Ack {
+    fn ack(&self, abandoned: Vec<Abandoned>) -> Ack {
         Ack { end: self.end, space: self.journal.space(), abandoned }
     }
 
@@ -315,11 +316,12 @@ impl Writer {
 }
 
 /// Sends an answer. Gives back the leases in it if nobody took it.
-fn send(to: Caller, answer: Result<Answer, Error>) -> Vec<(TaskId, LeaseId)> {
+fn send(to: Caller, answer: Result<Answer, Error>) -> Option<Abandoned> {
     match to.send(answer) {
-        Err(Ok(Answer::Leases(leases))) => {
-            leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect()
+        Err(Ok(Answer::Leases { leases, at })) if !leases.leases.is_empty() => {
+            let leases = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
+            Some(Abandoned { at, leases })
         }
-        Ok(()) | Err(_) => Vec::new(),
+        Ok(()) | Err(_) => None,
     }
 }

@@ -9,6 +9,8 @@ use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release, Ser
 use orchestrix_node::{Error, Node};
 
 use crate::history::{Answer, Question};
+use crate::plan::Plan;
+use crate::rng::Rng;
 use crate::seen::Sight;
 use crate::shards::messages::{Copy, copies};
 use crate::world::{Happening, MS, Op, Pending, SECOND, World};
@@ -23,8 +25,12 @@ impl World {
         let waits = question.waits_ms(&self.plan) * MS;
         let durable_before = self.mirror.durable();
         let about_shards = question.is_about_shards();
+        let hangs_up = hangs_up(&self.plan, &question, &mut self.impatience).filter(|_| self.faulty);
         self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
         self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        if let Some(after) = hangs_up {
+            self.push(self.now + after, Happening::HangUp(op));
+        }
         if about_shards {
             self.copies().into_iter().for_each(|delay| self.push(self.now + delay, Happening::Arrive(op)));
             return op;
@@ -88,6 +94,13 @@ impl World {
         self.next_pending += 1;
         self.next_pending
     }
+}
+
+/// When the caller hangs up to ask again under the same name, if it does: often while its call has been decided and is
+/// not durable.
+pub(crate) fn hangs_up(plan: &Plan, question: &Question, rng: &mut Rng) -> Option<u64> {
+    let named = matches!(question, Question::Lease { request_id: Some(_), .. });
+    (named && rng.chance(plan.hang_ups)).then(|| rng.skewed(MS / 2, 300 * MS))
 }
 
 /// Puts a question to a node.

@@ -28,6 +28,8 @@ pub struct Plan {
     pub(crate) lost: u32,
     pub(crate) doubled: u32,
     pub(crate) slow: u32,
+    /// Of lease calls that have a name: the caller hangs up early and asks again.
+    pub(crate) hang_ups: u32,
     /// Of syncs.
     pub(crate) slow_disk: u32,
     /// Per second.
@@ -60,11 +62,25 @@ pub struct Plan {
     pub(crate) shards: Option<ShardPlan>,
 }
 
+/// What is drawn for callers who hang up, from a generator of its own.
+pub(crate) const IMPATIENCE: u64 = 0x00c0_ffee;
+
 impl Plan {
-    /// Draws a plan. One world in ten has no faults and is larger; the others have about half of the faults each,
-    /// at rates from rare to often.
+    /// Draws a plan. In one world of four callers hang up and ask again while the group that their call was decided in is
+    /// open: syncs are slow there.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
+        let (mut plan, mut rng) = (Self::patient(seed), Rng::new(seed ^ IMPATIENCE));
+        if !plan.calm && rng.chance(250_000) {
+            plan.hang_ups = u32::try_from(rng.range(50_000, 500_000)).unwrap_or(0);
+            plan.slow_disk = plan.slow_disk.max(300_000);
+        }
+        plan
+    }
+
+    /// Draws a plan. One world in ten has no faults and is larger; the others have about half of the faults each,
+    /// at rates from rare to often.
+    fn patient(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5eed);
         let calm = rng.chance(100_000);
         let large = if calm { 4 } else { 1 };
@@ -96,6 +112,7 @@ impl Plan {
             lost,
             doubled,
             slow,
+            hang_ups: 0,
             slow_disk,
             kills,
             power_losses,
@@ -131,7 +148,7 @@ impl Plan {
     /// with workers.
     #[must_use]
     pub fn sharded(seed: u64) -> Self {
-        let (mut plan, mut rng) = (Self::draw(seed), Rng::new(seed ^ 0x0dd5));
+        let (mut plan, mut rng) = (Self::patient(seed), Rng::new(seed ^ 0x0dd5));
         plan.calm = false;
         (plan.submitters, plan.workers, plan.tasks) = (1, 1, rng.skewed(1, 20));
         plan.seconds = rng.skewed(40, 300);

@@ -30,6 +30,8 @@ pub enum Sight {
     DiskFilled,
     MessageLost,
     MessageDoubled,
+    /// A caller closed its connection before it was answered, and asks again.
+    HungUp,
     TornTailCut,
     SnapshotTaken,
     SnapshotUsed,
@@ -70,6 +72,7 @@ impl Kind for Sight {
         Self::DiskFilled,
         Self::MessageLost,
         Self::MessageDoubled,
+        Self::HungUp,
     ];
 
     const OTHERS: &[Self] = &[

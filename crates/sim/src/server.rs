@@ -38,8 +38,11 @@ impl Process {
         clock: &Arc<SimClock>,
     ) -> Result<(Self, Recovered), Failure> {
         let clock: Arc<SimClock> = Arc::clone(clock);
-        let (node, stepped, recovered) =
+        let (node, mut stepped, recovered) =
             Stepped::open(Arc::new(disk.clone()), plan.files(), plan.node(), clock)?;
+        if plan.hang_ups > 0 {
+            stepped.never_writes_itself();
+        }
         Ok((Self { node, stepped, after: recovered.position }, recovered))
     }
 }

@@ -52,6 +52,7 @@ impl Shrink for Plan {
                 |plan| &mut plan.lost,
                 |plan| &mut plan.doubled,
                 |plan| &mut plan.slow,
+                |plan| &mut plan.hang_ups,
                 |plan| &mut plan.slow_disk,
                 |plan| &mut plan.kills,
                 |plan| &mut plan.power_losses,

@@ -14,7 +14,7 @@ use crate::actors::{Actor, Ground, Heard, actors};
 use crate::check::{self, Violation};
 use crate::clock::SimClock;
 use crate::history::{Answer, Execution, History, Question};
-use crate::plan::Plan;
+use crate::plan::{IMPATIENCE, Plan};
 use crate::rng::Rng;
 use crate::seen::{Seen, Sight};
 use crate::server::{Mirror, Process, counted};
@@ -34,6 +34,8 @@ const REST_SECONDS: u64 = 4_000;
 pub struct World {
     pub(crate) plan: Plan,
     pub(crate) rng: Rng,
+    /// Who hangs up, and when.
+    pub(crate) impatience: Rng,
     /// Microseconds since the beginning.
     pub(crate) now: u64,
     /// Whether things still go wrong.
@@ -95,6 +97,8 @@ pub(crate) enum Happening {
     /// An answer arrives at the actor of its op.
     Answered(usize, usize),
     GiveUp(usize),
+    /// The actor of an op closes its connection.
+    HangUp(usize),
     Wake(usize),
     /// Once a second: what goes wrong now?
     Nemesis,
@@ -135,6 +139,7 @@ impl World {
         let actors = actors(&plan, &mut rng);
         Self {
             rng,
+            impatience: Rng::new(plan.seed ^ IMPATIENCE).fork(),
             now: 0,
             faulty: true,
             happenings: BinaryHeap::new(),
@@ -271,6 +276,14 @@ impl World {
                     self.tell(op, Heard::Nothing);
                 }
             }
+            Happening::HangUp(op) => {
+                if self.faulty && !self.ops[op].done {
+                    self.seen.add(Sight::HungUp);
+                    self.ops[op].done = true;
+                    self.stop_listening(op);
+                    self.tell_actor(op, Heard::Nothing);
+                }
+            }
             Happening::Wake(actor) => {
                 // One that was put off is not this one.
                 if self.wakes[actor].is_some_and(|at| at <= self.now) {
@@ -312,10 +325,18 @@ impl World {
     fn tell(&mut self, op: usize, heard: Heard) {
         // An actor whose connection is gone does not listen to another answer.
         if matches!(heard, Heard::Nothing) && self.rng.chance(500_000) {
-            let before = self.pending.len();
-            self.pending.retain(|_, pending| pending.op != op);
-            self.unanswered(std::iter::repeat_n(op, before - self.pending.len()));
+            self.stop_listening(op);
         }
+        self.tell_actor(op, heard);
+    }
+
+    fn stop_listening(&mut self, op: usize) {
+        let before = self.pending.len();
+        self.pending.retain(|_, pending| pending.op != op);
+        self.unanswered(std::iter::repeat_n(op, before - self.pending.len()));
+    }
+
+    fn tell_actor(&mut self, op: usize, heard: Heard) {
         let actor = self.ops[op].actor;
         let mut acting = self.actors[actor].take();
         acting.hear(self, actor, op, heard);

@@ -46,7 +46,7 @@ fn a_window_takes_so_many_calls_and_the_next_one_waits_for_the_next_window() {
     assert!(!world.desk.has_turn());
     world.wait(1);
     let (answers, events) = world.turn();
-    let Ok(Answer::Leases(granted)) = &answers[0].1 else { panic!("{answers:?}") };
+    let Ok(Answer::Leases { leases: granted, .. }) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((answers.len(), granted.leases.len(), events), (1, 1, vec!["LeaseGranted"]));
     assert!((90..100).contains(&granted.waited_ms), "it is told that it waited: {}", granted.waited_ms);
 }
@@ -171,6 +171,6 @@ fn a_call_that_stood_in_line_and_finds_nothing_waits_no_longer_than_it_wanted() 
     assert!(!world.desk.has_turn(), "it waits for a task now");
     world.wait(50);
     let answers = world.turn().0;
-    let Ok(Answer::Leases(given)) = &answers[0].1 else { panic!("{answers:?}") };
+    let Ok(Answer::Leases { leases: given, .. }) = &answers[0].1 else { panic!("{answers:?}") };
     assert!(tasks(&given.leases).is_empty() && (140..150).contains(&given.waited_ms), "{}", given.waited_ms);
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Submit};
 use orchestrix_core::{Command, Json, Name, Records, State, TaskId, Timestamp};
-use orchestrix_node::{Answer, Ask, DecisionLoop, Error, Options, Recipient, Stats};
+use orchestrix_node::{Abandoned, Answer, Ask, DecisionLoop, Error, Options, Recipient, Stats};
 
 /// A caller who can leave.
 #[derive(Clone)]
@@ -76,6 +76,19 @@ impl World {
         (turn.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)
     }
 
+    /// The turn is durable, and nobody took the answer to this caller.
+    pub(crate) fn lost(&mut self, answers: &[Answered], name: &str) {
+        self.lost_all(answers, &[name]);
+    }
+
+    /// The turn is durable, and nobody took the answers to these callers.
+    pub(crate) fn lost_all(&mut self, answers: &[Answered], names: &[&str]) {
+        let lost = answers.iter().filter(|(name, _)| names.contains(name));
+        let abandoned: Vec<Abandoned> = lost.map(|(_, answer)| abandoned(answer)).collect();
+        let durable = self.desk.state().position();
+        self.desk.abandon(&abandoned, durable, self.now);
+    }
+
     /// Who was answered with leases, and which tasks.
     pub(crate) fn leased(&mut self) -> Vec<(&'static str, Vec<u64>)> {
         let (answers, _) = self.turn();
@@ -101,10 +114,16 @@ pub(crate) fn request(worker: &str, queue: &str, wait_ms: u64) -> LeaseQueues {
 
 pub(crate) fn leases(answer: Result<Answer, Error>) -> Vec<Leased> {
     match answer {
-        Ok(Answer::Leases(Leases { leases, .. })) => leases,
+        Ok(Answer::Leases { leases: Leases { leases, .. }, .. }) => leases,
         Ok(Answer::Outcome { .. }) => Vec::new(),
         other => panic!("{other:?}"),
     }
+}
+
+pub(crate) fn abandoned(answer: &Result<Answer, Error>) -> Abandoned {
+    let Ok(Answer::Leases { leases, at }) = answer else { panic!("{answer:?}") };
+    let leases = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
+    Abandoned { at: *at, leases }
 }
 
 pub(crate) fn tasks(leases: &[Leased]) -> Vec<u64> {

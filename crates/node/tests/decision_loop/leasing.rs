@@ -53,19 +53,18 @@ fn a_poll_is_told_how_long_it_waited_and_never_more() {
     world.wait(10_000);
     world.ask("submitter", Ask::Command(submit("mail")));
     let (answers, _) = world.turn();
-    let Ok(Answer::Leases(leases)) = &answers[1].1 else { panic!("{answers:?}") };
+    let Ok(Answer::Leases { leases, .. }) = &answers[1].1 else { panic!("{answers:?}") };
     assert!((9_000..10_000).contains(&leases.waited_ms), "{}", leases.waited_ms);
 }
 
 #[test]
 fn a_lease_that_nobody_took_is_given_back_uncharged_and_served_to_the_next() {
     let mut world = World::new();
-    let task = world.submit("mail");
+    world.submit("mail");
     world.poll("gone", "mail", 0);
     let (answers, _) = world.turn();
-    let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
     world.poll("next", "mail", 5_000);
-    world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
+    world.lost(&answers, "gone");
     let (answers, events) = world.turn();
     assert_eq!(events, ["LeaseReleased", "LeaseGranted"]);
     let [(name, answer)] = answers.try_into().unwrap();
@@ -113,24 +112,6 @@ fn one_more_poll_than_may_wait_is_told_to_come_back() {
 }
 
 #[test]
-fn a_lease_that_a_repeat_was_given_is_not_taken_back_for_the_lost_answer() {
-    let mut world = World::new();
-    let task = world.submit("mail");
-    let mut ask = request("w", "mail", 0);
-    ask.request_id = Some(Name::new("r-1").unwrap());
-    world.ask("lost connection", Ask::Lease(ask.clone()));
-    let lease = first_lease(world.turn().0, "lost connection").lease_id;
-    let durable = world.desk.state().position();
-    world.ask("new connection", Ask::Lease(ask));
-    world.desk.abandon(&[(task, lease)], durable, world.now);
-    let (answers, events) = world.turn();
-    assert_eq!(events, ["LeaseExtended"], "the repeat has it");
-    assert_eq!(first_lease(answers, "new connection").lease_id, lease);
-    world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
-    assert_eq!(world.turn().1, ["LeaseReleased"], "nobody has it");
-}
-
-#[test]
 fn a_repeat_gets_only_tasks_of_the_queues_that_it_asks() {
     let mut world = World::new();
     world.submit("pay");
@@ -151,8 +132,8 @@ fn a_task_whose_answers_are_lost_is_never_charged() {
     let task = world.submit("mail");
     for _ in 0..50 {
         world.poll("w", "mail", 0);
-        let lease = first_lease(world.turn().0, "w").lease_id;
-        world.desk.abandon(&[(task, lease)], world.desk.state().position(), world.now);
+        let (answers, _) = world.turn();
+        world.lost(&answers, "w");
         assert_eq!(world.turn().1, ["LeaseReleased"]);
     }
     let task = world.desk.state().task(task).unwrap();

@@ -8,5 +8,6 @@ mod coming;
 mod common;
 mod deciding;
 mod leasing;
+mod repeats;
 mod sharding;
 mod storm;

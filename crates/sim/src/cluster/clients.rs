@@ -11,7 +11,7 @@ use crate::cluster::engine::Who;
 use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening, Pending};
 use crate::history::{Answer, Call, Execution, Question};
-use crate::network::put;
+use crate::network::{hangs_up, put};
 use crate::plan::Plan;
 use crate::seen::Sight;
 use crate::shards::messages::{Copy, copies};
@@ -163,6 +163,19 @@ impl ClusterWorld {
         }
     }
 
+    /// The connection is closed: a node that has an answer for it finds nobody.
+    pub(crate) fn hang_up(&mut self, op: usize) {
+        if !self.faulty || self.ops[op].done {
+            return;
+        }
+        self.sights.add(ClusterSight::HungUp);
+        self.ops[op].done = true;
+        let before = self.pending.len();
+        self.pending.retain(|_, pending| pending.op != op);
+        self.unanswered(std::iter::repeat_n(op, before - self.pending.len()));
+        self.tell_actor(op, Heard::Nothing);
+    }
+
     fn tell_actor(&mut self, op: usize, heard: Heard) {
         let actor = self.ops[op].actor;
         let mut acting = self.actors[actor].take();
@@ -203,6 +216,7 @@ impl Ground for ClusterWorld {
         let waits = question.waits_ms(&self.plan.actors) * MS;
         let durable_before = self.mirror.durable();
         let about_shards = question.is_about_shards();
+        let hangs_up = hangs_up(&self.plan.actors, &question, &mut self.impatience).filter(|_| self.faulty);
         self.ops.push(Op { actor, question, sent: self.now, durable_before, done: false });
         if about_shards {
             self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
@@ -218,6 +232,9 @@ impl Ground for ClusterWorld {
             None => self.push(self.now + MS, Happening::Refused(op)),
         }
         self.push(self.now + waits + PATIENCE, Happening::GiveUp(op));
+        if let Some(after) = hangs_up {
+            self.push(self.now + after, Happening::HangUp(op));
+        }
         op
     }
 

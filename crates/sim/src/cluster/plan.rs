@@ -133,6 +133,7 @@ impl ClusterPlan {
         (actors.seconds, actors.tasks) = (seconds, rng.skewed(5, 120));
         (actors.workers, actors.submitters) = (1 + rng.index(3), 1 + rng.index(3));
         (actors.queue_max, actors.polls_max) = (512, 64);
+        actors.hang_ups = if calm { 0 } else { actors.hang_ups };
         actors.snapshot_bytes = rng.skewed(200, 32 << 10);
         actors.without_server();
         // Whoever leads is never stepped faster than this engine answers.
@@ -188,7 +189,7 @@ impl ClusterPlan {
         let mut plan = Self::draw(seed);
         FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
         plan.nodes.iter_mut().for_each(|node| node.ttl = leadership::Options::default().leader_ttl);
-        (plan.calm, plan.forgets) = (true, false);
+        (plan.calm, plan.forgets, plan.actors.hang_ups) = (true, false, 0);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.look_every, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
         plan
@@ -199,7 +200,7 @@ impl ClusterPlan {
     #[must_use]
     pub fn sharded(seed: u64) -> Self {
         let (mut plan, mut rng) = (Self::draw(seed), Rng::new(seed ^ 0x0dd5));
-        (plan.forgets, plan.losses, plan.calm) = (false, 0, false);
+        (plan.forgets, plan.losses, plan.calm, plan.actors.hang_ups) = (false, 0, false, 0);
         let seconds = rng.skewed(30, 150);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.actors.submitters, plan.actors.workers, plan.actors.tasks) = (1, 1, rng.skewed(1, 10));

@@ -19,6 +19,8 @@ pub enum ClusterSight {
     ReplyLost,
     RequestDelayed,
     MessageLost,
+    /// A caller closed its connection before it was answered, and asks again.
+    HungUp,
     StaleAppendRefused,
     FrozenLeaderWokeAndWasRefused,
     AmbiguousAcquireAdopted,
@@ -55,6 +57,7 @@ impl Kind for ClusterSight {
         Self::ReplyLost,
         Self::RequestDelayed,
         Self::MessageLost,
+        Self::HungUp,
         Self::AskedOfAStaleLeader,
         Self::EngineFailedOver,
         Self::EngineWiped,

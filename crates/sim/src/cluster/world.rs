@@ -22,6 +22,7 @@ use crate::cluster::record::{Fact, Record};
 use crate::cluster::requests::Request;
 use crate::cluster::sights::Sights;
 use crate::history::{Answer, History};
+use crate::plan::IMPATIENCE;
 use crate::rng::Rng;
 use crate::seen::Seen;
 use crate::server::Mirror;
@@ -42,6 +43,8 @@ const SLACK: u64 = 3 * SECOND;
 pub struct ClusterWorld {
     pub(crate) plan: ClusterPlan,
     pub(crate) rng: Rng,
+    /// Who hangs up, and when.
+    pub(crate) impatience: Rng,
     pub(crate) now: u64,
     /// The same, for the clocks.
     pub(crate) time: Arc<AtomicU64>,
@@ -107,6 +110,8 @@ pub(crate) enum Happening {
     /// A node says that it does not lead.
     Refused(usize),
     GiveUp(usize),
+    /// The actor of an op closes its connection.
+    HangUp(usize),
     Wake(usize),
     /// Once a second: what goes wrong now?
     Nemesis,
@@ -176,6 +181,7 @@ impl ClusterWorld {
         let ttl_us = u64::try_from(plan.longest_ttl().as_micros()).unwrap_or(u64::MAX);
         Self {
             rng,
+            impatience: Rng::new(plan.seed ^ IMPATIENCE).fork(),
             now: 0,
             faulty: true,
             happenings: BinaryHeap::new(),
@@ -286,6 +292,7 @@ impl ClusterWorld {
             Happening::Answered(op, call) => self.answer_arrives(op, call),
             Happening::Refused(op) => self.refusal_arrives(op),
             Happening::GiveUp(op) => self.give_up(op),
+            Happening::HangUp(op) => self.hang_up(op),
             Happening::Wake(actor) => self.wake(actor),
             Happening::Nemesis => {
                 if self.faulty {
