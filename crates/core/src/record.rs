@@ -61,6 +61,12 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
+    /// How many bytes of the batch it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
+
     /// # Errors
     /// When its kind is not known, or its body is not what the kind says.
     pub fn event(&self) -> Result<Event, RecordError> {

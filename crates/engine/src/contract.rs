@@ -74,12 +74,31 @@ pub enum Read {
     Truncated(Position),
 }
 
-/// Whether there is room for new work.
+/// How much room there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
+    /// Whatever is appended next fits.
     Plenty,
-    /// The reserve is being used: only what ends or frees work should be appended.
-    Reserve,
+    Short(Room),
+}
+
+/// What fits while room is short, in bytes of records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// New work may take so much. Nothing while the reserve is being used: that is for what ends or frees work.
+    pub new_work: u64,
+    /// So much fits in all, the reserve included, if it comes in batches that fit.
+    pub in_all: u64,
+    /// The longest batch that fits without more room from the disk.
+    pub batch: u64,
+}
+
+impl Space {
+    /// Whether only what ends or frees work should be appended.
+    #[must_use]
+    pub fn is_reserve(self) -> bool {
+        matches!(self, Self::Short(Room { new_work: 0, .. }))
+    }
 }
 
 /// The ordered events of a domain, and the snapshots of what they amount to.

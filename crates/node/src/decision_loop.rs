@@ -23,6 +23,7 @@ use crate::polls::Polls;
 use crate::rates::Rates;
 use crate::registry::Registry;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
+use crate::room;
 use crate::sharding::Sharding;
 use crate::stats::Stats;
 use crate::turn::Turn;
@@ -187,6 +188,7 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn take_turn(&mut self) -> Turn<R> {
         let position = self.state.position();
         self.stats.position.set(position.0);
+        self.space = room::after(self.space, self.turn.records.len());
         let next = self.turn.next();
         let mut turn = mem::replace(&mut self.turn, next);
         turn.first = Position(position.0 + 1 - u64::from(turn.count));
@@ -204,7 +206,7 @@ impl<R: Recipient> DecisionLoop<R> {
 
     pub fn set_space(&mut self, space: Space) {
         self.space = space;
-        self.stats.space_low.set(u64::from(space == Space::Reserve));
+        self.stats.space_low.set(u64::from(space.is_reserve()));
     }
 
     /// Sends everyone who waits home with empty hands, before the loop ends.
@@ -251,10 +253,8 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn batch(&mut self, commands: &[Command], now: Timestamp) -> Result<Answer, Error> {
-        if commands.iter().any(is_new_work) {
-            self.check_space()?;
-        }
-        let outcomes = commands.iter().map(|command| match self.command(command, now) {
+        self.check_space(commands)?;
+        let outcomes = commands.iter().map(|command| match self.decide(command, Place::Found, now) {
             Ok((outcome, _)) => Ok(outcome),
             Err(Error::Refused(refusal)) => Err(refusal),
             Err(
@@ -271,11 +271,15 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn command(&mut self, command: &Command, now: Timestamp) -> Result<(Outcome, Seen), Error> {
+        self.decide(command, Place::ToFind, now)
+    }
+
+    fn decide(&mut self, command: &Command, place: Place, now: Timestamp) -> Result<(Outcome, Seen), Error> {
         match self.state.decide(command, now) {
             Ok(Decision::Event(event)) => {
                 // Only what would be stored needs room; a repeat of what was accepted does not.
-                if is_new_work(command) {
-                    self.check_space()?;
+                if matches!(place, Place::ToFind) {
+                    self.check_space(std::slice::from_ref(command))?;
                 }
                 let task = named(&event);
                 let position = self.commit(event, now);
@@ -358,19 +362,20 @@ impl<R: Recipient> DecisionLoop<R> {
         Error::Refused(refusal)
     }
 
-    fn check_space(&self) -> Result<(), Error> {
-        match self.space {
-            Space::Plenty => Ok(()),
-            Space::Reserve => {
-                self.stats.storage_full.add(1);
-                Err(Error::StorageFull)
-            }
+    fn check_space(&self, commands: &[Command]) -> Result<(), Error> {
+        let checked = room::check(self.space, self.turn.records.len(), commands);
+        if checked == Err(Error::StorageFull) {
+            self.stats.storage_full.add(1);
         }
+        checked
     }
 }
 
-fn is_new_work(command: &Command) -> bool {
-    matches!(command, Command::Submit { .. } | Command::Retry { .. })
+/// Whether it was looked that there is room for a command.
+#[derive(Clone, Copy)]
+enum Place {
+    ToFind,
+    Found,
 }
 
 /// The task that an event is about; `None` for one that is named by the event's own position, and for events

@@ -29,6 +29,7 @@ mod polls;
 mod rates;
 mod registry;
 mod request;
+mod room;
 mod runner;
 mod sharding;
 mod snapshotter;

@@ -389,4 +389,6 @@ pub(crate) fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) ->
 }
 
 #[cfg(test)]
+mod full_disk;
+#[cfg(test)]
 mod tests;

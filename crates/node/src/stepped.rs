@@ -170,6 +170,10 @@ impl Stepped {
                 let _ = self.acks.send(ack);
                 Ok(Sent::Written)
             }
+            Tried::Part => {
+                self.writing = Some(writing);
+                Ok(Sent::Again(Duration::ZERO))
+            }
             Tried::Again => {
                 self.writing = Some(writing);
                 Ok(Sent::Again(RETRY))

@@ -1,6 +1,6 @@
 //! A turn: what is decided together, written together, and answered after.
 
-use orchestrix_core::{Event, Position, TaskId, Timestamp, encode_record};
+use orchestrix_core::{Event, Position, TaskId, Timestamp, Undecoded, encode_record};
 
 use crate::request::{Answer, Error};
 
@@ -71,6 +71,21 @@ impl<R> Turn<R> {
     }
 }
 
+/// Cuts records off so that those before fit so many bytes; one stays in any case. Gives back what was cut off, and how
+/// many they are.
+pub(crate) fn split_records(records: &mut Vec<u8>, fit_bytes: u64) -> (Vec<u8>, u32) {
+    let (mut keep, mut kept, mut count) = (0, 0, 0);
+    for record in Undecoded::new(records) {
+        let bytes = record.expect("we have written it ourselves").bytes();
+        count += 1;
+        if kept + 1 == count && (kept == 0 || (keep + bytes) as u64 <= fit_bytes) {
+            keep += bytes;
+            kept = count;
+        }
+    }
+    (records.split_off(keep), count - kept)
+}
+
 /// What an answer costs to find and to keep, in answers of one task.
 fn weight(answer: &Result<Answer, Error>) -> usize {
     match answer {
@@ -95,5 +110,30 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
             | Answer::Cluster(_),
         )
         | Err(_) => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrix_core::TaskExpired;
+
+    use super::*;
+
+    #[test]
+    fn records_are_cut_between_two_of_them() {
+        let mut three = Vec::new();
+        for task in 1..=3 {
+            encode_record(Timestamp(1), &TaskExpired { task: TaskId(task) }.into(), &mut three);
+        }
+        let one = three.len() / 3;
+        let cut = |fit: usize| {
+            let mut records = three.clone();
+            let (rest, count) = split_records(&mut records, fit as u64);
+            assert_eq!([records.as_slice(), &rest].concat(), three);
+            assert_eq!(rest.len(), count as usize * one);
+            count
+        };
+        assert_eq!((cut(3 * one), cut(3 * one - 1), cut(2 * one), cut(2 * one - 1)), (0, 1, 1, 2));
+        assert_eq!((cut(one), cut(one - 1), cut(0)), (2, 2, 2), "one is tried in any case");
     }
 }

@@ -4,12 +4,13 @@
 //! soon as it is done with the one before. When only one caller waits, the loop does it itself: handing a turn to
 //! another thread and back costs as much as half a sync.
 
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use orchestrix_core::{TaskId, Term, is_planted};
-use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Space};
+use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Room, Space};
 
 use crate::events::EventFeed;
 use crate::leasing::Abandoned;
@@ -23,7 +24,7 @@ use crate::runner::{Input, Running};
 use crate::stats::Stats;
 use crate::sync::mpsc::{Receiver, Sender, SyncSender};
 use crate::sync::{Mutex, MutexGuard};
-use crate::turn::Turn;
+use crate::turn::{Turn, split_records};
 
 /// Between two tries of a turn, while the disk is full or the engine does not answer.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
@@ -65,6 +66,8 @@ type Replies = Vec<(Caller, Result<Answer, Error>)>;
 /// A turn on its way into the journal.
 pub(crate) struct Writing {
     batch: Batch,
+    /// What follows the batch, where there was no room for all in one: records, and how many they are.
+    rest: Option<(Vec<u8>, u32)>,
     replies: Replies,
     purged: Vec<TaskId>,
     started: Duration,
@@ -82,6 +85,8 @@ pub(crate) enum Begun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
     Written,
+    /// Another part of it is to be sent now.
+    Part,
     Again,
 }
 
@@ -159,6 +164,7 @@ impl Writer {
             let answer = self.journal.append(batch);
             match self.heard(&mut writing, answer)? {
                 Tried::Written => return self.finish(writing),
+                Tried::Part => {}
                 Tried::Again => self.clock.pause(RETRY),
             }
         }
@@ -193,7 +199,7 @@ impl Writer {
         assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
-        Writing { batch, replies, purged, started, tried: 0, unanswered }
+        Writing { batch, rest: None, replies, purged, started, tried: 0, unanswered }
     }
 
     /// What is to be appended now; only under an office that holds. It is the same again at every try: only the
@@ -221,7 +227,7 @@ impl Writer {
                 self.stats.durable.set(end.position.0);
                 self.unsettled.set(None);
                 self.end = end;
-                return Ok(Tried::Written);
+                return Ok(if self.go_on(writing) { Tried::Part } else { Tried::Written });
             }
             Ok(Appended::Conflict(end)) => {
                 self.stats.stale_appends.add(1);
@@ -240,6 +246,9 @@ impl Writer {
                 }
             }
             Err(error) if error.retryable && matches!(error.source, Cause::Full { .. }) => {
+                if self.shorten(writing) {
+                    return Ok(Tried::Part);
+                }
                 if writing.tried == 1 {
                     tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
                 }
@@ -257,6 +266,32 @@ impl Writer {
         }
         self.give_up_if_stopping(writing.unanswered)?;
         Ok(Tried::Again)
+    }
+
+    /// Where there is no room for the batch as it is, what fits is sent first. Answers whether that is less. Nothing
+    /// of it was written, and nobody is answered before all of it is: whoever reads it sees two turns.
+    fn shorten(&self, writing: &mut Writing) -> bool {
+        let Space::Short(Room { batch: fits, .. }) = self.journal.space() else { return false };
+        let batch = &mut writing.batch;
+        let (records, count) = split_records(&mut batch.records, fits);
+        if count == 0 {
+            return false;
+        }
+        batch.count -= count;
+        let (later, more) = writing.rest.take().unwrap_or_default();
+        writing.rest = Some(([records, later].concat(), count + more));
+        true
+    }
+
+    /// A part is durable; answers whether there is another.
+    fn go_on(&mut self, writing: &mut Writing) -> bool {
+        let Some((records, count)) = writing.rest.take() else { return false };
+        writing.unanswered = Unanswered::PerhapsAccepted;
+        writing.tried = 0;
+        let next = Batch { previous: self.end, term: writing.batch.term, count, records };
+        self.mandate.prove(self.end);
+        self.events.publish(mem::replace(&mut writing.batch, next));
+        true
     }
 
     /// The turn is durable: now it may be told.

@@ -307,7 +307,7 @@ impl Journal for FileJournal {
     }
 
     fn space(&self) -> Space {
-        self.stock.space()
+        self.stock.space(self.writing.size.saturating_sub(self.writing.offset))
     }
 
     fn snapshots(&self) -> Box<dyn Snapshots> {

@@ -124,9 +124,12 @@ impl BatchHeader {
     }
 }
 
+/// What a frame has besides the records of its batch: a header, and a checksum behind them.
+pub(crate) const FRAME_EXTRA_BYTES: usize = BATCH_HEADER_BYTES + 4;
+
 /// How long the frame of a batch is.
 pub(crate) fn frame_bytes(body: usize) -> usize {
-    (BATCH_HEADER_BYTES + body + 4).next_multiple_of(ALIGN)
+    (FRAME_EXTRA_BYTES + body).next_multiple_of(ALIGN)
 }
 
 /// Puts the frame of a batch into `into`, in place of what was there.

@@ -1,7 +1,8 @@
 //! Prepared segments: files full of zeros, durable, that only need a header and a name.
 //!
 //! One is for the next segment, the others are the reserve. Room on the disk is therefore missed long
-//! before it is needed, and what is in stock can be used without asking the disk for room.
+//! before it is needed, and what is in stock can be used without asking the disk for room. While room is short, new
+//! work gets only what fits beside the reserve, and groups that are longer than a spare are written in parts.
 //!
 //! **Invariant:** a spare under its final name is whole, zero behind the segment header, and durable.
 
@@ -11,11 +12,11 @@ use std::time::Duration;
 
 use orchestrix_core::is_planted;
 
-use super::layout::{ALIGN, SEGMENT_HEADER_BYTES};
+use super::layout::{self, ALIGN, MARK_BYTES, SEGMENT_HEADER_BYTES};
 use super::{Options, Prepare, names};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::{io_error, is_full};
-use crate::{Cause, Error, Space};
+use crate::{BATCH_BYTES_MAX, Cause, Error, Room, Space};
 
 /// Bounds how much is preallocated for a small journal, and how often a large one changes segments.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -27,6 +28,11 @@ const FREE_SHARE: u64 = 16;
 const RESERVE_SPARES_MAX: u64 = 4;
 const RESERVE_SPARE_BYTES_MAX: u64 = 8 << 20;
 const RESERVE_SHARE: u64 = 4;
+
+/// With so much free, whatever is appended next fits, and what is prepared meanwhile.
+const PLENTY_BYTES: u64 = 2 * BATCH_BYTES_MAX as u64;
+/// New work may take this share of what is free; the rest is for what is prepared meanwhile.
+const NEW_WORK_SHARE: u64 = 2;
 
 /// How long to wait before trying again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -122,16 +128,32 @@ impl Stock {
         self.changed.notify_all();
     }
 
-    pub(crate) fn space(&self) -> Space {
+    /// How much room there is, when the segment in use has room for so many bytes.
+    pub(crate) fn space(&self, in_use: u64) -> Space {
         let last = self.state().last;
         if last != LastTry::Went {
             // Where there is no thread that tries again.
             self.wake_inline();
         }
-        match self.state().last {
-            LastTry::Went | LastTry::Failed => Space::Plenty,
-            LastTry::NoRoom => Space::Reserve,
+        let free = self.disk.free_bytes().unwrap_or(0);
+        let state = self.state();
+        // Whoever prepares the next one may not have got to it yet.
+        let no_room = || state.last == LastTry::NoRoom || free < self.missing_size(&state);
+        let reserve_only = self.missing(&state) > 0 && no_room();
+        // What fails for another reason says nothing about room.
+        if state.last == LastTry::Failed || (free >= PLENTY_BYTES && !reserve_only) {
+            return Space::Plenty;
         }
+        let in_use = records_in(in_use);
+        let spares = || state.spares.iter().map(|spare| records_in(spare.size - SEGMENT_HEADER_BYTES as u64));
+        let batch = spares().fold(in_use, u64::max);
+        // The last record of a part may not fit, and leaves room behind.
+        let reserve = in_use + spares().sum::<u64>() / 4 * 3;
+        if reserve_only {
+            return Space::Short(Room { new_work: 0, in_all: reserve, batch });
+        }
+        let new_work = in_use.max(free / NEW_WORK_SHARE);
+        Space::Short(Room { new_work, in_all: reserve + free, batch })
     }
 
     /// Called when room may have come back, or a spare was used.
@@ -162,17 +184,14 @@ impl Stock {
             return Ok(spare);
         }
         let next = self.next_size(state.current);
-        let size = next.max(needed.next_multiple_of(ALIGN as u64));
+        let needed = needed.next_multiple_of(ALIGN as u64);
         let number = state.next_number;
         state.next_number += 1;
         drop(state);
-        let made = self.make(number, size);
-        if let Err(error) = &made
-            && is_full(error)
-        {
-            self.state().last = LastTry::NoRoom;
-        }
-        let spare = made?;
+        // Where there is no room for a long one, one that is long enough will do.
+        let fits = self.disk.free_bytes().is_ok_and(|free| free >= next);
+        let size = if fits { next.max(needed) } else { needed };
+        let spare = self.make(number, size)?;
         // A segment made to measure for one large batch says nothing about the ones after it.
         self.state().current = size.min(next);
         Ok(spare)
@@ -334,6 +353,12 @@ impl State {
         self.current = spare.size;
         Some(spare)
     }
+}
+
+/// The records of one batch that fit so many bytes of a segment, with a mark after it.
+fn records_in(bytes: u64) -> u64 {
+    let most = bytes.saturating_sub(MARK_BYTES as u64) / ALIGN as u64 * ALIGN as u64;
+    most.saturating_sub(layout::FRAME_EXTRA_BYTES as u64)
 }
 
 /// Overwrites a part of a file with zeros.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::common::{History, Node, SMALL, fill, names};
 use orchestrix_engine::disk::sim::{Faults, Lasting, SimDisk, SyncFailure};
 use orchestrix_engine::disk::{Disk, RealDisk};
-use orchestrix_engine::file::{FileJournal, Options};
+use orchestrix_engine::file::{FileJournal, Options, Prepare};
 use orchestrix_engine::{Batch, Cause, Error, Journal, Space};
 
 /// Appends until something fails; answers how many were acknowledged.
@@ -151,12 +151,12 @@ fn a_full_disk_uses_the_reserve_then_refuses_and_goes_on_when_there_is_room() {
     disk.set_faults(Faults { capacity: Some(12 << 10), ..Faults::default() });
     let mut history = History::new();
     let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
-    assert_eq!(node.journal.space(), Space::Plenty);
+    assert!(!node.journal.space().is_reserve());
     let mut in_reserve = 0;
     let error = loop {
         let batch = history.next(&node.journal, 1, 100);
         match node.append(&batch) {
-            Ok(_) => in_reserve += usize::from(node.journal.space() == Space::Reserve),
+            Ok(_) => in_reserve += usize::from(node.journal.space().is_reserve()),
             Err(error) => break error,
         }
     };
@@ -165,18 +165,58 @@ fn a_full_disk_uses_the_reserve_then_refuses_and_goes_on_when_there_is_room() {
     let refused = history.batches.pop().unwrap();
     history.states.pop();
     assert!(node.append(&refused).is_err(), "still full");
-    assert_eq!(node.journal.space(), Space::Reserve);
+    assert!(node.journal.space().is_reserve());
 
     disk.set_faults(Faults { capacity: Some(64 << 10), ..Faults::default() });
     let batch = history.next(&node.journal, 1, 100);
     assert_eq!(batch, refused);
     node.append(&batch).expect("the same handle goes on");
     node.journal.rest().unwrap();
-    assert_eq!(node.journal.space(), Space::Plenty);
+    assert!(!node.journal.space().is_reserve());
     fill(&mut node, &mut history, 10);
     let state = node.state;
     drop(node);
     assert_eq!(Node::start(Arc::new(disk), SMALL).unwrap().state, state);
+}
+
+#[test]
+fn the_longest_batch_that_fits_is_known_to_the_byte() {
+    for more in [0, 1] {
+        let disk = SimDisk::new(37);
+        let mut history = History::new();
+        let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+        fill(&mut node, &mut history, 5);
+        disk.set_faults(Faults { capacity: Some(disk.used()), ..Faults::default() });
+        let Space::Short(room) = node.journal.space() else { panic!("there is plenty of room") };
+        let longest = usize::try_from(room.batch).unwrap();
+        assert!(longest > 500 && longest < 1024, "{longest} of 1,024 bytes");
+        let batch = history.next(&node.journal, 1, longest + more);
+        let appended = node.append(&batch);
+        assert_eq!(appended.is_ok(), more == 0, "{longest} + {more}");
+        if let Err(error) = appended {
+            assert!(matches!(error.source, Cause::Full { .. }) && error.retryable, "{error}");
+            let shorter = Batch { records: vec![1; longest], ..batch };
+            node.append(&shorter).expect("a part of it fits");
+        }
+    }
+}
+
+#[test]
+fn a_batch_too_long_for_every_spare_is_no_full_disk_for_ever() {
+    let disk = SimDisk::new(38);
+    let options = Options { prepare: Prepare::Thread, ..SMALL };
+    let mut history = History::new();
+    let mut node = Node::start(Arc::new(disk.clone()), options).unwrap();
+    fill(&mut node, &mut history, 1);
+    while names(&disk, ".spare").len() < 5 {
+        std::thread::yield_now();
+    }
+    disk.set_faults(Faults { capacity: Some(disk.used()), ..Faults::default() });
+    let long = history.next(&node.journal, 1, 5_000);
+    assert!(matches!(node.append(&long).unwrap_err().source, Cause::Full { .. }));
+    disk.set_faults(Faults::default());
+    assert_eq!(node.journal.space(), Space::Plenty, "nothing is missing, and there is room");
+    node.append(&long).unwrap();
 }
 
 /// A journal that is about to begin its second segment, and the number of the operation that then creates a spare.
@@ -258,9 +298,9 @@ fn truncation_frees_a_full_disk() {
     while node.append(&history.next(&node.journal, 1, 100)).is_ok() {}
     history.batches.pop();
     history.states.pop();
-    assert_eq!(node.journal.space(), Space::Reserve);
+    assert!(node.journal.space().is_reserve());
     assert!(node.journal.truncate().unwrap().0 > 0);
-    assert_eq!(node.journal.space(), Space::Plenty);
+    assert!(!node.journal.space().is_reserve());
     fill(&mut node, &mut history, 3);
     let state = node.state;
     drop(node);

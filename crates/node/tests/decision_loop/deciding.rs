@@ -2,10 +2,12 @@
 
 use orchestrix_core::wire::Submit;
 use orchestrix_core::{Command, Json, LeaseId, Name, Refusal, TaskId};
-use orchestrix_engine::Space;
+use orchestrix_engine::{Room, Space};
 use orchestrix_node::{Answer, Ask, Error, Options};
 
 use crate::common::{World, first_lease, leases, request, submit};
+
+const RESERVE: Space = Space::Short(Room { new_work: 0, in_all: 1 << 20, batch: 1 << 20 });
 
 #[test]
 fn a_loop_that_is_asked_nothing_decides_nothing() {
@@ -27,7 +29,7 @@ fn a_full_disk_refuses_new_work_and_lets_old_work_end() {
     world.poll("w", "mail", 0);
     let (answers, _) = world.turn();
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
-    world.desk.set_space(Space::Reserve);
+    world.desk.set_space(RESERVE);
     world.ask("submitter", Ask::Command(submit("mail")));
     world.ask("submitter", Ask::Batch(vec![submit("mail")]));
     world.ask("w", Ask::Command(Command::Complete { task, lease, worker: None, result: None }));
@@ -38,6 +40,52 @@ fn a_full_disk_refuses_new_work_and_lets_old_work_end() {
     );
     world.desk.set_space(Space::Plenty);
     world.submit("mail");
+}
+
+#[test]
+fn new_work_gets_what_fits_beside_the_reserve() {
+    let payload = |bytes: usize| {
+        let json = Json::parse(&format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
+        Ask::Command(Command::submit(Submit::new(Name::new("mail").unwrap(), json)))
+    };
+    // An event has 256 bytes besides.
+    for (bytes, fits) in [(10_000 - 256, true), (10_000 - 255, false)] {
+        let mut world = World::new();
+        world.turn();
+        world.desk.set_space(Space::Short(Room { new_work: 10_000, in_all: 1 << 20, batch: 1_000 }));
+        world.ask("s", payload(bytes));
+        let (answers, events) = world.turn();
+        assert_eq!(answers[0].1.is_ok(), fits, "{bytes}: {answers:?}");
+        assert_eq!(events.len(), usize::from(fits));
+        if fits {
+            // The first is on its way to the disk: nothing is left until that is known.
+            world.ask("s", payload(1_000));
+            assert!(matches!(world.turn().0[0].1, Err(Error::StorageFull)));
+        }
+    }
+}
+
+#[test]
+fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
+    let mut world = World::new();
+    let (long, short) = (world.submit("mail"), world.submit("mail"));
+    world.poll("w", "mail", 0);
+    world.poll("w", "mail", 0);
+    let (answers, _) = world.turn();
+    let ids: Vec<LeaseId> =
+        answers.into_iter().flat_map(|(_, answer)| leases(answer)).map(|l| l.lease_id).collect();
+    world.desk.set_space(Space::Short(Room { new_work: 0, in_all: 10_000, batch: 10_000 }));
+    let complete = |task, lease, bytes: usize| {
+        let result = Some(Json::parse(&format!("\"{}\"", "x".repeat(bytes - 2))).unwrap());
+        Ask::Command(Command::Complete { task, lease, worker: None, result })
+    };
+    world.ask("w", complete(long, ids[0], 10_000 - 255));
+    world.ask("w", complete(short, ids[1], 10_000 - 256));
+    let (answers, events) = world.turn();
+    assert!(matches!(answers[0].1, Err(Error::Overloaded)), "{answers:?}");
+    assert_eq!(events, ["TaskCompleted"], "the shorter one ends");
+    world.ask("w", Ask::Command(Command::Complete { task: long, lease: ids[0], worker: None, result: None }));
+    assert_eq!(world.turn().1, ["TaskCompleted"], "what is short is not kept from ending");
 }
 
 #[test]
@@ -195,7 +243,7 @@ fn a_repeat_needs_no_room_on_the_disk() {
     task.key = Some(orchestrix_core::Key::new("k").unwrap());
     world.ask("s", Ask::Command(Command::submit(task.clone())));
     world.turn();
-    world.desk.set_space(Space::Reserve);
+    world.desk.set_space(RESERVE);
     world.ask("s", Ask::Command(Command::submit(task)));
     let (answers, _) = world.turn();
     assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");

@@ -1,13 +1,16 @@
 //! `full`: a small disk of its own is filled up.
 //!
-//! New tasks are refused, what is under way can end, nothing is lost by a kill meanwhile, and when there is room
+//! New tasks are refused, what is under way can end, also with results that are longer together than what is prepared
+//! in one piece, nothing is lost by a kill meanwhile, and when there is room
 //! again everything goes on.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use orchestrix_client::Client;
-use orchestrix_core::wire::Leased;
+use orchestrix_core::Json;
+use orchestrix_core::wire::{Complete, Leased};
+use tokio::task::JoinSet;
 
 use super::ground::Ground;
 use super::ledger::{Ledger, Word};
@@ -19,7 +22,17 @@ const PAYLOAD: usize = 100 << 10;
 /// Longer than a round.
 const LEASE_MS: u64 = 600_000;
 
-const MUST: &[&str] = &["full disks", "completed on a full disk", "started on a full disk", "room came back"];
+/// Tasks that are completed at one time on the full disk, and the bytes of each one's result.
+const ENDING: usize = 12;
+const RESULT: usize = 192 << 10;
+
+const MUST: &[&str] = &[
+    "full disks",
+    "completed on a full disk",
+    "long groups on a full disk",
+    "started on a full disk",
+    "room came back",
+];
 
 pub(super) const ENOUGH: u64 = 3;
 
@@ -40,11 +53,14 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     round.tried.see("full disks", 1);
 
     // Under its lease a task can end although there is no room.
-    let (task, lease) = (held.task_id, held.lease_id);
+    let (one, many) = held.split_first().ok_or("no task was leased")?;
+    let (task, lease) = (one.task_id, one.lease_id);
     let completed = round.runtime.block_on(client.complete(task, &completion(lease)));
     completed.map_err(failed("complete a task on a full disk"))?;
     ground.ledger.say(&Word::Completed { task, lease });
     round.tried.see("completed on a full disk", 1);
+    round.runtime.block_on(complete_together(&client, &ground.ledger, many))?;
+    round.tried.see("long groups on a full disk", 1);
 
     ground.coordinator.kill()?;
     ground.launch_and_hold(round)?;
@@ -65,23 +81,40 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     Ok(())
 }
 
-/// Submits until there is no room; the first task is under a lease then.
-async fn fill_up(client: &Client, ledger: &Ledger) -> Checked<Leased> {
-    let mut held = None;
+/// Ends tasks at one time, with results that are longer together than a spare of a small journal.
+async fn complete_together(client: &Client, ledger: &Ledger, held: &[Leased]) -> Checked {
+    let result = Json::parse(&format!("\"{}\"", "r".repeat(RESULT))).map_err(failed("make a result"))?;
+    let mut calls = JoinSet::new();
+    for (task, lease) in held.iter().map(|held| (held.task_id, held.lease_id)) {
+        let (client, result) = (client.clone(), Some(result.clone()));
+        calls.spawn(async move {
+            let completed = client.complete(task, &Complete { lease_id: lease, worker: None, result }).await;
+            completed.map(|_| (task, lease))
+        });
+    }
+    while let Some(ended) = calls.join_next().await {
+        let ended = ended.map_err(failed("wait for a completion"))?;
+        let (task, lease) = ended.map_err(failed("complete many tasks on a full disk"))?;
+        ledger.say(&Word::Shown { task, lease });
+    }
+    Ok(())
+}
+
+/// Submits until there is no room; the first tasks are under leases then.
+async fn fill_up(client: &Client, ledger: &Ledger) -> Checked<Vec<Leased>> {
+    let mut held = Vec::new();
     for count in 0..10_000 {
         let key = format!("before-{count}");
         match client.submit(&task(&key, PAYLOAD)).await {
             Ok(submitted) => ledger.say(&Word::Submitted { key, task: submitted.id }),
-            Err(error) if error.code() == "storage_full" => {
-                return held.ok_or_else(|| "not even one task was stored".to_owned());
-            }
+            Err(error) if error.code() == "storage_full" && held.len() > ENDING => return Ok(held),
             Err(error) => return Err(format!("a disk that fills up is no reason for this: {error}")),
         }
-        if held.is_none() {
+        if held.len() <= ENDING {
             let leases = client.lease(&lease_call("w", LEASE_MS)).await.map_err(failed("lease"))?.leases;
-            held = leases.into_iter().next();
-            if let Some(held) = &held {
-                ledger.say(&Word::Granted { lease: held.lease_id });
+            for leased in leases {
+                ledger.say(&Word::Granted { lease: leased.lease_id });
+                held.push(leased);
             }
         }
     }

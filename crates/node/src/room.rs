@@ -1,0 +1,68 @@
+//! What may be decided while the disk has little room left.
+
+use orchestrix_core::Command;
+use orchestrix_engine::{Room, Space};
+
+use crate::request::Error;
+
+/// Bytes of an event besides payload, result or error: names and numbers.
+const EVENT_BYTES: usize = 256;
+
+/// Whether there is room for commands that are decided together, in a turn that has so many bytes. New work does not get
+/// what is left for the end of old work; and what ends more than fits waits at its worker, so that less can still end.
+pub(crate) fn check(space: Space, turn: usize, commands: &[Command]) -> Result<(), Error> {
+    let Space::Short(room) = space else { return Ok(()) };
+    let bytes: usize = commands.iter().map(stored_bytes).sum();
+    let bytes = (turn + bytes) as u64;
+    if commands.iter().any(is_new_work) && (room.new_work == 0 || bytes > room.new_work) {
+        return Err(Error::StorageFull);
+    }
+    if bytes > room.in_all && commands.iter().any(is_long) {
+        return Err(Error::Overloaded);
+    }
+    Ok(())
+}
+
+/// What is left of the room when a turn is written.
+pub(crate) fn after(space: Space, bytes: usize) -> Space {
+    match space {
+        Space::Plenty => Space::Plenty,
+        Space::Short(room) => Space::Short(Room {
+            new_work: room.new_work.saturating_sub(bytes as u64),
+            in_all: room.in_all.saturating_sub(bytes as u64),
+            batch: room.batch,
+        }),
+    }
+}
+
+fn is_new_work(command: &Command) -> bool {
+    matches!(command, Command::Submit { .. } | Command::Retry { .. })
+}
+
+/// Whether it has something that may be long. What is short is not kept from ending.
+fn is_long(command: &Command) -> bool {
+    stored_bytes(command) > 2 * EVENT_BYTES
+}
+
+/// About how many bytes of the journal a command takes.
+fn stored_bytes(command: &Command) -> usize {
+    let text = match command {
+        Command::Submit { task, .. } => {
+            task.payload.as_str().len() + task.key.as_ref().map_or(0, |key| key.as_str().len())
+        }
+        Command::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
+        Command::Fail { error, .. } => error.len(),
+        Command::Lease(_)
+        | Command::Heartbeat { .. }
+        | Command::HeartbeatAll { .. }
+        | Command::Release { .. }
+        | Command::Abandon { .. }
+        | Command::Cancel { .. }
+        | Command::Retry { .. }
+        | Command::Expire { .. }
+        | Command::Purge(_)
+        | Command::StartTerm { .. }
+        | Command::Shards(_) => 0,
+    };
+    text + EVENT_BYTES
+}
