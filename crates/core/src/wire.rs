@@ -471,6 +471,9 @@ wire! {
         pub component: String,
         #[serde(rename = "isHealthy")]
         pub is_healthy: bool,
+        /// Why it is not healthy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
     }
 
     /// An error, as `application/problem+json`.

@@ -26,6 +26,7 @@ mod offer;
 mod open;
 mod options;
 mod polls;
+mod progress;
 mod rates;
 mod registry;
 mod request;

@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::events::{EventFeed, Events};
 use crate::logs::{AskUnknown, TaskLogs};
+use crate::progress::Progress;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
 use crate::sharding::ShardAsk;
@@ -26,6 +27,7 @@ pub struct Node {
     pub(crate) logs: Arc<TaskLogs>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) running: Arc<Running>,
+    pub(crate) progress: Arc<Progress>,
 }
 
 /// A waiting caller in this process.
@@ -275,6 +277,18 @@ impl Node {
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Why this node stands still, if it does: its loop ends no round, or its journal does not answer. Asks nobody.
+    #[must_use]
+    pub fn stalled(&self) -> Option<String> {
+        self.progress.stalled()
+    }
+
+    /// Why nothing can be written at the moment, if so. Asks nobody.
+    #[must_use]
+    pub fn unwritten(&self) -> Option<String> {
+        self.progress.unwritten()
     }
 
     /// Waits until the node has stopped, whatever the reason.

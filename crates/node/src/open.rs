@@ -19,6 +19,7 @@ use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::options::Options;
+use crate::progress::Progress;
 use crate::runner::{Runner, Running, WRITER_IS_GONE};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
@@ -274,7 +275,7 @@ pub(crate) fn assemble(
 ) -> Parts {
     let Stored { state, journal, end, logs, recovered } = stored;
     let Surroundings { clock, stats, events, unsettled } = surroundings;
-    let running = Arc::new(Running::new());
+    let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
     let (inputs, asked) = sync_channel(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
@@ -307,6 +308,7 @@ pub(crate) fn assemble(
         events: Arc::clone(&events),
         logs: Arc::clone(&logs),
         running: Arc::clone(&running),
+        progress: Arc::clone(&progress),
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
         mandate,
@@ -323,6 +325,7 @@ pub(crate) fn assemble(
         offer: Arc::default(),
         acks: heard,
         running: Arc::clone(&running),
+        progress: Arc::clone(&progress),
         snapshots,
         snapshot,
         start_snapshot: Box::new(SnapshotJob::spawn),
@@ -333,7 +336,8 @@ pub(crate) fn assemble(
         linger,
         next_batch: Duration::ZERO,
     };
-    Parts { node: Node { inputs, events, logs, stats, running }, runner, writer, handed, acks }
+    let node = Node { inputs, events, logs, stats, running, progress };
+    Parts { node, runner, writer, handed, acks }
 }
 
 pub(crate) fn start_node(

@@ -19,6 +19,7 @@ use crate::decision_loop::DecisionLoop;
 use crate::node::Caller;
 use crate::offer::Offer;
 use crate::open::Failure;
+use crate::progress::Progress;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
@@ -98,6 +99,7 @@ pub(crate) struct Runner {
     pub(crate) offer: Arc<Offer>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
+    pub(crate) progress: Arc<Progress>,
     /// Not here while a snapshot is written.
     pub(crate) snapshots: Option<Box<dyn Snapshots>>,
     pub(crate) snapshot: SnapshotPlan,
@@ -183,7 +185,9 @@ impl Runner {
         self.hand_over(now)?;
         self.rest_if_idle()?;
         self.continue_snapshot()?;
-        let took = micros(self.clock.boot(), start);
+        let end = self.clock.boot();
+        self.progress.beat(end);
+        let took = micros(end, start);
         self.desk.stats.turn.observe_us(took);
         self.desk.stats.turn_max_us.raise(took);
         self.desk.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));

@@ -19,6 +19,7 @@ use crate::mandate::Mandate;
 use crate::node::Caller;
 use crate::offer::Offer;
 use crate::open::Failure;
+use crate::progress::Progress;
 use crate::request::{Answer, Error, Recipient};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
@@ -98,6 +99,7 @@ pub(crate) struct Writer {
     pub(crate) events: Arc<EventFeed>,
     pub(crate) logs: Arc<TaskLogs>,
     pub(crate) running: Arc<Running>,
+    pub(crate) progress: Arc<Progress>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) mandate: Mandate,
@@ -161,7 +163,7 @@ impl Writer {
         };
         loop {
             let batch = self.to_append(&writing)?;
-            let answer = self.journal.append(batch);
+            let answer = self.progress.asking(|| self.journal.append(batch));
             match self.heard(&mut writing, answer)? {
                 Tried::Written => return self.finish(writing),
                 Tried::Part => {}
@@ -183,7 +185,7 @@ impl Writer {
                 self.answer(turn.replies, turn.purged)?
             }
             Work::Rest => {
-                self.journal.rest()?;
+                self.progress.asking(|| self.journal.rest())?;
                 Vec::new()
             }
             Work::Truncate => {
@@ -199,6 +201,7 @@ impl Writer {
         assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
+        self.progress.batch_begins(started);
         Writing { batch, rest: None, replies, purged, started, tried: 0, unanswered }
     }
 
@@ -227,7 +230,12 @@ impl Writer {
                 self.stats.durable.set(end.position.0);
                 self.unsettled.set(None);
                 self.end = end;
-                return Ok(if self.go_on(writing) { Tried::Part } else { Tried::Written });
+                if self.go_on(writing) {
+                    self.progress.batch_begins(self.clock.boot());
+                    return Ok(Tried::Part);
+                }
+                self.progress.batch_is_durable();
+                return Ok(Tried::Written);
             }
             Ok(Appended::Conflict(end)) => {
                 self.stats.stale_appends.add(1);
@@ -341,7 +349,7 @@ impl Writer {
     }
 
     fn truncate(&mut self) {
-        match self.journal.truncate() {
+        match self.progress.asking(|| self.journal.truncate()) {
             Ok(floor) => tracing::debug!(%floor, "dropped what two snapshots cover"),
             Err(error) => {
                 tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")

@@ -70,6 +70,16 @@ impl Coordinator {
         tokio::time::timeout(within, here).await.is_ok()
     }
 
+    /// Why what decides in this process stands still, if it does.
+    pub(crate) fn stalled(&self) -> Option<String> {
+        self.decides()?.stalled()
+    }
+
+    /// Why what decides in this process can write nothing, if so.
+    pub(crate) fn unwritten(&self) -> Option<String> {
+        self.decides()?.unwritten()
+    }
+
     pub(crate) async fn cluster(&self) -> Result<Cluster, Error> {
         match self {
             Self::Alone(node) => node.cluster().await,

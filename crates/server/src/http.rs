@@ -37,12 +37,13 @@ mod streams;
 mod tasks;
 mod views;
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use orchestrix_node::Failure;
+use orchestrix_node::{Counter, Failure};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,8 @@ pub struct Options {
     pub node_token: Option<Secret>,
     /// Where workers with shards speak ZeroMQ, if they do.
     pub zmq: Option<zmq::Listening>,
+    /// Lines that this process could not print.
+    pub unprinted: Arc<Counter>,
 }
 
 /// What all requests share.
@@ -93,6 +96,8 @@ pub(crate) struct App {
     /// Ends streams and long waits when the server stops.
     pub(crate) stop: CancellationToken,
     pub(crate) node_ended: AtomicBool,
+    /// Lines that this process could not print.
+    pub(crate) unprinted: Arc<Counter>,
     /// New connections cannot be accepted at the moment.
     pub(crate) accept_fails: AtomicBool,
 }
@@ -110,6 +115,7 @@ impl App {
             request_ids: answer::RequestIds::default(),
             stop: CancellationToken::new(),
             node_ended: AtomicBool::new(false),
+            unprinted: options.unprinted,
             accept_fails: AtomicBool::new(false),
             limits: options.limits,
             tokens: options.tokens,
@@ -118,11 +124,21 @@ impl App {
         }
     }
 
-    /// Why no new work should be sent here, if so.
-    pub(crate) fn not_ready(&self) -> Option<&'static str> {
+    /// Why a restart is all that helps, if so.
+    pub(crate) fn unhealthy(&self) -> Option<Cow<'static, str>> {
         if self.node_ended.load(Relaxed) {
-            return Some("the node has stopped");
+            return Some("the node has stopped".into());
         }
+        self.coordinator.stalled().map(Cow::Owned)
+    }
+
+    /// Why no new work should be sent here, if so.
+    pub(crate) fn not_ready(&self) -> Option<Cow<'static, str>> {
+        let stuck = || self.coordinator.unwritten().map(Cow::Owned);
+        self.unhealthy().or_else(stuck).or_else(|| self.unreachable().map(Cow::Borrowed))
+    }
+
+    fn unreachable(&self) -> Option<&'static str> {
         if self.stop.is_cancelled() {
             return Some("the server is stopping");
         }

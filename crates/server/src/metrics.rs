@@ -175,6 +175,12 @@ const QUEUE_ROWS: [QueueRow; 8] = [
     },
 ];
 
+/// Not of the node, but of the process around it.
+const UNPRINTED: (&str, &str) = (
+    "orchestrix_own_log_dropped_total",
+    "Lines of the coordinator's own log that were dropped because nobody read them in time.",
+);
+
 /// Statuses told apart; any other is counted with the first of its hundred.
 const STATUSES: [u16; 20] =
     [200, 201, 202, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 500, 503, 507, 300, 100];
@@ -229,6 +235,7 @@ pub(crate) fn render(
     zmq: &ZmqMetrics,
     views: &Views,
     streams: usize,
+    unprinted: &Counter,
 ) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
     for row in &ROWS {
@@ -257,6 +264,8 @@ pub(crate) fn render(
         text.head(name, kind, meaning);
         text.line(name, &[], value);
     }
+    text.head(UNPRINTED.0, "counter", UNPRINTED.1);
+    text.line(UNPRINTED.0, &[], unprinted.get());
     text.0
 }
 

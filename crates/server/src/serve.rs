@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_engine::SystemClock;
@@ -15,10 +16,11 @@ use orchestrix_leadership::{Candidate, worker_id};
 use orchestrix_node::{Failure, HighWater, Member, Membership, Options, Recovered, Storage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{LogFormat, Settings};
+use crate::config::Settings;
 use crate::coordinator::Coordinator;
 use crate::engine::{Engine, Url};
 use crate::http::{self, Listening, Serving};
+use crate::printing::Printing;
 use crate::tokens::{Secret, Tokens};
 use crate::zmq;
 
@@ -51,19 +53,28 @@ impl From<Failure> for Ended {
 /// Runs a coordinator until it is told to stop. Starts its own runtime: call it outside of one.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
-    match try_run(args) {
+    let printing = match Printing::start() {
+        Ok(printing) => printing,
+        Err(error) => {
+            // Without a place for complaints there is still the exit code.
+            let _ = writeln!(io::stderr(), "orchestrix: cannot print anything: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match try_run(args, &printing) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Ended { code, why }) => {
-            // Without a place for complaints there is still the exit code.
-            let _ = writeln!(io::stderr(), "orchestrix: {why}");
+            printing.complain(&why);
             ExitCode::from(code)
         }
-    }
+    };
+    printing.flush();
+    code
 }
 
-fn try_run(args: ServeArgs) -> Result<(), Ended> {
+fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
     let settings = Settings::resolve(args, |name| std::env::var(name).ok()).map_err(unusable)?;
-    start_log(&settings)?;
+    printing.start_log(&settings).map_err(unusable)?;
     let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
     let node_token = settings.node_token.as_deref().map(Secret::load).transpose().map_err(unusable)?;
     check_exposure(&settings, tokens.is_some())?;
@@ -72,8 +83,9 @@ fn try_run(args: ServeArgs) -> Result<(), Ended> {
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
-    let options = http::Options { limits: settings.limits.clone(), tokens, node_token, zmq: None };
-    runtime.block_on(serve(settings, options))
+    let (limits, unprinted) = (settings.limits.clone(), Arc::clone(&printing.dropped));
+    let options = http::Options { limits, tokens, node_token, zmq: None, unprinted };
+    runtime.block_on(serve(settings, options, printing))
 }
 
 /// Other machines are served only with tokens, and without encryption only when that was asked for.
@@ -106,7 +118,7 @@ fn check_exposure(settings: &Settings, with_tokens: bool) -> Result<(), Ended> {
     Ok(())
 }
 
-async fn serve(settings: Settings, mut options: http::Options) -> Result<(), Ended> {
+async fn serve(settings: Settings, mut options: http::Options, printing: &Printing) -> Result<(), Ended> {
     let mut signals = Signals::take()?;
     let listening =
         http::listen(settings.listen).map_err(|error| cannot_listen(settings.listen, &error, "--listen"))?;
@@ -115,16 +127,16 @@ async fn serve(settings: Settings, mut options: http::Options) -> Result<(), End
     let opened = tokio::select! {
         opened = open(&settings, listening.address()) => opened?,
         // Nothing has been promised yet: a start that is broken off is as good as one that never was.
-        name = signals.next() => leave(name),
+        name = signals.next() => leave(name, printing),
     };
     let port = listening.address().port();
-    announce(&opened, &listening, &shards, options.tokens.is_some());
+    announce(&opened, &listening, &shards, options.tokens.is_some(), printing);
     let coordinator = opened.coordinator;
     let serving = listening.serve(coordinator.clone(), options);
     if let Some(path) = &settings.port_file {
         write_port(path, port)?;
     }
-    run_until_stopped(&mut signals, &coordinator, serving).await
+    run_until_stopped(&mut signals, &coordinator, serving, printing).await
 }
 
 /// A coordinator, and what people are told of it.
@@ -236,6 +248,7 @@ async fn run_until_stopped(
     signals: &mut Signals,
     coordinator: &Coordinator,
     serving: Serving,
+    printing: &Printing,
 ) -> Result<(), Ended> {
     tokio::select! {
         name = signals.next() => tracing::info!(signal = name, "stopping"),
@@ -253,12 +266,13 @@ async fn run_until_stopped(
         }
         name = signals.next() => {
             tracing::warn!(signal = name, "a second signal: leaving at once");
-            leave(name)
+            leave(name, printing)
         }
     }
 }
 
-fn leave(signal: &str) -> ! {
+fn leave(signal: &str, printing: &Printing) -> ! {
+    printing.flush();
     std::process::exit(if signal == SIGTERM { 143 } else { 130 })
 }
 
@@ -282,23 +296,6 @@ impl Signals {
             _ = self.interrupt.recv() => SIGINT,
         }
     }
-}
-
-fn start_log(settings: &Settings) -> Result<(), Ended> {
-    let filter = tracing_subscriber::EnvFilter::builder().parse(&settings.log);
-    let filter = filter.map_err(|error| {
-        unusable(format!(
-            "the log level {:?} cannot be used: {error}; choose error, warn, info, debug or trace",
-            settings.log
-        ))
-    })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // A log that was started before is used on.
-    let _ = match settings.log_format {
-        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => log.json().try_init(),
-    };
-    Ok(())
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error, option: &str) -> Ended {
@@ -336,11 +333,9 @@ fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
     written.map_err(|error| failed(format!("cannot write the port to {}: {error}", path.display())))
 }
 
-/// Says where everything is. A reader who has gone does not stop the coordinator.
-fn announce(opened: &Opened, listening: &Listening, shards: &str, with_tokens: bool) {
-    let block = greeting(opened, listening.address(), shards, with_tokens, io::stdout().is_terminal());
-    let _ = io::stdout().write_all(block.as_bytes());
-    let _ = io::stdout().flush();
+/// Says where everything is. A reader who has gone, or does not read, does not stop the coordinator.
+fn announce(opened: &Opened, listening: &Listening, shards: &str, with_tokens: bool, printing: &Printing) {
+    printing.greet(greeting(opened, listening.address(), shards, with_tokens, io::stdout().is_terminal()));
     if let Some(cut) = &opened.cut {
         tracing::warn!(
             path = %cut.path.display(), offset = cut.offset, bytes = cut.bytes, what = %cut.what,
@@ -400,7 +395,8 @@ mod tests {
             http::start(([127, 0, 0, 1], 0).into(), node.clone(), http::Options::default()).unwrap();
         let mut signals = Signals::take().unwrap();
         node.stop().await.unwrap();
-        let ended = run_until_stopped(&mut signals, &node.into(), serving).await.unwrap_err();
+        let printing = Printing::start().unwrap();
+        let ended = run_until_stopped(&mut signals, &node.into(), serving, &printing).await.unwrap_err();
         assert_eq!(ended.code, 1);
         assert!(ended.why.contains("the node has stopped"), "{}", ended.why);
     }

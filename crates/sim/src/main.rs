@@ -54,7 +54,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     fuzzer: Option<PathBuf>,
     /// Run this alone: worlds, cluster, shards, calm, damage, fuzz, or a campaign against the binary: kills, points, syncs, full,
-    /// freezes, clocks, sockets, nodes-redis, nodes-mariadb, nodes-postgres, nodes-s3, nodes-cut or nodes-rolling
+    /// freezes, clocks, sockets, blocked, nodes-redis, nodes-mariadb, nodes-postgres, nodes-s3, nodes-cut or nodes-rolling
     #[arg(long, value_name = "NAME", value_parser = part)]
     only: Option<Part>,
     /// With --only and a campaign against the binary: at most so many rounds, however long they take

@@ -7,6 +7,7 @@
 //! **Invariant:** a fault counts only if it happened: a process that had to die at a call died at that call, and
 //! a lease that had to run out ran out. A round that missed its fault is a failure of the campaign.
 
+mod blocked;
 mod clocks;
 mod cut;
 mod freezes;
@@ -49,7 +50,7 @@ pub struct RealCampaign {
 }
 
 /// Every campaign there is.
-pub const REAL_CAMPAIGNS: [RealCampaign; 13] = [
+pub const REAL_CAMPAIGNS: [RealCampaign; 14] = [
     RealCampaign {
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
@@ -98,6 +99,13 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 13] = [
         share: 4,
         enough: sockets::ENOUGH,
         run: sockets::run,
+    },
+    RealCampaign {
+        name: "blocked",
+        what: "nobody reads the log; syncs hang",
+        share: 2,
+        enough: blocked::ENOUGH,
+        run: blocked::run,
     },
     RealCampaign {
         name: "nodes-redis",

@@ -1,7 +1,6 @@
 //! What there is, as a whole: queues, workers, the cluster, health and metrics.
 
-use std::sync::atomic::Ordering::Relaxed;
-
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -18,6 +17,9 @@ use crate::http::handle::Call;
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
 use crate::metrics;
+
+/// How long numbers wait for a node that does not answer: shorter than who asks for them does.
+const VIEWS_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) async fn queues(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
@@ -93,10 +95,11 @@ pub(crate) fn member<'a>(call: &Call<'a>) -> Result<&'a Member, Fault> {
 }
 
 pub(crate) fn health(call: &Call<'_>) -> Result<Reply, Fault> {
-    let is_healthy = !call.app.node_ended.load(Relaxed);
+    let reason = call.app.unhealthy().map(Cow::into_owned);
+    let is_healthy = reason.is_none();
     let (status, word) =
         if is_healthy { (StatusCode::OK, "healthy") } else { (StatusCode::SERVICE_UNAVAILABLE, "unhealthy") };
-    let checks = vec![HealthCheck { component: "Coordinator".to_owned(), is_healthy }];
+    let checks = vec![HealthCheck { component: "Coordinator".to_owned(), is_healthy, reason }];
     Reply::json(status, &Health { status: word.to_owned(), checks })
 }
 
@@ -109,17 +112,26 @@ pub(crate) fn ready(call: &Call<'_>) -> Result<Reply, Fault> {
     }
 }
 
-pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
-    // A node that has stopped or follows still has its counters.
+async fn views(call: &Call<'_>) -> metrics::Views {
     let mut views = metrics::Views::default();
     if let Some(node) = call.app.coordinator.decides() {
         views.queues = node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
         views.services = node.services(None).await.map_or_else(|_| Vec::new(), |list| list.services);
     }
+    views
+}
+
+pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
+    // A node that has stopped, follows or stands still has its counters all the same.
+    let views = tokio::time::timeout(VIEWS_TIMEOUT, views(call)).await;
+    let mut views = views.unwrap_or_default();
     views.queues.retain(|view| call.caller.has_queue(&view.queue));
     let (app, stats) = (call.app, call.app.coordinator.stats());
     let text = match call.caller.queues() {
-        None => metrics::render(stats, &app.metrics, &app.zmq, &views, app.streams.count()),
+        None => {
+            let streams = app.streams.count();
+            metrics::render(stats, &app.metrics, &app.zmq, &views, streams, &app.unprinted)
+        }
         Some(_) => metrics::render_own(&views.queues),
     };
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))

@@ -1,5 +1,5 @@
 //! Faults that a machine really has, on the real binary: a disk that fails, a disk that is full, a process that is
-//! frozen, a clock that jumps, callers that mean ill. `make prove` does more of it.
+//! frozen, a clock that jumps, a log that nobody reads, callers that mean ill. `make prove` does more of it.
 
 #[path = "../support/campaign.rs"]
 mod campaign;
@@ -24,6 +24,11 @@ fn a_freeze_ends_no_lease_early_and_lets_nobody_finish_late() {
 #[test]
 fn a_clock_that_jumps_ends_no_lease_and_forgets_no_task() {
     holds("clocks");
+}
+
+#[test]
+fn blocked_pipes_stop_nothing_and_hanging_syncs_are_told() {
+    holds("blocked");
 }
 
 #[test]

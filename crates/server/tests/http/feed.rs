@@ -151,7 +151,12 @@ async fn only_the_leader_tells_and_only_of_what_follows() {
 
 fn with_tokens(limits: Limits, node_token: Option<&str>) -> Options {
     let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
-    Options { limits, tokens, node_token: node_token.map(|name| Secret::new(secret(name))), zmq: None }
+    Options {
+        limits,
+        tokens,
+        node_token: node_token.map(|name| Secret::new(secret(name))),
+        ..Options::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ mod feed;
 mod kit;
 mod limits;
 mod neighbours;
+mod pipes;
 mod process;
 mod scopes;
 mod shards;

@@ -10,6 +10,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 
+/// Longer than anything here takes; a test that waits so long has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A running coordinator; killed when it is dropped.
 pub(crate) struct Process {
     child: Child,
@@ -48,13 +51,32 @@ pub(crate) fn spawn(mut command: Command) -> Process {
     Process { child, port, greeting }
 }
 
+/// Starts one whose output the test does not read; where it serves stands in a file.
+pub(crate) fn spawn_quiet(command: Command, port: &Path) -> Process {
+    let mut process = Process::starting(command);
+    process.port = wait_until("the port is written", || {
+        let ended = process.child.try_wait().unwrap();
+        assert!(ended.is_none(), "serve ended with {ended:?}");
+        std::fs::read_to_string(port).ok()?.strip_suffix('\n')?.parse().ok()
+    });
+    process
+}
+
 impl Process {
+    /// One that serves nothing yet, and perhaps never will.
+    pub(crate) fn starting(mut command: Command) -> Self {
+        let child = command.spawn().unwrap();
+        // The command has a copy of every pipe that it was given.
+        drop(command);
+        Self { child, port: 0, greeting: String::new() }
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     pub(crate) fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -67,6 +89,7 @@ impl Process {
     /// Sends a request on a connection of its own.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> String {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         self.write(&mut stream, method, path, body);
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
@@ -84,7 +107,7 @@ impl Process {
 
 /// Looks until there is something to see.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(seen) = look() {
             return seen;
@@ -101,7 +124,7 @@ pub(crate) fn refused(mut command: Command) -> (i32, String) {
     (status.code().unwrap(), stderr)
 }
 
-fn task(queue: &str) -> String {
+pub(crate) fn task(queue: &str) -> String {
     json!({ "queue": queue, "payload": 1 }).to_string()
 }
 

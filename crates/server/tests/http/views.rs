@@ -31,7 +31,9 @@ async fn a_node_that_has_stopped_is_unhealthy_and_not_ready() {
     };
     assert_eq!(
         health.json(),
-        json!({ "status": "unhealthy", "checks": [{ "component": "Coordinator", "isHealthy": false }] })
+        json!({ "status": "unhealthy", "checks": [
+            { "component": "Coordinator", "isHealthy": false, "reason": "the node has stopped" }
+        ] })
     );
     assert_eq!(server.get("/ready").await.status, 503);
     let refused = server.post("/v1/tasks", &json!({ "queue": "q", "payload": 1 })).await;

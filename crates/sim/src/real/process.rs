@@ -1,6 +1,6 @@
 //! The coordinator as a process, with a folder and a port of its own, gone when its owner is.
 
-use std::io::{Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,16 @@ pub(crate) struct Coordinator {
     token: Option<String>,
     /// What it is started under, if not by itself.
     under: Option<Under>,
+    /// Where standard output and standard error go.
+    prints: [Prints; 2],
+}
+
+/// Where a process prints.
+#[derive(Debug)]
+pub(crate) enum Prints {
+    /// A file beside the data.
+    File,
+    Pipe(PipeWriter),
 }
 
 /// Makes the beginning of a command that another follows.
@@ -66,6 +76,7 @@ impl Coordinator {
             own_port: 0,
             token: None,
             under: None,
+            prints: [Prints::File, Prints::File],
         })
     }
 
@@ -100,7 +111,6 @@ impl Coordinator {
         if port_file.exists() {
             std::fs::remove_file(&port_file).map_err(failed("remove the file of the port"))?;
         }
-        let output = |name: &str| std::fs::File::create(self.file(name)).map_err(failed("make a file"));
         let mut program = match program.or_else(|| self.under.as_ref().map(|under| under())) {
             Some(mut program) => {
                 program.arg(&self.binary);
@@ -108,12 +118,24 @@ impl Coordinator {
             }
             None => Command::new(&self.binary),
         };
-        let (stdout, stderr) = (output("stdout")?, output("stderr")?);
+        let (stdout, stderr) = (self.output("stdout", 0)?, self.output("stderr", 1)?);
         let listen = format!("{}:{}", self.host, self.own_port);
         program.arg("serve").arg("--data").arg(&self.data).args(["--listen", &listen, "--port-file"]);
         program.arg(&port_file).args(&self.options).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         self.child = Some(program.spawn().map_err(failed("start the coordinator"))?);
         Ok(())
+    }
+
+    fn output(&self, name: &str, place: usize) -> Checked<Stdio> {
+        Ok(match &self.prints[place] {
+            Prints::File => std::fs::File::create(self.file(name)).map_err(failed("make a file"))?.into(),
+            Prints::Pipe(writer) => writer.try_clone().map_err(failed("copy a pipe"))?.into(),
+        })
+    }
+
+    /// Where it prints when it is started next.
+    pub(crate) fn prints(&mut self, stdout: Prints, stderr: Prints) {
+        self.prints = [stdout, stderr];
     }
 
     pub(crate) fn await_ready(&mut self) -> Checked {
