@@ -132,6 +132,11 @@ pub const BUGS: &[Bug] = &[
     cluster("history-unchecked-at-load", "a node begins on whatever history it finds", &["EL1", "W3"]),
     cluster("silence-taken-for-damage", "a snapshot that cannot be reached is passed over", &["W1"]),
     cluster("loss-unnoticed", "a journal that is shorter than what was seen is followed", &["W3", "W6"]),
+    cluster(
+        "journal-counted-by-term",
+        "a new term takes the journal before it for covered by a snapshot",
+        &["WL1"],
+    ),
     shards("last-word-counts", "a repeat of another number of shards counts as a change", &["H8"]),
     shards("granted-before-let-go", "what is withdrawn is granted at once", &["H2", "H3"]),
     shards("token-of-the-worker", "a worker has one token for all that it is granted", &["H5"]),

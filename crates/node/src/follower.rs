@@ -11,9 +11,11 @@ use orchestrix_engine::file::Recovery;
 use orchestrix_engine::{Appended, Batch, Clock, Journal, JournalId, Link, Read, Shared};
 
 use crate::events::EventFeed;
+use crate::growth::Growth;
 use crate::high_water::{self, HighWater};
-use crate::open::{Failure, Recovered, Stored, Surroundings, newest_snapshot, replay};
+use crate::open::{Failure, Loaded, Recovered, Stored, Surroundings, newest_snapshot, replay};
 use crate::options::Options;
+use crate::snapshotter::LastSnapshot;
 use crate::stats::Stats;
 
 /// Bytes of batches that are read at a time.
@@ -29,6 +31,10 @@ pub struct Follower {
     state: State,
     /// The last batch that the state follows.
     link: Link,
+    /// What was read since the snapshot that was loaded.
+    growth: Growth,
+    /// Bytes of that snapshot.
+    snapshot_bytes: u64,
     /// Some of it was told by the leader, and not seen in the engine yet.
     hinted: bool,
     options: Options,
@@ -84,10 +90,20 @@ impl Follower {
         {
             return Err(high_water::other_history(mark.link.position, &engine.place()));
         }
-        let (state, link, recovered) = load_state(&mut *journal)?;
-        let hinted = false;
-        let follower =
-            Self { engine, journal, state, link, hinted, options, surroundings, high_water, recovered };
+        let (Loaded { state, link, bytes }, recovered) = load_state(&mut *journal)?;
+        let follower = Self {
+            engine,
+            journal,
+            state,
+            link,
+            growth: Growth::after(link.position),
+            snapshot_bytes: bytes,
+            hinted: false,
+            options,
+            surroundings,
+            high_water,
+            recovered,
+        };
         follower.saw();
         Ok(follower)
     }
@@ -109,14 +125,15 @@ impl Follower {
             Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
-                let (state, link, recovered) = load_state(&mut *self.journal)?;
-                if link.position < self.link.position {
-                    let at = link.position;
+                let (loaded, recovered) = load_state(&mut *self.journal)?;
+                if loaded.link.position < self.link.position {
+                    let at = loaded.link.position;
                     return Err(Failure::new(format!(
                         "no snapshot is as new as the floor {floor}, only {at}"
                     )));
                 }
-                (self.state, self.link, self.recovered) = (state, link, recovered);
+                (self.state, self.link, self.recovered) = (loaded.state, loaded.link, recovered);
+                (self.growth, self.snapshot_bytes) = (Growth::after(self.link.position), loaded.bytes);
                 self.hinted = false;
                 self.saw();
                 Ok(Progress::Moved)
@@ -177,6 +194,7 @@ impl Follower {
         replay(&mut self.state, &batch.as_ref())?;
         let before = self.link;
         self.link = batch.link(id);
+        self.growth.add(self.link.position, batch.records.len() as u64);
         if self.surroundings.unsettled.is_refused(before, self.link) {
             self.surroundings.stats.stale_appends.add(1);
         }
@@ -241,11 +259,26 @@ impl Follower {
 
     /// What a node is started from.
     pub(crate) fn into_parts(self) -> (Stored, Options, Surroundings) {
+        let last_snapshot = self.last_snapshot();
         let Self { engine, journal, state, link, options, surroundings, mut recovered, .. } = self;
         recovered.position = state.position();
         let link = if is_planted("end-of-handle-trusted") { journal.end() } else { link };
-        let stored = Stored { state, journal, end: link, logs: engine.logs(), recovered };
+        let stored = Stored { state, journal, end: link, logs: engine.logs(), last_snapshot, recovered };
         (stored, options, surroundings)
+    }
+
+    /// How much journal there is since the last snapshot, which another node may have taken while this one followed.
+    fn last_snapshot(&self) -> LastSnapshot {
+        let newest = self.journal.snapshots().list().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look for newer snapshots; the next one may come too early");
+            Vec::new()
+        });
+        let newest = newest.into_iter().find(|position| *position <= self.link.position);
+        let mut since_bytes = self.growth.since(newest.unwrap_or(Position(0)));
+        if is_planted("journal-counted-by-term") {
+            since_bytes = 0;
+        }
+        LastSnapshot { since_bytes, bytes: self.snapshot_bytes }
     }
 }
 
@@ -256,7 +289,7 @@ pub enum Progress {
     AtEnd,
 }
 
-fn load_state(journal: &mut dyn Journal) -> Result<(State, Link, Recovered), Failure> {
+fn load_state(journal: &mut dyn Journal) -> Result<(Loaded, Recovered), Failure> {
     // A journal that still has its beginning can be read without a snapshot.
     let floor = match journal.read(Position(0), 1)? {
         Read::Truncated(floor) => floor,
@@ -266,16 +299,17 @@ fn load_state(journal: &mut dyn Journal) -> Result<(State, Link, Recovered), Fai
     let snapshots = journal.snapshots();
     let mut is_ours = |link| is_on_chain(journal, link);
     let loaded = newest_snapshot(&*snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
-    let snapshot = loaded.as_ref().map(|(_, link)| link.position);
+    let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
     if snapshot.is_none() && floor > Position(0) {
         return Err(Failure::new(format!(
             "the journal begins after {floor}, and there is no snapshot of what was before"
         )));
     }
-    let (state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
+    let loaded = loaded.unwrap_or_default();
     let (journal, took) = (Recovery::default(), Duration::ZERO);
-    let recovered = Recovered { position: state.position(), snapshot, damaged_snapshots, journal, took };
-    Ok((state, link, recovered))
+    let position = loaded.state.position();
+    let recovered = Recovered { position, snapshot, damaged_snapshots, journal, took };
+    Ok((loaded, recovered))
 }
 
 /// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader

@@ -14,6 +14,7 @@ mod counting;
 mod decision_loop;
 mod events;
 mod follower;
+mod growth;
 mod high_water;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;

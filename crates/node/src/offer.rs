@@ -70,7 +70,7 @@ impl Runner {
                 self.at_writer -= 1;
                 self.desk.take_back(turn);
             }
-            None => self.snapshot.since_bytes += bytes,
+            None => self.snapshot.wrote(bytes),
         }
     }
 }

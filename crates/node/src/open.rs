@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::runner::{Runner, Running, WRITER_IS_GONE};
-use crate::snapshotter::{SnapshotJob, SnapshotPlan};
+use crate::snapshotter::{LastSnapshot, SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -109,6 +109,7 @@ pub(crate) struct Stored {
     /// newer if somebody else has written meanwhile.
     pub(crate) end: Link,
     pub(crate) logs: Arc<dyn Logs>,
+    pub(crate) last_snapshot: LastSnapshot,
     pub(crate) recovered: Recovered,
 }
 
@@ -121,8 +122,9 @@ pub(crate) fn open_memory() -> Stored {
         took: Duration::ZERO,
     };
     let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
-    let end = Link::default();
-    Stored { state: State::new(), journal, end, logs: Arc::new(MemoryLogs::default()), recovered }
+    let (end, last_snapshot) = (Link::default(), LastSnapshot::default());
+    let logs = Arc::new(MemoryLogs::default());
+    Stored { state: State::new(), journal, end, logs, last_snapshot, recovered }
 }
 
 fn open_files(folder: &Path) -> Result<Stored, Failure> {
@@ -144,8 +146,8 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
     // That the journal goes on from there is checked when it is replayed.
     let loaded =
         newest_snapshot(&*opening.snapshots(), opening.floor(), &mut |_| Ok(true), &mut damaged_snapshots)?;
-    let snapshot = loaded.as_ref().map(|(_, link)| link.position);
-    let (mut state, link) = loaded.unwrap_or_else(|| (State::new(), Link::default()));
+    let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
+    let Loaded { mut state, link, bytes } = loaded.unwrap_or_default();
     let journal = opening.replay(link, |batch| replay(&mut state, &batch))?;
     let recovered = Recovered {
         position: state.position(),
@@ -155,7 +157,8 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
         took: Duration::ZERO,
     };
     let (journal, logs) = (Box::new(journal), Arc::new(MemoryLogs::default()));
-    Ok(Stored { state, end: journal.end(), journal, logs, recovered })
+    let last_snapshot = LastSnapshot { since_bytes: recovered.journal.bytes, bytes };
+    Ok(Stored { state, end: journal.end(), journal, logs, last_snapshot, recovered })
 }
 
 /// Deletes output that a crash between a purge and the deletion has left behind.
@@ -172,6 +175,22 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
 /// Whether the journal has, or had, a batch that ends so.
 pub(crate) type IsOurs<'a> = &'a mut dyn FnMut(Link) -> Result<bool, orchestrix_engine::Error>;
 
+/// A snapshot that was loaded; none is the state before the first event.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) state: State,
+    /// Where the journal goes on after it.
+    pub(crate) link: Link,
+    /// How large it is.
+    pub(crate) bytes: u64,
+}
+
+impl Default for Loaded {
+    fn default() -> Self {
+        Self { state: State::new(), link: Link::default(), bytes: 0 }
+    }
+}
+
 /// The newest snapshot that is whole and of this history; another is passed over and the journal read from further
 /// back.
 pub(crate) fn newest_snapshot(
@@ -179,7 +198,7 @@ pub(crate) fn newest_snapshot(
     floor: Position,
     is_ours: IsOurs<'_>,
     damaged: &mut Vec<String>,
-) -> Result<Option<(State, Link)>, Failure> {
+) -> Result<Option<Loaded>, Failure> {
     for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
         match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Some(loaded)),
@@ -207,17 +226,18 @@ fn load_snapshot(
     snapshots: &dyn Snapshots,
     position: Position,
     is_ours: IsOurs<'_>,
-) -> Result<(State, Link), Failure> {
+) -> Result<Loaded, Failure> {
     let mut reader = snapshots.open(position)?;
     if !is_ours(reader.link())? {
         return Err(Failure::new(format!("the snapshot at {position} is of another history")));
     }
-    let mut loader = SnapshotLoader::new();
+    let (mut loader, mut bytes) = (SnapshotLoader::new(), 0);
     let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
     while let Some(chunk) = reader.next()? {
         loader.load(&chunk).map_err(unreadable)?;
+        bytes += chunk.len() as u64;
     }
-    Ok((loader.finish().map_err(unreadable)?, reader.link()))
+    Ok(Loaded { state: loader.finish().map_err(unreadable)?, link: reader.link(), bytes })
 }
 
 /// Folds a batch into the state.
@@ -273,7 +293,7 @@ pub(crate) fn assemble(
     mandate: Mandate,
     surroundings: Surroundings,
 ) -> Parts {
-    let Stored { state, journal, end, logs, recovered } = stored;
+    let Stored { state, journal, end, logs, last_snapshot, .. } = stored;
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
@@ -282,7 +302,7 @@ pub(crate) fn assemble(
     let (acks, heard) = channel();
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
-    let snapshot = SnapshotPlan::new(options.snapshot_bytes, recovered.journal.bytes);
+    let snapshot = SnapshotPlan::new(options.snapshot_bytes, last_snapshot);
     let mut epoch = mandate.epoch.max(state.epoch() + 1);
     if is_planted("epoch-not-raised") {
         epoch = mandate.epoch;

@@ -345,15 +345,15 @@ impl Runner {
             self.next_batch = self.clock.boot() + self.linger;
         }
         let turn = self.desk.take_turn();
-        self.snapshot.since_bytes += turn.records.len() as u64;
+        self.snapshot.wrote(turn.records.len() as u64);
         let (count, term) = (turn.count, self.desk.state().term());
         if count > 0 {
             self.unmarked = Some(self.clock.boot());
         }
         if count > 0 && self.is_snapshot_due() {
-            self.snapshot.since_bytes = 0;
             let (position, start) = (self.desk.state().position(), self.clock.busy());
-            self.snapshot.begun = Some((position, self.desk.state_mut().begin_capture()));
+            let header = self.desk.state_mut().begin_capture();
+            self.snapshot.begin(position, header);
             self.paused_since(start);
         }
         let alone = self.writes_itself && turn.replies.len() <= 1;
@@ -403,13 +403,14 @@ impl Runner {
         match result {
             Ok(()) => {
                 tracing::info!(position = %link.position, bytes, "took a snapshot");
-                self.snapshot.last_bytes = bytes;
+                self.snapshot.finished(bytes);
                 self.desk.stats.snapshots.add(1);
                 self.desk.stats.snapshot_position.set(link.position.0);
                 self.send(Work::Truncate)
             }
             Err(error) => {
                 tracing::warn!(%error, "a snapshot failed; the journal is kept and another is tried later");
+                self.snapshot.failed();
                 self.desk.stats.snapshot_failures.add(1);
                 Ok(())
             }

@@ -23,25 +23,61 @@ const PIECES_WAITING: usize = 16;
 pub(crate) struct SnapshotPlan {
     /// Bytes of journal after which one is taken.
     every_bytes: u64,
-    /// Bytes of journal since the last one.
-    pub(crate) since_bytes: u64,
-    /// Bytes of the last one.
-    pub(crate) last_bytes: u64,
+    last: LastSnapshot,
+    /// Bytes of journal, of those since the last one, that the one under way covers.
+    covered_bytes: u64,
+    /// After one that failed: no other is begun before there is so much journal since the last one.
+    retry_bytes: u64,
     /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
     pub(crate) begun: Option<(Position, Vec<u8>)>,
     pub(crate) under_way: Option<Snapshotting>,
 }
 
+/// The last snapshot that is whole, whoever took it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastSnapshot {
+    /// Bytes of journal since it, or since the beginning.
+    pub(crate) since_bytes: u64,
+    /// Bytes of it, if they are known.
+    pub(crate) bytes: u64,
+}
+
 impl SnapshotPlan {
-    pub(crate) fn new(every_bytes: u64, since_bytes: u64) -> Self {
-        Self { every_bytes, since_bytes, last_bytes: 0, begun: None, under_way: None }
+    pub(crate) fn new(every_bytes: u64, last: LastSnapshot) -> Self {
+        Self { every_bytes, last, covered_bytes: 0, retry_bytes: 0, begun: None, under_way: None }
     }
 
     /// Never before twice as much was written as the last one took: no more than half as much is written for snapshots
     /// as for the journal.
+    fn threshold(&self) -> u64 {
+        self.every_bytes.max(2 * self.last.bytes)
+    }
+
     pub(crate) fn is_due(&self) -> bool {
         let idle = self.begun.is_none() && self.under_way.is_none();
-        idle && self.since_bytes >= self.every_bytes.max(2 * self.last_bytes)
+        idle && self.last.since_bytes >= self.threshold().max(self.retry_bytes)
+    }
+
+    /// So much was added to the journal.
+    pub(crate) fn wrote(&mut self, bytes: u64) {
+        self.last.since_bytes += bytes;
+    }
+
+    /// A capture of everything up to a position has begun.
+    pub(crate) fn begin(&mut self, at: Position, header: Vec<u8>) {
+        self.covered_bytes = self.last.since_bytes;
+        self.begun = Some((at, header));
+    }
+
+    /// The one under way is whole.
+    pub(crate) fn finished(&mut self, bytes: u64) {
+        self.last = LastSnapshot { since_bytes: self.last.since_bytes - self.covered_bytes, bytes };
+        self.retry_bytes = 0;
+    }
+
+    /// The one under way is given up. What it should have covered still counts; the next try waits for a little more.
+    pub(crate) fn failed(&mut self) {
+        self.retry_bytes = self.last.since_bytes + self.threshold() / 4;
     }
 }
 
@@ -297,13 +333,35 @@ mod tests {
     #[test]
     fn a_snapshot_is_due_after_enough_of_journal_and_twice_of_what_the_last_one_took() {
         let due = |since_bytes, last_bytes| {
-            SnapshotPlan { last_bytes, ..SnapshotPlan::new(100, since_bytes) }.is_due()
+            SnapshotPlan::new(100, LastSnapshot { since_bytes, bytes: last_bytes }).is_due()
         };
         assert!(!due(99, 0) && due(100, 0));
         assert!(!due(99, 50) && due(100, 50));
         assert!(!due(101, 51) && due(102, 51));
-        let begun = Some((Position(1), Vec::new()));
-        assert!(!SnapshotPlan { begun, ..SnapshotPlan::new(100, 1_000) }.is_due(), "one at a time");
+        let mut begun = SnapshotPlan::new(100, LastSnapshot { since_bytes: 1_000, bytes: 0 });
+        begun.begin(Position(1), Vec::new());
+        assert!(!begun.is_due(), "one at a time");
+    }
+
+    #[test]
+    fn only_a_whole_snapshot_resets_what_was_written() {
+        let mut plan = SnapshotPlan::new(100, LastSnapshot { since_bytes: 100, bytes: 0 });
+        plan.begin(Position(1), Vec::new());
+        plan.begun = None;
+        plan.wrote(10);
+        plan.failed();
+        plan.wrote(24);
+        assert!(!plan.is_due(), "a failure is not repeated at once");
+        plan.wrote(1);
+        assert!(plan.is_due(), "135 bytes since the last one");
+        plan.begin(Position(2), Vec::new());
+        plan.begun = None;
+        plan.wrote(30);
+        plan.finished(40);
+        plan.wrote(69);
+        assert!(!plan.is_due(), "99 bytes since the last one");
+        plan.wrote(1);
+        assert!(plan.is_due());
     }
 
     #[test]

@@ -199,6 +199,16 @@ impl Model {
         self.floor
     }
 
+    /// Bytes of the newest snapshot, and of the journal after it.
+    pub(crate) fn since_snapshot(&self) -> (u64, u64) {
+        let newest = self.snapshots.last_key_value();
+        let bytes = newest.map_or(0, |(_, snapshot)| snapshot.chunks.iter().map(Vec::len).sum());
+        let after = newest.map_or(Position(0), |(position, _)| *position);
+        let start = self.links.partition_point(|link| link.position <= after);
+        let since: usize = self.batches[start..].iter().map(|batch| batch.records.len()).sum();
+        (bytes as u64, since as u64)
+    }
+
     pub(crate) fn cell(&self, key: &str) -> Option<&Stored> {
         self.cells.get(key)
     }
