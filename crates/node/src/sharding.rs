@@ -58,8 +58,8 @@ pub enum ShardAsk {
     Assignment {
         service: Name,
         worker: Name,
-        /// Who asks; another process of the name hears nothing of it.
-        session: Option<Name>,
+        /// Who asks; another process of the name is answered nothing.
+        session: Name,
     },
     Service(Name),
     Services {
@@ -149,7 +149,7 @@ impl<R: Recipient> DecisionLoop<R> {
             ShardAsk::Deregister { service, worker, body } => self.deregister(&service, &worker, &body, now),
             ShardAsk::Change { service, change } => self.change_service(&service, change, now),
             ShardAsk::Assignment { service, worker, session } => {
-                Ok(Answer::Assignment(self.look_up(&service, &worker, session.as_ref())))
+                Ok(Answer::Assignment(self.look_up(&service, &worker, &session)))
             }
             ShardAsk::Service(service) => self.service_view(&service, now),
             ShardAsk::Services { group } => Ok(Answer::Services(self.service_list(group.as_ref()))),

@@ -48,7 +48,7 @@ impl Http {
         // Before the first heartbeat, the coordinator may not know of us.
         if matches!(said.words, Words::Heartbeat { .. }) && self.stream.is_none() {
             let (sender, hints) = mpsc::channel(HINTS_MAX);
-            let path = format!("{}/assignments", self.path);
+            let path = format!("{}/assignments?session={}", self.path, encode(self.who.session.as_str()));
             let following = tokio::spawn(follow(self.client.clone(), path, sender));
             self.stream = Some(Following { hints, _task: AbortOnDropHandle::new(following) });
         }

@@ -10,18 +10,21 @@ use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
 
 impl<R: Recipient> DecisionLoop<R> {
-    /// What a worker should serve, without a promise. Whoever does not speak for it any more hears that.
-    pub(super) fn look_up(&self, service: &Name, worker: &Name, session: Option<&Name>) -> Assignment {
+    /// What a worker should serve, without a promise. A process that does not speak for it any more is fenced. After a change
+    /// of leader nobody is known to speak for it: nothing is said, in generation 0, until a heartbeat shows who does.
+    pub(super) fn look_up(&self, service: &Name, worker: &Name, session: &Name) -> Assignment {
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
-        let is_another = |session: &Name| {
-            known.is_some_and(|known| {
-                known.replaced || known.session.as_ref().is_some_and(|speaks| speaks != session)
-            })
-        };
-        if session.is_some_and(is_another) && !is_planted("told-to-any-session") {
-            return Assignment { fenced: true, ..Assignment::default() };
+        let assigned = || Assignment { lease_ms: 0, ..self.assignment(service, worker, None) };
+        match known {
+            _ if is_planted("told-to-any-session") => assigned(),
+            Some(known) if known.replaced => Assignment { fenced: true, ..Assignment::default() },
+            Some(known) => match &known.session {
+                Some(speaks) if speaks == session => assigned(),
+                Some(_) => Assignment { fenced: true, ..Assignment::default() },
+                None => Assignment::default(),
+            },
+            None => assigned(),
         }
-        Assignment { lease_ms: 0, ..self.assignment(service, worker, None) }
     }
 
     /// What a worker should serve, and for how long.

@@ -2,7 +2,7 @@
 
 use orchestrix_core::Refusal;
 use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRegister};
-use orchestrix_node::{Ask, Error, ShardAsk};
+use orchestrix_node::{Answer, Ask, Error, ShardAsk};
 
 use crate::common::World;
 use crate::sharding::{after, heartbeat, name, register, three, view};
@@ -126,4 +126,32 @@ fn whoever_names_no_session_is_refused() {
         assert_eq!(*field, "session");
     }
     assert_eq!(view(&mut world), before, "nothing has changed");
+}
+
+/// What another process of the name should serve would let it serve that, too.
+#[test]
+fn a_new_leader_shows_no_shards_before_a_heartbeat() {
+    let (mut world, told) = three();
+    let state = std::mem::take(world.desk.state_mut());
+    let mut next = World::new();
+    *next.desk.state_mut() = state;
+    next.now = world.now.plus(1);
+    next.desk.start_term(2, next.now);
+    next.turn();
+    let look = |world: &mut World, session: &str| {
+        let ask = ShardAsk::Assignment { service: name("s"), worker: name("a"), session: name(session) };
+        world.ask("looks", Ask::Shards(Box::new(ask)));
+        let (answers, _) = world.turn();
+        match &answers[..] {
+            [("looks", Ok(Answer::Assignment(assignment)))] => assignment.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    for session in ["a", "other"] {
+        assert_eq!(look(&mut next, session), Assignment::default(), "nobody is known to speak for it");
+    }
+    let (serves, generation) = (&told[0].1.assigned_shards, Some(told[0].1.generation));
+    assert!(!heartbeat(&mut next, "a", "a", serves, generation).fenced);
+    assert_eq!(look(&mut next, "a").tokens, told[0].1.tokens);
+    assert!(look(&mut next, "other").fenced);
 }

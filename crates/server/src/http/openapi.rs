@@ -186,7 +186,7 @@ fn told(endpoint: Endpoint) -> Told {
             .with(&[(
                 "session",
                 Type::String,
-                "Who asks: another process of the name hears `fenced`, and the stream ends.",
+                "Required. The session of the process that asks: another process of the name hears `fenced`, and the stream ends.",
             )]),
         Endpoint::Lead => {
             takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")

@@ -60,7 +60,9 @@ pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
 
 /// What a worker should serve, at once and whenever it changes.
 pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
+    let missing = "parameter session is missing: name the session that the worker registered with";
     let session = call.query(&["session"])?.name("session")?;
+    let session = session.ok_or_else(|| Fault::Invalid(missing.to_owned()))?;
     let (service, worker) = (path_name(call.part)?, path_name(call.second)?);
     let events = node.events(None).only(&[ShardWorkerLeft::KIND, ShardsLetGo::KIND, ShardsMoved::KIND]);
     let (node, keep_alive) = (node.clone(), call.app.limits.keep_alive);
@@ -71,7 +73,7 @@ pub(crate) fn follow(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
 struct Follower {
     service: Name,
     worker: Name,
-    session: Option<Name>,
+    session: Name,
 }
 
 async fn tell(
@@ -93,7 +95,10 @@ async fn tell(
         let Ok(now) = node.shards(ask).await else { return Ok(()) };
         let mut piece = Piece::default();
         let fenced = now.fenced;
-        if fenced || told.as_ref().is_none_or(|told: &Assignment| told.tokens != now.tokens) {
+        // In generation 0 nothing is known of the process; the answer to its next heartbeat says more.
+        let says_something = fenced || now.generation.0 > 0;
+        if says_something && told.as_ref().is_none_or(|told: &Assignment| fenced || told.tokens != now.tokens)
+        {
             piece.frame(Some("assignment"), Some(now.generation.0), &now);
             told = Some(now);
         }

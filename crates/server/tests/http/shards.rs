@@ -64,7 +64,7 @@ async fn a_silent_worker_is_replaced_and_fenced_when_it_speaks_again() {
     let server = start_with(Options::default(), NodeOptions { shards, ..NodeOptions::default() }).await;
     let (a, b) = tokio::join!(register(&server, "a"), register(&server, "b"));
     assert_eq!(a["assignedShards"].as_array().unwrap().len(), 5);
-    let mut follow = server.follow("/v1/services/orders/workers/b/assignments", &[]).await;
+    let mut follow = server.follow("/v1/services/orders/workers/b/assignments?session=b", &[]).await;
     assert_eq!(follow.next().await.unwrap().data["assignedShards"], b["assignedShards"]);
     let live = async {
         loop {
@@ -125,6 +125,9 @@ async fn groups_are_listed_divided_and_fail_apart() {
 async fn a_process_that_was_replaced_hears_so_on_its_stream() {
     let server = start().await;
     register(&server, "a").await;
+    let without = server.get("/v1/services/orders/workers/a/assignments").await;
+    assert_eq!((without.status, without.code().as_str()), (400, "invalid"), "{without:?}");
+    assert!(without.json()["detail"].as_str().unwrap().contains("session"), "{without:?}");
     let path = "/v1/services/orders/workers/a/assignments?session=";
     let mut follow = server.follow(&format!("{path}a"), &[]).await;
     assert_eq!(follow.next().await.unwrap().data["assignedShards"].as_array().unwrap().len(), 10);

@@ -364,7 +364,7 @@ impl ShardWorker {
                 self.standing = Standing::Coming { op };
             }
             Standing::In if self.rng.chance(200_000) => {
-                self.ask(world, me, ShardAsk::Assignment { service, worker, session: Some(self.session()) });
+                self.ask(world, me, ShardAsk::Assignment { service, worker, session: self.session() });
                 self.next_beat = now + self.rng.range(MS, 100 * MS);
             }
             Standing::In => {

@@ -96,7 +96,8 @@ impl ShardWorker {
         if told.fenced {
             return self.fenced(world);
         }
-        if world.now() < self.trusted_until {
+        let says_something = told.generation > Position(0);
+        if says_something && world.now() < self.trusted_until {
             self.take(world, told);
         }
     }
