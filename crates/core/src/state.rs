@@ -43,6 +43,8 @@ pub struct State {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) ready: Sorted<Ready>,
+    /// The same tasks, the one that is ready longest first. Costs 16 bytes for each.
+    pub(crate) ready_since: Sorted<(Timestamp, TaskId)>,
     pub(crate) counts: QueueCounts,
 }
 
@@ -63,8 +65,27 @@ pub struct Counts {
     pub queue: Name,
     pub ready: u64,
     pub all: QueueCounts,
-    /// Since when the next task in line could be leased.
-    pub ready_since: Option<Timestamp>,
+    /// The task that could be leased for longest, and since when.
+    pub oldest: Option<(Timestamp, TaskId)>,
+    /// The task that is leased next, and since when it could be.
+    pub next: Option<(Timestamp, TaskId)>,
+}
+
+impl Queue {
+    /// A task can be leased from now on.
+    fn stand(&mut self, task: &Task) {
+        self.ready.insert(Ready::of(task));
+        self.ready_since.insert((task.ready_since(), task.id));
+    }
+
+    /// A task is about to change. Answers whether it could be leased.
+    fn leave(&mut self, task: &Task) -> bool {
+        let stood = self.ready.remove(Ready::of(task).key()).is_some();
+        if stood {
+            self.ready_since.remove((task.ready_since(), task.id));
+        }
+        stood
+    }
 }
 
 /// A task that could be leased now, in the order in which that is done.
@@ -206,8 +227,13 @@ impl State {
     pub fn queues(&self) -> impl Iterator<Item = Counts> {
         self.queues.iter().map(|(name, queue)| {
             let next = queue.ready.first().and_then(|next| self.tasks.get(next.id()));
-            let ready_since = next.map(|task| task.not_before.max(task.created_at));
-            Counts { queue: name.clone(), ready: queue.ready.len() as u64, all: queue.counts, ready_since }
+            Counts {
+                queue: name.clone(),
+                ready: queue.ready.len() as u64,
+                all: queue.counts,
+                oldest: queue.ready_since.first().copied(),
+                next: next.map(|task| (task.ready_since(), task.id)),
+            }
         })
     }
 
@@ -255,7 +281,7 @@ impl State {
             self.delayed.remove((at, id));
             let task = self.tasks.get(id).expect("a delayed task is there");
             let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
-            queue.ready.insert(Ready::of(task));
+            queue.stand(task);
             woken(&task.queue);
         }
     }
@@ -299,7 +325,7 @@ impl State {
         *queue.counts.of(task.state) -= 1;
         match task.state {
             TaskState::Waiting => {
-                if queue.ready.remove(Ready::of(task).key()).is_none() {
+                if !queue.leave(task) {
                     self.delayed.remove((task.not_before, id));
                 }
                 if let Some(ttl_at) = task.ttl_at() {
@@ -342,7 +368,7 @@ impl State {
             TaskState::Waiting => {
                 let early = if crate::is_planted("granted-early") { 500 } else { 0 };
                 if task.not_before <= self.at.plus(early) {
-                    queue.ready.insert(Ready::of(task));
+                    queue.stand(task);
                 } else {
                     self.delayed.insert((task.not_before, id));
                 }

@@ -212,6 +212,11 @@ pub struct Ending {
 }
 
 impl Task {
+    /// Since when it can be leased, or from when on. Meaningful while waiting.
+    pub(crate) fn ready_since(&self) -> Timestamp {
+        self.not_before.max(self.created_at)
+    }
+
     #[must_use]
     pub fn key(&self) -> Option<&KeyClaim> {
         self.terms.as_ref()?.key.as_ref()

@@ -400,9 +400,18 @@ wire! {
         /// When a worker last asked for a task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub asked_at: Option<Timestamp>,
-        /// How long the task that is next in line has been ready.
+        /// How long the task that has been ready for longest has been so: what rises when somebody starves.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub oldest_ms: Option<u64>,
+        /// That task.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub oldest: Option<TaskId>,
+        /// How long the task that is next in line has been ready.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub next_ms: Option<u64>,
+        /// That task.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub next: Option<TaskId>,
     }
 
     /// All workers that were seen lately.

@@ -76,7 +76,7 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn queue_view(&self, counts: Counts, now: Timestamp) -> QueueView {
-        let Counts { queue, ready, all, ready_since } = counts;
+        let Counts { queue, ready, all, oldest, next } = counts;
         let rate = |rate| self.rates.per_second(&queue, rate, now);
         QueueView {
             ready,
@@ -91,7 +91,10 @@ impl<R: Recipient> DecisionLoop<R> {
             failed_per_s: rate(Rate::Failed),
             polls: self.polls.count(&queue) as u64,
             asked_at: self.registry.asked_at(&queue),
-            oldest_ms: ready_since.map(|since| now.since(since)),
+            oldest_ms: oldest.map(|(since, _)| now.since(since)),
+            oldest: oldest.map(|(_, task)| task),
+            next_ms: next.map(|(since, _)| now.since(since)),
+            next: next.map(|(_, task)| task),
             queue,
         }
     }

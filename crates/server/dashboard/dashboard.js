@@ -85,7 +85,7 @@ function showQueues(queues) {
     cell(queue.queue), cell(queue.ready, "n"), cell(queue.delayed, "n"), cell(queue.leased, "n"),
     cell(queue.completed, "n"), cell(queue.failed, queue.failed > 0 ? "n bad" : "n"), cell(queue.cancelled, "n"),
     cell(queue.submitted_per_s.toFixed(1), "n"), cell(queue.completed_per_s.toFixed(1), "n"),
-    cell(span(queue.oldest_ms), "n"), cell(queue.polls, "n"),
+    cell(span(queue.oldest_ms), "n"), cell(span(queue.next_ms), "n"), cell(queue.polls, "n"),
   ])), "no queue has tasks yet");
 }
 

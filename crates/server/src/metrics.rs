@@ -159,7 +159,7 @@ const fn queue_sum(name: &'static str, meaning: &'static str, value: fn(&QueueVi
     QueueRow { name, meaning, value, together: u64::saturating_add }
 }
 
-const QUEUE_ROWS: [QueueRow; 8] = [
+const QUEUE_ROWS: [QueueRow; 9] = [
     queue_sum("orchestrix_queue_ready", "Waiting tasks that could be leased now.", |q| q.ready),
     queue_sum("orchestrix_queue_delayed", "Waiting tasks whose time has not come.", |q| q.delayed),
     queue_sum("orchestrix_queue_leased", "Leased tasks.", |q| q.leased),
@@ -169,8 +169,14 @@ const QUEUE_ROWS: [QueueRow; 8] = [
     queue_sum("orchestrix_queue_polls", "Lease calls that wait for a task of the queue.", |q| q.polls),
     QueueRow {
         name: "orchestrix_queue_oldest_milliseconds",
-        meaning: "How long the task that is next in line has been ready.",
+        meaning: "How long the task that has been ready for longest has been so.",
         value: |q| q.oldest_ms.unwrap_or(0),
+        together: u64::max,
+    },
+    QueueRow {
+        name: "orchestrix_queue_next_milliseconds",
+        meaning: "How long the task that is next in line has been ready.",
+        value: |q| q.next_ms.unwrap_or(0),
         together: u64::max,
     },
 ];
@@ -423,6 +429,9 @@ mod tests {
             polls: 0,
             asked_at: None,
             oldest_ms: None,
+            oldest: None,
+            next_ms: None,
+            next: None,
         }
     }
 

@@ -10,4 +10,5 @@ mod deciding;
 mod leasing;
 mod repeats;
 mod sharding;
+mod starving;
 mod storm;

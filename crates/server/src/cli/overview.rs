@@ -61,6 +61,7 @@ pub(crate) async fn queues(context: &Context) -> Result<(), Fail> {
         ("IN/S", Align::Right),
         ("DONE/S", Align::Right),
         ("OLDEST", Align::Right),
+        ("NEXT", Align::Right),
         ("ASKED", Align::Left),
     ]);
     let now = now();
@@ -76,6 +77,7 @@ pub(crate) async fn queues(context: &Context) -> Result<(), Fail> {
             Cell::from(format!("{:.1}", queue.submitted_per_s)),
             Cell::from(format!("{:.1}", queue.completed_per_s)),
             Cell::from(queue.oldest_ms.map(show_duration).unwrap_or_default()),
+            Cell::from(queue.next_ms.map(show_duration).unwrap_or_default()),
             Cell::from(queue.asked_at.map_or("never".to_owned(), |at| relative(at, now))),
         ]);
     }

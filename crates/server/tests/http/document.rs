@@ -57,7 +57,7 @@ fn is_like(real: &Value, written: &Value) -> bool {
         (Value::Object(real), Value::Object(written)) => {
             real.keys().eq(written.keys())
                 && real.iter().zip(written.values()).all(|((name, real), written)| match name.as_str() {
-                    "request_id" | "oldest_ms" | "waited_ms" | "left_ms" => true,
+                    "request_id" | "oldest_ms" | "next_ms" | "waited_ms" | "left_ms" => true,
                     "detail" => before_duration(real) == before_duration(written),
                     name if name.ends_with("_per_s") => true,
                     _ => is_like(real, written),

@@ -68,6 +68,9 @@ fn queues(ready: u64, leased: u64) -> QueueList {
         polls: 0,
         asked_at: None,
         oldest_ms: None,
+        oldest: None,
+        next_ms: None,
+        next: None,
     };
     QueueList { queues: vec![queue] }
 }
