@@ -16,6 +16,7 @@ pub mod http;
 pub mod line_queue;
 pub mod metrics;
 mod printing;
+pub mod reaping;
 pub mod serve;
 pub mod tokens;
 pub mod units;

@@ -137,6 +137,7 @@ pub enum Output {
 /// # Errors
 /// When something cannot be measured; never because a goal is not reached.
 pub fn run(args: &BenchArgs, output: Output) -> Result<()> {
+    crate::reaping::begin()?;
     let start = Instant::now();
     let parent = data_folder(args.data.as_deref())?;
     let folder = tempfile::Builder::new().prefix("orchestrix-bench-").tempdir_in(&parent)?;

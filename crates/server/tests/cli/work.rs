@@ -251,6 +251,46 @@ fn a_terminal_that_hangs_up_twice_does_not_cut_the_grace_short() {
 }
 
 #[test]
+fn tests_begin_with_the_usual_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    for signal in [Signal::HUP, Signal::CHILD] {
+        let ignored = mask >> (signal.as_raw() - 1) & 1 == 1;
+        assert!(!ignored, "{signal:?} is ignored: start tests with cargo, or through scripts/run-test");
+    }
+}
+
+#[test]
+fn a_worker_with_sigchld_ignored_hears_how_commands_end() {
+    let coordinator = Coordinator::start();
+    let script = "exit \"$(cat)\"";
+    let worker = std::process::Command::new("env")
+        .args([
+            "--ignore-signal=CHLD",
+            env!("CARGO_BIN_EXE_orchestrix"),
+            "work",
+            "q",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .env("ORCHESTRIX_URL", coordinator.url())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let _worker = Running(worker);
+    let good = coordinator.submit(&["q", "0", "--max-attempts", "1"]);
+    coordinator.wait_for_state(&good, "COMPLETED");
+    let bad = coordinator.submit(&["q", "7", "--max-attempts", "1"]);
+    coordinator.wait_for_state(&bad, "FAILED");
+    let error = coordinator.task(&bad)["attempts"][0]["error"].to_string();
+    assert!(error.contains("exit code 7"), "{error}");
+}
+
+#[test]
 fn a_worker_that_was_started_to_outlive_its_terminal_does() {
     let coordinator = Coordinator::start();
     let program = env!("CARGO_BIN_EXE_orchestrix");

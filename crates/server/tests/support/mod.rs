@@ -151,9 +151,14 @@ impl Running {
 
     /// Waits for its end; answers exit code and stdout.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        let mut stdout = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
-        (self.0.wait().unwrap().code(), stdout)
+        let mut out = self.0.stdout.take().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut stdout = String::new();
+            out.read_to_string(&mut stdout).map(|_| stdout)
+        });
+        let status = eventually("the program ends", || self.0.try_wait().unwrap());
+        eventually("its output ends", || reading.is_finished().then_some(()));
+        (status.code(), reading.join().unwrap().unwrap())
     }
 }
 

@@ -324,5 +324,11 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Checked<Option
 /// A runtime for those who talk to the coordinator.
 pub(crate) fn runtime() -> Checked<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().map_err(failed("start a runtime"))
+    let runtime = builder.worker_threads(2).enable_all().build().map_err(failed("start a runtime"))?;
+    // A campaign may have been started with SIGCHLD ignored; its children are waited for all the same.
+    let inside = runtime.enter();
+    let child = tokio::signal::unix::SignalKind::child();
+    drop(tokio::signal::unix::signal(child).map_err(failed("listen for the end of children"))?);
+    drop(inside);
+    Ok(runtime)
 }

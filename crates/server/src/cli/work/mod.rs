@@ -79,6 +79,7 @@ struct Work {
 }
 
 pub(crate) async fn run(args: WorkArgs, context: &Context) -> Result<(), Fail> {
+    orchestrix_server::reaping::begin().map_err(|error| cannot_listen(&error))?;
     show_warnings();
     check_command(&args.command[0])?;
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
@@ -190,15 +191,17 @@ struct Signals {
 }
 
 fn signals() -> Result<Signals, Fail> {
-    let listen = |kind| {
-        signal(kind).map_err(|error| Fail::new(Exit::Refused, format!("cannot listen for signals: {error}")))
-    };
+    let listen = |kind| signal(kind).map_err(|error| cannot_listen(&error));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let hangup = SignalKind::hangup();
     let hangup = if is_ignored(hangup, &status) { None } else { Some(listen(hangup)?) };
     let asking = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
     let [terminate, interrupt, quit] = asking.map(listen);
     Ok(Signals { asking: [terminate?, interrupt?, quit?], hangup })
+}
+
+fn cannot_listen(error: &std::io::Error) -> Fail {
+    Fail::new(Exit::Refused, format!("cannot listen for signals: {error}"))
 }
 
 /// Whether a process with this status in `/proc` ignores a signal: `nohup` asks for that before it starts one.

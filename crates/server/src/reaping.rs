@@ -1,0 +1,20 @@
+//! Children of this process can be waited for, whatever its parent did.
+
+use std::io;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Whoever started this process may have let it ignore SIGCHLD. Then the kernel forgets children as soon as they end, and nobody
+/// learns how they did. A handler takes the place of that, for good; children begin with the usual behaviour again. Call it
+/// before the first child.
+///
+/// # Errors
+/// When there can be no handler.
+pub fn begin() -> io::Result<()> {
+    if Handle::try_current().is_ok() {
+        return signal(SignalKind::child()).map(drop);
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { signal(SignalKind::child()).map(drop) })
+}
