@@ -194,7 +194,7 @@ pub(crate) struct History {
     pub(crate) calm: bool,
     /// How long tasks that have ended must be kept, if it is known.
     pub(crate) retention: Option<Retention>,
-    /// What was durable when the faults ended.
+    /// What was decided when the faults ended.
     pub(crate) healed: Option<Position>,
     pub(crate) log: Vec<Entry>,
     pub(crate) calls: Vec<Call>,

@@ -312,7 +312,9 @@ impl World {
                     self.start()?;
                 }
                 // A start has read what the process before it has written.
-                self.history.healed = Some(self.mirror.durable());
+                // What it decided before, and has not written yet, it decided among faults.
+                let decided = self.server.as_ref().map(|server| server.stepped.state().position());
+                self.history.healed = decided.max(Some(self.mirror.durable()));
                 for actor in 0..self.actors.len() {
                     self.wake_after(actor, 1);
                 }
