@@ -1,12 +1,14 @@
 //! A snapshot taken while the state goes on changing: exact at one position, in steps of bounded length.
 //!
-//! Services are few and written down at once. Tasks are written out in the order of their ids, some at a time. A task that is about to change before its
+//! Services are few and written down at once. Keys of purged tasks never change; those that are forgotten before their turn
+//! are kept for it. Tasks are written out in the order of their ids, some at a time. A task that is about to change before its
 //! turn has come is written down as it was first. So the chunks together are the state at the position where
 //! the capture began, whatever happened meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::snapshot::{Header, encode_service, encode_task};
+use crate::keys::Remembered;
+use crate::snapshot::{Header, encode_key, encode_service, encode_task};
 use crate::{State, Task, TaskId};
 
 /// A capture under way.
@@ -20,6 +22,10 @@ pub(crate) struct Capture {
     saved: BTreeMap<TaskId, Task>,
     /// Services as they were, in writing.
     services: VecDeque<Vec<u8>>,
+    /// The number of the next key that is written out, and of the one after the last.
+    keys: (u64, u64),
+    /// Keys that were forgotten before their turn, in order.
+    forgotten: VecDeque<Remembered>,
 }
 
 impl State {
@@ -31,7 +37,9 @@ impl State {
         assert!(self.capture.is_none(), "one capture at a time");
         let services = self.services.iter().map(|(name, service)| encode_service(name, service)).collect();
         let last = TaskId(self.position.0);
-        self.capture = Some(Capture { last, reached: None, saved: BTreeMap::new(), services });
+        let keys = self.remembered.numbers();
+        let (saved, forgotten) = (BTreeMap::new(), VecDeque::new());
+        self.capture = Some(Capture { last, reached: None, saved, services, keys, forgotten });
         Header::of(self).encode()
     }
 
@@ -40,7 +48,7 @@ impl State {
         self.capture.is_some()
     }
 
-    /// Writes some more tasks to `chunk`, at most `tasks` of them and about `bytes` bytes. Answers whether
+    /// Writes some more keys or tasks to `chunk`, at most `tasks` of them and about `bytes` bytes. Answers whether
     /// there are more.
     pub fn step_capture(&mut self, tasks: usize, bytes: usize, chunk: &mut Vec<u8>) -> bool {
         let Some(capture) = &mut self.capture else { return false };
@@ -52,7 +60,19 @@ impl State {
             chunk.extend_from_slice(service);
             capture.services.pop_front();
         }
-        if chunk.len() >= bytes {
+        let mut written = 0;
+        while capture.keys.0 < capture.keys.1 && written < tasks && chunk.len() < bytes {
+            match capture.forgotten.pop_front() {
+                Some(key) => encode_key(&key, chunk),
+                None => encode_key(
+                    self.remembered.get(capture.keys.0).expect("a key that was not forgotten"),
+                    chunk,
+                ),
+            }
+            capture.keys.0 += 1;
+            written += 1;
+        }
+        if written > 0 || chunk.len() >= bytes {
             return true;
         }
         let mut current =
@@ -82,6 +102,15 @@ impl State {
     /// Gives the capture up.
     pub fn end_capture(&mut self) {
         self.capture = None;
+    }
+
+    /// Called when a key of a purged task was forgotten.
+    pub(crate) fn save_key_for_capture(&mut self, number: u64, key: Remembered) {
+        if let Some(capture) = &mut self.capture
+            && (capture.keys.0..capture.keys.1).contains(&number)
+        {
+            capture.forgotten.push_back(key);
+        }
     }
 
     /// Called before a task changes or goes.

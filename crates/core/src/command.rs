@@ -93,6 +93,17 @@ pub struct Retention {
     pub failed_ms: u64,
     /// Tasks of each of the two kinds that are kept at most, the newest ones.
     pub count: usize,
+    /// Milliseconds after the end of a task that its key is remembered, if the task is purged before.
+    pub key_ms: u64,
+    /// Keys of purged tasks that are remembered at most, those of the tasks that were purged last.
+    pub keys: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let day_ms = 86_400_000;
+        Self { done_ms: day_ms, failed_ms: 7 * day_ms, count: 250_000, key_ms: day_ms, keys: 10_000_000 }
+    }
 }
 
 /// The answer of the rules to a command that they do not refuse.

@@ -9,12 +9,12 @@ use crate::event::{
     TaskPurged, TaskRetried, TermStarted,
 };
 use crate::fold::lease_end;
-use crate::limits::{FREE_RELEASES, KEY_KEPT_MS, PURGE_TASKS_MAX, QUEUES_MAX};
+use crate::limits::{FREE_RELEASES, PURGE_TASKS_MAX, QUEUES_MAX};
 use crate::planted::is_planted;
 use crate::sorted::{Keyed, Sorted};
 use crate::wire::{Backoff, Outcome, Submit};
 use crate::{
-    AttemptEnd, Command, Decision, Event, Json, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
+    AttemptEnd, Command, Decision, Event, Json, Key, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
     State, Task, TaskId, TaskState, Timestamp,
 };
 
@@ -62,14 +62,12 @@ impl State {
 
     fn submit(&self, submit: &Submit, request: [u8; 16], now: Timestamp) -> Result<Decision, Refusal> {
         if let Some(key) = &submit.key
-            && let Some(first) = self.key_holder(&submit.queue, key, now)
+            && let Some(first) = self.key_holder(&submit.queue, key, request, now)
         {
-            let same = first.key().is_some_and(|claim| claim.request == request);
-            let same = same || is_planted("key-without-request");
-            return if same {
-                Ok(Decision::Already(outcome(first)))
+            return if first.same_request || is_planted("key-without-request") {
+                Ok(Decision::Already(first.outcome))
             } else {
-                Err(Refusal::KeyConflict { key: key.clone(), task: first.id })
+                Err(Refusal::KeyConflict { key: key.clone(), task: first.outcome.id })
             };
         }
         if self.queues.len() >= QUEUES_MAX && !self.queues.contains_key(&submit.queue) {
@@ -90,11 +88,15 @@ impl State {
     }
 
     /// The task that has a key, unless it was purged and its time is over.
-    fn key_holder(&self, queue: &Name, key: &crate::Key, now: Timestamp) -> Option<&Task> {
-        let id = self.keys.get(&(queue.clone(), key.clone()))?;
-        let task = self.tasks.get(*id)?;
-        let remembered = task.past.as_ref().is_some_and(|past| now < past.key_until);
-        (!task.purged || remembered).then_some(task)
+    fn key_holder(&self, queue: &Name, key: &Key, request: [u8; 16], now: Timestamp) -> Option<KeyHolder> {
+        if let Some(task) = self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.tasks.get(*id)) {
+            let same_request = task.key().is_some_and(|claim| claim.request == request);
+            return Some(KeyHolder { outcome: outcome(task), same_request });
+        }
+        let found = self.remembered.find(queue, key, now)?;
+        let (id, state) = (found.task, found.state());
+        let outcome = Outcome { id, state, not_before_at: None, cancel_requested: false };
+        Some(KeyHolder { outcome, same_request: found.is_request(request) })
     }
 
     /// Grants the first task in line; if that has outlived its ttl, it is expired instead.
@@ -269,15 +271,18 @@ impl State {
         if ids.is_empty() {
             return Decision::Nothing;
         }
-        let tasks =
-            ids.into_iter().map(|task| Purge { task, key_until: self.key_until(task, now) }).collect();
-        event(TaskPurged { tasks })
+        let key_until = |task| self.key_until(task, retention.key_ms, now);
+        let tasks: Vec<Purge> =
+            ids.into_iter().map(|task| Purge { task, key_until: key_until(task) }).collect();
+        let added = tasks.iter().filter(|purge| purge.key_until.is_some()).count();
+        let too_many = self.remembered.len() + added > retention.keys;
+        event(TaskPurged { tasks, keys_kept: too_many.then_some(retention.keys as u64) })
     }
 
     /// Until when the key of a task is remembered past its purge, if it has one that is not over already.
-    fn key_until(&self, id: TaskId, now: Timestamp) -> Option<Timestamp> {
+    fn key_until(&self, id: TaskId, key_ms: u64, now: Timestamp) -> Option<Timestamp> {
         let task = self.tasks.get(id).expect("an ended task is there");
-        let until = task.ending().expect("an ended task has an ending").at.plus(KEY_KEPT_MS);
+        let until = task.ending().expect("an ended task has an ending").at.plus(key_ms);
         (task.key().is_some() && until > now && !is_planted("key-forgotten")).then_some(until)
     }
 
@@ -330,6 +335,13 @@ impl State {
         let outcome = Outcome { id, state: attempt.left, not_before_at, cancel_requested: false };
         Ok(Some(Decision::Already(outcome)))
     }
+}
+
+/// What came of the task that has a key.
+struct KeyHolder {
+    outcome: Outcome,
+    /// Whether it was submitted with the same request.
+    same_request: bool,
 }
 
 /// Whether another attempt may help, in the eyes of the worker.

@@ -174,6 +174,8 @@ events! {
     /// Ended tasks were forgotten. A key among them is remembered until `key_until`.
     14 TaskPurged {
         #[n(0)] pub tasks: Vec<Purge>,
+        /// Keys of purged tasks that may be remembered after this, if there are more: the first ones are forgotten.
+        #[n(1)] #[serde(skip_serializing_if = "Option::is_none")] pub keys_kept: Option<u64>,
     }
 
     /// Nothing happened for a while. A leader shows with it that it can still write.

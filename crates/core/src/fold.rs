@@ -6,9 +6,10 @@ use crate::event::{
     LeaseGranted, LeaseReleased, Next, PositionsSkipped, TaskCancelled, TaskCompleted, TaskCreated,
     TaskExpired, TaskFailed, TaskPurged, TaskRetried, TermStarted,
 };
-use crate::limits::{ATTEMPTS_KEPT, ID_MAX};
+use crate::keys::Remembered;
+use crate::limits::{ATTEMPTS_KEPT, ID_MAX, KEYS_FORGOTTEN_MAX};
 use crate::planted::is_planted;
-use crate::task::{Past, Terms};
+use crate::task::Terms;
 use crate::{
     Attempt, Ending, Event, Json, LeaseId, LiveLease, Position, State, Task, TaskId, TaskState, Term,
     Timestamp,
@@ -286,18 +287,18 @@ impl State {
             let id = purge.task;
             self.save_for_capture(id);
             self.unindex(id);
-            let task = self.tasks.get_mut(id).expect("a purged task was there");
+            let task = self.drop_task(id);
             assert!(task.state.is_terminal(), "only an ended task is purged");
-            let queue = task.queue.clone();
-            if let Some(key_until) = purge.key_until {
-                task.purged = true;
-                task.payload = Json::null();
-                task.past = Some(Box::new(Past { key_until, ..Past::default() }));
-                self.index(id);
-            } else {
-                self.drop_task(id);
+            if let (Some(until), Some(claim)) = (purge.key_until, task.key()) {
+                self.remembered.add(Remembered::new(&task.queue, claim, id, task.state, until));
             }
-            self.drop_if_empty(&queue);
+            self.drop_if_empty(&task.queue);
+        }
+        for _ in 0..KEYS_FORGOTTEN_MAX {
+            if event.keys_kept.is_none_or(|kept| self.remembered.len() as u64 <= kept) {
+                break;
+            }
+            self.forget_first_key();
         }
     }
 

@@ -17,6 +17,7 @@ mod fold;
 mod histories;
 mod ids;
 mod json;
+mod keys;
 pub mod limits;
 mod names;
 mod planted;

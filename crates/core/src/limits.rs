@@ -50,8 +50,9 @@ pub const PAGE_SCAN_MAX: usize = 20_000;
 pub const ADVANCE_TASKS_MAX: usize = 1_000;
 /// Tasks purged by one event. Bounds the pause of the loop.
 pub const PURGE_TASKS_MAX: usize = 500;
-/// Milliseconds that a key and its outcome are kept after the end of the task, also past a purge (24 h).
-pub const KEY_KEPT_MS: u64 = 86_400_000;
+/// Keys of purged tasks that one event forgets because there are too many. Bounds the pause of the loop; more than are
+/// remembered by one event, so that fewer are left each time.
+pub const KEYS_FORGOTTEN_MAX: usize = 2 * PURGE_TASKS_MAX;
 /// The largest id that a JSON number carries exactly.
 pub const ID_MAX: u64 = (1 << 53) - 1;
 /// Bytes of payload that one lease call hands out, unless a single task has more. Bounds the answer.

@@ -9,7 +9,7 @@ pub enum Refusal {
     Invalid { field: &'static str, problem: String },
     #[error("{field} has {bytes} bytes, at most {max} are accepted")]
     TooLarge { field: &'static str, bytes: usize, max: usize },
-    #[error("there is no task {0}; it may have been purged")]
+    #[error("there is no task {0}; if there was one, it ended and was purged")]
     NotFound(TaskId),
     #[error("there is no service {0}; the first worker that registers makes it")]
     NoService(Name),

@@ -1,16 +1,20 @@
-//! The form of a snapshot: a header, then services in the order of their names, then tasks in the order of their ids.
-//! The indexes over them are made anew.
+//! The form of a snapshot: a header, then services in the order of their names, then keys of purged tasks in the order in
+//! which they were purged, then tasks in the order of their ids. The indexes over them are made anew.
 //!
 //! The first chunk is the header: CBOR. Every other chunk is a sequence of `length u32` (little-endian) and
-//! that many bytes of CBOR, one per service or task, which never cross a chunk.
+//! that many bytes of CBOR, one per service, key or task, which never cross a chunk.
 
 use minicbor::{Decode, Encode};
 use sha2::{Digest, Sha256};
 
 use crate::event::FORMAT;
+use crate::keys::Remembered;
 use crate::limits::{ATTEMPTS_MAX, ID_MAX, LEASE_MS_MAX, PRIORITY_MAX};
 use crate::shards::{Service, Stored};
 use crate::{Name, Position, State, Task, TaskId, TaskState, Term, Timestamp};
+
+/// The newest format of snapshots that this version knows. The first one has purged tasks among the tasks, for their keys.
+const SNAPSHOT_FORMAT: u8 = 2;
 
 /// What a state is besides its tasks.
 #[derive(Debug, Encode, Decode)]
@@ -31,18 +35,22 @@ pub(crate) struct Header {
     /// How many services come before the tasks.
     #[n(6)]
     services: Option<usize>,
+    /// How many keys of purged tasks come before the tasks.
+    #[n(7)]
+    keys: Option<usize>,
 }
 
 impl Header {
     pub(crate) fn of(state: &State) -> Self {
         Self {
-            snapshot: FORMAT,
+            snapshot: if state.remembered.len() == 0 { FORMAT } else { SNAPSHOT_FORMAT },
             position: state.position,
             at: state.at,
             term: state.term,
             epoch: state.epoch,
             format: state.format,
             services: (!state.services.is_empty()).then_some(state.services.len()),
+            keys: Some(state.remembered.len()).filter(|keys| *keys > 0),
         }
     }
 
@@ -53,6 +61,10 @@ impl Header {
 
 pub(crate) fn encode_task(task: &Task, out: &mut Vec<u8>) {
     encode_item(task, out);
+}
+
+pub(crate) fn encode_key(key: &Remembered, out: &mut Vec<u8>) {
+    encode_item(key, out);
 }
 
 pub(crate) fn encode_service(name: &Name, service: &Service) -> Vec<u8> {
@@ -75,6 +87,10 @@ pub struct SnapshotLoader {
     state: Option<State>,
     /// Services that are still to come.
     services: usize,
+    /// Keys of purged tasks that are still to come.
+    keys: usize,
+    /// Keys that an earlier version has kept with their tasks.
+    old_keys: Vec<Remembered>,
 }
 
 impl SnapshotLoader {
@@ -91,6 +107,7 @@ impl SnapshotLoader {
         let Some(state) = &mut self.state else {
             let header: Header = minicbor::decode(chunk)?;
             self.services = header.services.unwrap_or(0);
+            self.keys = header.keys.unwrap_or(0);
             self.state = Some(state_of(header)?);
             return Ok(());
         };
@@ -103,8 +120,11 @@ impl SnapshotLoader {
             if self.services > 0 {
                 self.services -= 1;
                 add_service(state, minicbor::decode(body)?)?;
+            } else if self.keys > 0 {
+                self.keys -= 1;
+                state.remembered.add(minicbor::decode(body)?);
             } else {
-                add(state, minicbor::decode(body)?)?;
+                self.old_keys.extend(add(state, minicbor::decode(body)?)?);
             }
             rest = after;
         }
@@ -115,8 +135,12 @@ impl SnapshotLoader {
     ///
     /// # Errors
     /// When there was not even a header.
-    pub fn finish(self) -> Result<State, SnapshotError> {
-        self.state.filter(|_| self.services == 0).ok_or(SnapshotError::Short)
+    pub fn finish(mut self) -> Result<State, SnapshotError> {
+        let whole = self.services == 0 && self.keys == 0;
+        let mut state = self.state.filter(|_| whole).ok_or(SnapshotError::Short)?;
+        self.old_keys.sort_by_key(|key| (key.until(), key.task));
+        self.old_keys.into_iter().for_each(|key| state.remembered.add(key));
+        Ok(state)
     }
 }
 
@@ -125,7 +149,7 @@ impl SnapshotLoader {
 pub enum SnapshotError {
     #[error("the snapshot ends too early")]
     Short,
-    #[error("the snapshot has format {0}, this version reads up to {FORMAT}; use a newer version")]
+    #[error("the snapshot has format {0}, this version reads up to {SNAPSHOT_FORMAT}; use a newer version")]
     UnknownFormat(u8),
     #[error("the snapshot has a task out of order")]
     Order,
@@ -152,6 +176,11 @@ impl State {
             digest.update(encode_service(name, service));
         }
         let mut bytes = Vec::new();
+        for key in self.remembered.iter() {
+            bytes.clear();
+            encode_key(key, &mut bytes);
+            digest.update(&bytes);
+        }
         for task in self.tasks.after(None) {
             bytes.clear();
             encode_task(task, &mut bytes);
@@ -164,9 +193,8 @@ impl State {
 }
 
 fn state_of(header: Header) -> Result<State, SnapshotError> {
-    let newest = header.snapshot.max(header.format);
-    if newest > FORMAT {
-        return Err(SnapshotError::UnknownFormat(newest));
+    if header.snapshot > SNAPSHOT_FORMAT || header.format > FORMAT {
+        return Err(SnapshotError::UnknownFormat(header.snapshot.max(header.format)));
     }
     let Header { position, at, term, epoch, format, .. } = header;
     if position.0 > ID_MAX || epoch == u64::MAX {
@@ -184,7 +212,8 @@ fn add_service(state: &mut State, stored: Stored) -> Result<(), SnapshotError> {
     Ok(())
 }
 
-fn add(state: &mut State, mut task: Task) -> Result<(), SnapshotError> {
+/// Adds a task. Gives back its key, if that is all that is left of it.
+fn add(state: &mut State, mut task: Task) -> Result<Option<Remembered>, SnapshotError> {
     let id = task.id;
     if id.0 > state.position.0
         || state.tasks.after(Some(id)).next().is_some()
@@ -195,13 +224,18 @@ fn add(state: &mut State, mut task: Task) -> Result<(), SnapshotError> {
     if let Some(why) = flaw(state, &task) {
         return Err(SnapshotError::Impossible(id, why));
     }
+    if task.purged {
+        let until = task.past.as_ref().map_or(Timestamp(0), |past| past.key_until);
+        let key = task.key().map(|claim| Remembered::new(&task.queue, claim, id, task.state, until));
+        return Ok(key);
+    }
     task.queue = state.shared_queue(&task.queue);
     if let Some(lease) = &mut task.lease {
         lease.worker = state.shared_worker(&lease.worker);
     }
     state.tasks.insert(task);
     state.index(id);
-    Ok(())
+    Ok(None)
 }
 
 /// What the rules rely on and this task does not keep, if anything. Whoever reads a snapshot has checked that its
@@ -306,6 +340,34 @@ mod tests {
         for tasks in impossible {
             assert!(load(&header(), &tasks).is_err(), "{tasks:?}");
         }
+    }
+
+    #[test]
+    fn a_key_that_an_earlier_version_kept_with_its_task_is_remembered() {
+        let claim = |key: &str| crate::KeyClaim { key: crate::Key::new(key).unwrap(), request: [5; 16] };
+        let purged = |id, key: &str, key_until| Task {
+            state: TaskState::Completed,
+            purged: true,
+            terms: Some(Box::new(crate::Terms { key: Some(claim(key)), ..crate::Terms::default() })),
+            past: Some(Box::new(crate::Past { key_until, ..crate::Past::default() })),
+            ..task(id)
+        };
+        let tasks = [purged(1, "late", Timestamp(20)), task(2), purged(3, "early", Timestamp(10))];
+        let state = load(&header(), &tasks).unwrap();
+        assert_eq!((state.remembered_keys(), state.task(TaskId(1)), state.queues().count()), (2, None, 1));
+        let find = |key: &str, at| {
+            let key = crate::Key::new(key).unwrap();
+            state.remembered.find(&Name::new("mail").unwrap(), &key, Timestamp(at)).map(|found| found.task.0)
+        };
+        assert_eq!((find("late", 19), find("late", 20), find("early", 9)), (Some(1), None, Some(3)));
+        assert_eq!(state.remembered.first().unwrap().task, TaskId(3), "what is over first goes first");
+        assert_eq!(Header::of(&state).snapshot, SNAPSHOT_FORMAT);
+    }
+
+    #[test]
+    fn a_snapshot_without_some_of_its_keys_is_refused() {
+        assert!(load(&Header { keys: Some(1), snapshot: SNAPSHOT_FORMAT, ..header() }, &[]).is_err());
+        assert!(load(&Header { snapshot: SNAPSHOT_FORMAT + 1, ..header() }, &[]).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::capture::Capture;
+use crate::keys::Keys;
 use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
 use crate::shards::Service;
 use crate::sorted::{Keyed, Sorted};
@@ -24,6 +25,7 @@ pub struct State {
     pub(crate) holders: BTreeMap<Name, u64>,
     /// Live leases by the lease call that got them: (worker, request id).
     pub(crate) requests: BTreeMap<(Name, Name), Vec<LeaseId>>,
+    /// Tasks that are there, by their keys.
     pub(crate) keys: BTreeMap<(Name, Key), TaskId>,
     /// Waiting tasks whose time has not come.
     pub(crate) delayed: Sorted<(Timestamp, TaskId)>,
@@ -33,8 +35,8 @@ pub struct State {
     pub(crate) done: Sorted<(Timestamp, TaskId)>,
     /// Dead letters by the time of their end.
     pub(crate) failed: Sorted<(Timestamp, TaskId)>,
-    /// Purged tasks whose key is remembered until a time.
-    pub(crate) remembered: Sorted<(Timestamp, TaskId)>,
+    /// Keys of purged tasks.
+    pub(crate) remembered: Keys,
     pub(crate) services: BTreeMap<Name, Service>,
     pub(crate) capture: Option<Capture>,
 }
@@ -184,7 +186,7 @@ impl State {
     /// A task that was not purged.
     #[must_use]
     pub fn task(&self, id: TaskId) -> Option<&Task> {
-        self.tasks.get(id).filter(|task| !task.purged)
+        self.tasks.get(id)
     }
 
     /// The task that a live lease is for.
@@ -320,7 +322,6 @@ impl State {
     /// Takes a task out of all indexes, before it changes.
     pub(crate) fn unindex(&mut self, id: TaskId) {
         let task = self.tasks.get(id).expect("an event names a task that was created before it");
-        assert!(!task.purged, "a purged task does not change");
         let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
         *queue.counts.of(task.state) -= 1;
         match task.state {
@@ -353,11 +354,6 @@ impl State {
         let task = self.tasks.get(id).expect("an event names a task that was created before it");
         if let Some(claim) = task.key() {
             self.keys.insert((task.queue.clone(), claim.key.clone()), id);
-        }
-        if task.purged {
-            let until = task.past.as_ref().map_or(Timestamp(0), |past| past.key_until);
-            self.remembered.insert((until, id));
-            return;
         }
         if !self.queues.contains_key(&task.queue) {
             self.queues.insert(task.queue.clone(), Queue::default());
@@ -398,23 +394,33 @@ impl State {
     /// Forgets keys of purged tasks whose time is over; a few at a time, so that no event is slow.
     pub(crate) fn forget_keys(&mut self, now: Timestamp) {
         for _ in 0..4 {
-            let Some(&(until, id)) = self.remembered.first().filter(|(until, _)| *until <= now) else {
+            if self.remembered.first().is_none_or(|key| key.until() > now) {
                 return;
-            };
-            self.remembered.remove((until, id));
-            self.save_for_capture(id);
-            self.drop_task(id);
+            }
+            self.forget_first_key();
         }
     }
 
-    /// Takes a task that is in no other index out for good, and its key with it, unless another has that now.
-    pub(crate) fn drop_task(&mut self, id: TaskId) {
-        let task = self.tasks.remove(id).expect("a task that is dropped is there");
-        let Some(claim) = task.key() else { return };
-        let name = (task.queue.clone(), claim.key.clone());
-        if self.keys.get(&name) == Some(&id) {
-            self.keys.remove(&name);
+    /// Forgets the key that was remembered first.
+    pub(crate) fn forget_first_key(&mut self) {
+        if let Some((number, key)) = self.remembered.forget_first() {
+            self.save_key_for_capture(number, key);
         }
+    }
+
+    /// Keys of purged tasks that are remembered.
+    #[must_use]
+    pub fn remembered_keys(&self) -> usize {
+        self.remembered.len()
+    }
+
+    /// Takes a task that is in no other index out for good, and its key with it.
+    pub(crate) fn drop_task(&mut self, id: TaskId) -> Task {
+        let task = self.tasks.remove(id).expect("a task that is dropped is there");
+        if let Some(claim) = task.key() {
+            self.keys.remove(&(task.queue.clone(), claim.key.clone()));
+        }
+        task
     }
 
     /// Drops a queue that has no tasks left.
@@ -452,8 +458,7 @@ pub struct Filter {
 
 impl Filter {
     fn matches(&self, task: &Task) -> bool {
-        !task.purged
-            && self.queue.as_ref().is_none_or(|queue| *queue == task.queue)
+        self.queue.as_ref().is_none_or(|queue| *queue == task.queue)
             && self.state.is_none_or(|state| state == task.state)
     }
 }

@@ -81,7 +81,7 @@ pub struct Task {
     pub charged: u32,
     #[n(8)]
     pub state: TaskState,
-    /// Purged, and kept only because its key must be remembered.
+    /// Only in snapshots of earlier versions: purged, and kept because its key must be remembered.
     #[n(9)]
     pub purged: bool,
     #[n(10)]
@@ -163,7 +163,7 @@ pub struct Past {
     pub attempts: Vec<Attempt>,
     #[n(3)]
     pub ending: Option<Ending>,
-    /// Until when the key of a purged task is remembered.
+    /// Only in snapshots of earlier versions: until when the key of a purged task is remembered.
     #[n(4)]
     pub key_until: Timestamp,
 }

@@ -210,6 +210,8 @@ fn command(name: &str, words: &[&str]) -> Command {
             done_ms: option("done").map_or(0, millis),
             failed_ms: option("failed").map_or(0, millis),
             count: option("count").map_or(1_000, |text| text.parse().unwrap()),
+            key_ms: option("keys_for").map_or(86_400_000, millis),
+            keys: option("keys").map_or(1_000, |text| text.parse().unwrap()),
         }),
         other => panic!("no command {other:?}"),
     }

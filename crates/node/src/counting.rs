@@ -1,5 +1,6 @@
 //! What the loop counts: every event, every refusal, every repeat.
 
+use orchestrix_core::limits::KEYS_FORGOTTEN_MAX;
 use orchestrix_core::{AttemptEnd, Command, Event, ExpiryReason, Next, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
@@ -86,7 +87,14 @@ impl<R: Recipient> DecisionLoop<R> {
                 self.ended += 1;
             }
             Event::TaskRetried(_) => stats.retried.add(1),
-            Event::TaskPurged(event) => stats.purged.add(event.tasks.len() as u64),
+            Event::TaskPurged(event) => {
+                stats.purged.add(event.tasks.len() as u64);
+                let added = event.tasks.iter().filter(|purge| purge.key_until.is_some()).count();
+                let keys = (self.state.remembered_keys() + added) as u64;
+                let most = KEYS_FORGOTTEN_MAX as u64;
+                let too_many = event.keys_kept.map_or(0, |kept| keys.saturating_sub(kept).min(most));
+                stats.keys_forgotten_early.add(too_many);
+            }
             Event::ShardsMoved(event) => {
                 stats.shards_withdrawn.add(event.withdrawn.len());
                 stats.shards_granted.add(event.granted.iter().map(|grant| grant.shards.len()).sum());

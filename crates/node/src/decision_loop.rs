@@ -158,6 +158,7 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         self.stats.polls.set(self.waiting_calls() as u64);
         self.stats.tasks_leased.set(self.state.lease_count() as u64);
+        self.stats.keys_remembered.set(self.state.remembered_keys() as u64);
     }
 
     /// When [`DecisionLoop::tick`] has something to do next, if nobody asks anything.

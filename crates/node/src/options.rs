@@ -30,7 +30,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             node: "node-1".to_owned(),
-            retention: Retention { done_ms: 86_400_000, failed_ms: 7 * 86_400_000, count: 250_000 },
+            retention: Retention::default(),
             queue_max: 8_192,
             polls_max: 20_000,
             snapshot_bytes: 128 << 20,

@@ -71,6 +71,7 @@ pub struct Stats {
     pub ttl_expired: Counter,
     pub retried: Counter,
     pub purged: Counter,
+    pub keys_forgotten_early: Counter,
     pub dead_letters: Counter,
     /// Grants of a task whose last lease ended by time: its worker may still be at it.
     pub duplicate_executions: Counter,
@@ -116,6 +117,7 @@ pub struct Stats {
     pub snapshot_position: Counter,
     /// 1 while the journal lives from its reserve.
     pub space_low: Counter,
+    pub keys_remembered: Counter,
     pub log_lines: Counter,
     pub log_lines_dropped: Counter,
 }

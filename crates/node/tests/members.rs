@@ -107,7 +107,8 @@ async fn whoever_takes_over_has_all_that_was_acknowledged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next() {
     let place = place();
-    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    let retention =
+        Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
     let node = Options { retention, node: "a".to_owned(), ..Options::default() };
     let first = Member::open(Membership { node, ..membership(&place, "a") }).unwrap();
     let node = leads(&first).await;
@@ -148,7 +149,8 @@ async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
     first.stop().await.unwrap();
     let logs = place.logs();
     logs.append(before.id, LeaseId(1), 0, b"line").unwrap();
-    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    let retention =
+        Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
     let node = Options { retention, node: "b".to_owned(), ..Options::default() };
     let second = Member::open(Membership { node, ..membership(&place, "b") }).unwrap();
     let node = leads(&second).await;

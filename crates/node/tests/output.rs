@@ -283,7 +283,8 @@ async fn a_part_that_rots_while_a_node_runs_changes_no_number() {
 async fn the_folder_is_free_and_output_of_purged_tasks_gone_when_the_node_has_stopped() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
-    let retention = Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0 };
+    let retention =
+        Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
     for _ in 0..5 {
         let options = Options { retention, ..Options::default() };
         let node = open(&Storage::File(data.clone()), options).unwrap().0;

@@ -82,6 +82,12 @@ settings! {
     /// How many ended tasks of each of the two kinds are kept [default: 250000]
     #[arg(long, value_name = "N")]
     retention_count: usize,
+    /// How long after the end of a task its key is remembered, if the task is purged before [default: 24h]
+    #[arg(long, value_name = "TIME")]
+    key_retention: Span,
+    /// How many keys of purged tasks are remembered; of more, the oldest are forgotten [default: 10000000]
+    #[arg(long, value_name = "N")]
+    keys_max: usize,
     /// Bytes of journal after which a snapshot is taken; at least twice the last one [default: 128MiB]
     #[arg(long, value_name = "SIZE")]
     snapshot_after: Size,
@@ -295,6 +301,8 @@ impl Settings {
                 done_ms: set.retention.map_or(kept.done_ms, Span::millis),
                 failed_ms: set.retention_failed.map_or(kept.failed_ms, Span::millis),
                 count: set.retention_count.unwrap_or(kept.count),
+                key_ms: set.key_retention.map_or(kept.key_ms, Span::millis),
+                keys: set.keys_max.unwrap_or(kept.keys),
             },
             snapshot_bytes: at_least(
                 "snapshot_after",

@@ -93,6 +93,11 @@ pub const ROWS: [Row; 43] = [
     ),
     counter("orchestrix_tasks_retried_total", "Dead letters that got a new round.", |s| &s.retried),
     counter("orchestrix_tasks_purged_total", "Ended tasks that were forgotten.", |s| &s.purged),
+    counter(
+        "orchestrix_keys_forgotten_early_total",
+        "Keys of purged tasks forgotten because there were more than may be remembered.",
+        |s| &s.keys_forgotten_early,
+    ),
     counter("orchestrix_refusals_total", "Commands that the rules refused.", |s| &s.refused),
     counter("orchestrix_overloaded_total", "Requests refused because too many were waiting.", |s| {
         &s.overloaded
@@ -128,6 +133,7 @@ pub const ROWS: [Row; 43] = [
     gauge("orchestrix_epoch", "The epoch of the leader.", |s| &s.epoch),
     gauge("orchestrix_leases", "Leases at the moment.", |s| &s.tasks_leased),
     gauge("orchestrix_polls", "Lease calls that wait for a task.", |s| &s.polls),
+    gauge("orchestrix_keys_remembered", "Keys of purged tasks that are remembered.", |s| &s.keys_remembered),
     gauge("orchestrix_storage_low", "1 while the journal lives from its reserve.", |s| &s.space_low),
     gauge(
         "orchestrix_turn_max_microseconds",

@@ -64,6 +64,8 @@ pub struct Plan {
 
 /// What is drawn for callers who hang up, from a generator of its own.
 pub(crate) const IMPATIENCE: u64 = 0x00c0_ffee;
+/// Likewise for how long keys are remembered.
+const FORGETTING: u64 = 0x6b65_7973;
 
 impl Plan {
     /// Draws a plan. In one world of four callers hang up and ask again while the group that their call was decided in is
@@ -71,6 +73,7 @@ impl Plan {
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let (mut plan, mut rng) = (Self::patient(seed), Rng::new(seed ^ IMPATIENCE));
+        plan.forget_keys(seed);
         if !plan.calm && rng.chance(250_000) {
             plan.hang_ups = u32::try_from(rng.range(50_000, 500_000)).unwrap_or(0);
             plan.slow_disk = plan.slow_disk.max(300_000);
@@ -137,6 +140,7 @@ impl Plan {
                 done_ms: rng.skewed(1_000, 600_000),
                 failed_ms: rng.skewed(1_000, 600_000),
                 count: usize::try_from(rng.skewed(3, 300)).unwrap_or(3),
+                ..Retention::default()
             },
             queue_max: usize::try_from(rng.skewed(4, 512)).unwrap_or(4),
             polls_max: usize::try_from(rng.skewed(2, 64)).unwrap_or(2),
@@ -164,6 +168,17 @@ impl Plan {
         }
         plan.shards = Some(shards);
         plan
+    }
+
+    /// In some worlds keys are remembered for a short time, or only a few.
+    fn forget_keys(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ FORGETTING);
+        if rng.chance(250_000) {
+            self.retention.key_ms = rng.skewed(1_000, 600_000);
+        }
+        if rng.chance(250_000) {
+            self.retention.keys = usize::try_from(rng.skewed(1, 200)).unwrap_or(1);
+        }
     }
 
     /// Leaves only what actors do: another world has other servers.

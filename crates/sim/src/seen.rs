@@ -53,6 +53,7 @@ pub enum Sight {
     TtlExpired,
     Timeout,
     Purged,
+    KeysForgotten,
     Retried,
     ReleaseCharged,
 }
@@ -97,6 +98,7 @@ impl Kind for Sight {
         Self::TtlExpired,
         Self::Timeout,
         Self::Purged,
+        Self::KeysForgotten,
         Self::Retried,
     ];
 }

@@ -109,6 +109,7 @@ impl History {
                     done_ms: WAITS_MS[source.below(WAITS_MS.len())],
                     failed_ms: WAITS_MS[source.below(WAITS_MS.len())],
                     count: source.below(5),
+                    ..Retention::default()
                 }),
             },
             _ => return self.wait(WAITS_MS[source.below(WAITS_MS.len())]),

@@ -265,6 +265,7 @@ impl Desk {
         // Nothing is leased out here, and nobody waits.
         let stats = self.inner.following.stats();
         stats.tasks_leased.set(0);
+        stats.keys_remembered.set(0);
         stats.polls.set(0);
     }
 

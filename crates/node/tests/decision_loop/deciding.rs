@@ -1,7 +1,7 @@
 //! What the loop decides besides: heartbeats, a full disk, what time asks for, how much a turn holds.
 
 use orchestrix_core::wire::Submit;
-use orchestrix_core::{Command, Json, LeaseId, Name, Refusal, TaskId};
+use orchestrix_core::{Command, Json, LeaseId, Name, Refusal, Retention, TaskId};
 use orchestrix_engine::{Room, Space};
 use orchestrix_node::{Answer, Ask, Error, Options};
 
@@ -149,7 +149,7 @@ fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() 
 
 #[test]
 fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
-    let retention = orchestrix_core::Retention { done_ms: 5_000, failed_ms: 5_000, count: 1_000 };
+    let retention = Retention { done_ms: 5_000, failed_ms: 5_000, count: 1_000, ..Retention::default() };
     let mut world = World::with(Options { retention, ..Options::default() });
     let commands = (0..1_000).map(|_| submit("mail")).collect();
     world.ask("submitter", Ask::Batch(commands));
@@ -170,7 +170,7 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
 
 #[test]
 fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
-    let retention = orchestrix_core::Retention { done_ms: 1 << 40, failed_ms: 1 << 40, count: 10 };
+    let retention = Retention { done_ms: 1 << 40, failed_ms: 1 << 40, count: 10, ..Retention::default() };
     let mut world = World::with(Options { retention, ..Options::default() });
     for round in 0..5_u64 {
         world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
@@ -185,7 +185,7 @@ fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
 
 #[test]
 fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
-    let retention = orchestrix_core::Retention { done_ms: 0, failed_ms: 0, count: 1 << 30 };
+    let retention = Retention { done_ms: 0, failed_ms: 0, count: 1 << 30, ..Retention::default() };
     let mut world = World::with(Options { retention, ..Options::default() });
     world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
     let mut ask = request("w", "mail", 0);
@@ -247,6 +247,33 @@ fn a_repeat_needs_no_room_on_the_disk() {
     world.ask("s", Ask::Command(Command::submit(task)));
     let (answers, _) = world.turn();
     assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");
+}
+
+#[test]
+fn a_repeat_after_the_purge_hears_how_its_task_ended() {
+    let retention = Retention { done_ms: 0, ..Retention::default() };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+    task.key = Some(orchestrix_core::Key::new("k").unwrap());
+    world.ask("s", Ask::Command(Command::submit(task.clone())));
+    world.poll("w", "mail", 0);
+    let (answers, _) = world.turn();
+    let leased = leases(answers.into_iter().nth(1).unwrap().1).remove(0);
+    let (task_id, lease) = (leased.task_id, leased.lease_id);
+    let complete = Command::Complete { task: task_id, lease, worker: None, result: None };
+    world.ask("w", Ask::Command(complete));
+    world.turn();
+    world.wait(2_000);
+    world.turn();
+    assert_eq!((world.stats.purged.get(), world.stats.keys_remembered.get()), (1, 1));
+    world.ask("s", Ask::Command(Command::submit(task)));
+    world.ask("s", Ask::Task(task_id));
+    let (answers, events) = world.turn();
+    assert!(events.is_empty());
+    let Ok(Answer::Outcome { outcome, .. }) = &answers[0].1 else { panic!("{answers:?}") };
+    assert_eq!((outcome.id, outcome.state), (task_id, orchestrix_core::TaskState::Completed));
+    let Err(Error::Refused(refusal)) = &answers[1].1 else { panic!("{answers:?}") };
+    assert!(refusal.to_string().contains("it ended and was purged"), "{refusal}");
 }
 
 #[test]

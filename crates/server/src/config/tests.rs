@@ -46,9 +46,14 @@ fn every_setting_can_be_given_in_every_layer() {
             "engine" => "memory",
             "log_format" => "json",
             "insecure_plaintext" | "accept_data_loss" => "true",
-            name if name.contains("max_") || ["retention_count", "snapshot_after"].contains(&name) => "5000",
+            name if name.contains("max_")
+                || ["retention_count", "keys_max", "snapshot_after"].contains(&name) =>
+            {
+                "5000"
+            }
             name if name.contains("timeout")
                 || name.starts_with("retention")
+                || name.starts_with("key_")
                 || name.starts_with("leader")
                 || name.starts_with("shard") =>
             {

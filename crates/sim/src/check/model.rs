@@ -13,9 +13,6 @@ use crate::check::Violation;
 use crate::history::History;
 use crate::seen::{Seen, Sight};
 
-/// Milliseconds that a key is kept after the end of its task.
-const KEY_KEPT_MS: u64 = 86_400_000;
-
 /// What a task is at one place of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Is {
@@ -86,6 +83,8 @@ pub(super) struct Model {
     pub(super) times: Vec<(Position, Timestamp)>,
     held: BTreeMap<Name, usize>,
     keys: BTreeMap<(Name, Key), TaskId>,
+    /// Purged tasks whose keys were to be remembered, in the order in which they were purged.
+    remembered: Vec<TaskId>,
     position: Position,
     at: Timestamp,
     epoch: u64,
@@ -366,22 +365,44 @@ impl Model {
                 self.dead -= 1;
             }
             Event::TaskPurged(event) => {
+                let retention = self.retention.unwrap_or_default();
+                let key_ms = retention.key_ms;
                 for purge in &event.tasks {
                     let (position, at) = (self.position, self.at);
                     self.may_be_purged(purge.task)?;
                     let task = self.task(purge.task)?;
                     let ended = matches!(task.is(), Is::Completed | Is::Failed | Is::Cancelled);
                     ensure(ended, "T4", || format!("task {} had not ended when it was purged", purge.task))?;
-                    let kept_until = Timestamp(task.ended_at.0 + KEY_KEPT_MS);
+                    let kept_until = Timestamp(task.ended_at.0 + key_ms);
                     let kept = task.key.is_none() || kept_until <= at || purge.key_until >= Some(kept_until);
                     ensure(kept, "T7", || format!("the key of task {} is forgotten too early", purge.task))?;
                     task.key_until = purge.key_until;
                     task.was.push((position, Is::Purged));
                     seen.add(Sight::Purged);
+                    if purge.key_until.is_some() {
+                        self.remembered.push(purge.task);
+                    }
+                }
+                if let Some(kept) = event.keys_kept {
+                    ensure(kept >= retention.keys as u64, "T7", || {
+                        format!("only {kept} keys are remembered")
+                    })?;
+                    self.forget_all_but(usize::try_from(kept).unwrap_or(usize::MAX));
+                    seen.add(Sight::KeysForgotten);
                 }
             }
         }
         Ok(())
+    }
+
+    /// The first keys that were remembered may be used again, all but so many.
+    fn forget_all_but(&mut self, kept: usize) {
+        let gone = self.remembered.len().saturating_sub(kept);
+        for id in self.remembered.drain(..gone) {
+            if let Some(task) = self.tasks.get_mut(&id) {
+                task.key_until = None;
+            }
+        }
     }
 
     /// Notes down when a task came to an end.

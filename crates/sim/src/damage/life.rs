@@ -77,7 +77,7 @@ fn plan(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     plan.segment_bytes = 2_048 + 512 * (seed % 3);
     plan.snapshot_bytes = 2_500;
-    plan.retention = Retention { done_ms: 20_000, failed_ms: 30_000, count: 8 };
+    plan.retention = Retention { done_ms: 20_000, failed_ms: 30_000, count: 8, ..plan.retention };
     (plan.queue_max, plan.polls_max) = (64, 16);
     plan
 }

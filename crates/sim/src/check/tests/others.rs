@@ -161,11 +161,14 @@ fn t1_a_task_that_is_purged_before_its_time() {
     story.call(complete(lease), Ok(completed()));
     story.add(NOW + LEASE, TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }] });
     story.holds();
-    story.0.retention = Some(Retention { done_ms: LEASE, failed_ms: LEASE, count: 1 });
+    story.0.retention =
+        Some(Retention { done_ms: LEASE, failed_ms: LEASE, count: 1, ..Retention::default() });
     story.holds();
-    story.0.retention = Some(Retention { done_ms: LEASE + 1, failed_ms: LEASE, count: 1 });
+    story.0.retention =
+        Some(Retention { done_ms: LEASE + 1, failed_ms: LEASE, count: 1, ..Retention::default() });
     story.breaks("T1");
-    story.0.retention = Some(Retention { done_ms: LEASE + 1, failed_ms: LEASE, count: 0 });
+    story.0.retention =
+        Some(Retention { done_ms: LEASE + 1, failed_ms: LEASE, count: 0, ..Retention::default() });
     story.holds();
 }
 
