@@ -55,11 +55,14 @@ pub enum Command {
         task: TaskId,
         lease: LeaseId,
     },
+    /// `actor` is who asks, if known by name.
     Cancel {
         task: TaskId,
+        actor: Option<Name>,
     },
     Retry {
         task: TaskId,
+        actor: Option<Name>,
     },
     /// Time has passed: end what is over for this task.
     Expire {
@@ -67,9 +70,11 @@ pub enum Command {
     },
     /// Time has passed: forget what was kept long enough.
     Purge(Retention),
+    /// `actor` is who asked for a change of leader, if known by name.
     StartTerm {
         epoch: u64,
         node: String,
+        actor: Option<Name>,
     },
     Shards(ShardCommand),
 }

@@ -48,13 +48,13 @@ impl State {
             }
             Command::Release { task, lease, worker } => self.release(*task, *lease, worker.as_ref(), now),
             Command::Abandon { task, lease } => self.abandon(*task, *lease, now),
-            Command::Cancel { task } => self.cancel(*task, now),
-            Command::Retry { task } => self.retry(*task),
+            Command::Cancel { task, actor } => self.cancel(*task, actor.clone(), now),
+            Command::Retry { task, actor } => self.retry(*task, actor.clone()),
             Command::Expire { task } => Ok(self.expire(*task, now)),
             Command::Purge(retention) => Ok(self.purge(*retention, now)),
-            Command::StartTerm { epoch, node } => {
+            Command::StartTerm { epoch, node, actor } => {
                 let epoch = (*epoch).max(self.epoch + 1);
-                Ok(event(TermStarted { epoch, node: node.clone() }))
+                Ok(event(TermStarted { epoch, node: node.clone(), actor: actor.clone() }))
             }
             Command::Shards(command) => self.judge_shards(command),
         }
@@ -197,17 +197,19 @@ impl State {
         Ok(event(LeaseReleased { task: id, lease, charged: false, next, undelivered: Some(true) }))
     }
 
-    fn cancel(&self, id: TaskId, now: Timestamp) -> Result<Decision, Refusal> {
+    fn cancel(&self, id: TaskId, actor: Option<Name>, now: Timestamp) -> Result<Decision, Refusal> {
         let task = self.known(id)?;
         match task.state {
-            TaskState::Waiting => Ok(event(TaskCancelled { task: id, reason: CancelReason::Requested })),
+            TaskState::Waiting => {
+                Ok(event(TaskCancelled { task: id, reason: CancelReason::Requested, actor }))
+            }
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
                 if lease.cancel_at.is_some() {
                     return Ok(Decision::Already(outcome(task)));
                 }
                 let cancel_at = lease_end(now, lease.length_ms);
-                Ok(event(CancelRequested { task: id, cancel_at }))
+                Ok(event(CancelRequested { task: id, cancel_at, actor }))
             }
             TaskState::Cancelled => Ok(Decision::Already(outcome(task))),
             TaskState::Completed | TaskState::Failed => {
@@ -216,12 +218,12 @@ impl State {
         }
     }
 
-    fn retry(&self, id: TaskId) -> Result<Decision, Refusal> {
+    fn retry(&self, id: TaskId, actor: Option<Name>) -> Result<Decision, Refusal> {
         let task = self.known(id)?;
         if task.state != TaskState::Failed {
             return Err(Refusal::NotFailed { task: id, state: task.state });
         }
-        Ok(event(TaskRetried { task: id }))
+        Ok(event(TaskRetried { task: id, actor }))
     }
 
     fn expire(&self, id: TaskId, now: Timestamp) -> Decision {
@@ -232,7 +234,7 @@ impl State {
             (TaskState::Leased, Some(lease)) => {
                 let next = next_after(task, lease, now);
                 if over(lease.cancel_at) {
-                    event(TaskCancelled { task: id, reason: CancelReason::Unheeded })
+                    event(TaskCancelled { task: id, reason: CancelReason::Unheeded, actor: None })
                 } else if over(lease.timeout_at) {
                     event(LeaseExpired { task: id, lease: lease.id, reason: ExpiryReason::Timeout, next })
                 } else if over(Some(lease.expires_at)) {

@@ -76,6 +76,8 @@ events! {
     1 TermStarted {
         #[n(0)] pub epoch: u64,
         #[n(1)] pub node: String,
+        /// Who asked for a change of leader, if somebody did and is known by name.
+        #[n(2)] pub actor: Option<Name>,
     }
 
     /// From here on, records of this format may follow.
@@ -152,6 +154,8 @@ events! {
     10 TaskCancelled {
         #[n(0)] pub task: TaskId,
         #[n(1)] pub reason: CancelReason,
+        /// Who asked for it, if it was asked for just now by somebody who is known by name.
+        #[n(2)] pub actor: Option<Name>,
     }
 
     /// A leased task is to be cancelled; its worker is told by the next heartbeat.
@@ -159,6 +163,8 @@ events! {
         #[n(0)] pub task: TaskId,
         /// When it ends even if the worker does nothing.
         #[n(1)] pub cancel_at: Timestamp,
+        /// Who asked for it, if known by name.
+        #[n(2)] pub actor: Option<Name>,
     }
 
     /// The ttl of a waiting task was over.
@@ -169,6 +175,8 @@ events! {
     /// A dead letter got a new round.
     13 TaskRetried {
         #[n(0)] pub task: TaskId,
+        /// Who asked for it, if known by name.
+        #[n(1)] pub actor: Option<Name>,
     }
 
     /// Ended tasks were forgotten. A key among them is remembered until `key_until`.

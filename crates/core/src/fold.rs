@@ -11,7 +11,7 @@ use crate::limits::{ATTEMPTS_KEPT, ID_MAX, KEYS_FORGOTTEN_MAX};
 use crate::planted::is_planted;
 use crate::task::Terms;
 use crate::{
-    Attempt, Ending, Event, Json, LeaseId, LiveLease, Position, State, Task, TaskId, TaskState, Term,
+    Attempt, Ending, Event, Json, LeaseId, LiveLease, Name, Position, State, Task, TaskId, TaskState, Term,
     Timestamp,
 };
 
@@ -162,6 +162,7 @@ impl State {
             request_id: event.request_id,
             progress: None,
             note: None,
+            cancel_by: None,
         };
         self.change(event.task, |task, at| {
             assert_eq!(task.state, TaskState::Waiting, "only a waiting task is leased");
@@ -244,6 +245,7 @@ impl State {
             CancelReason::Requested => {
                 assert_eq!(task.state, TaskState::Waiting, "a leased task is asked first");
                 task.end(TaskState::Cancelled, Some("requested"), None, at);
+                task.note_cancelled_by(event.actor.clone());
             }
             CancelReason::Unheeded => {
                 let lease = task.lease.as_ref().expect("only a leased task can leave a request unheeded").id;
@@ -256,6 +258,7 @@ impl State {
         self.change_lease(event.task, |lease, _| {
             assert!(lease.cancel_at.is_none(), "a cancellation is asked for once per lease");
             lease.cancel_at = Some(event.cancel_at);
+            lease.cancel_by.clone_from(&event.actor);
         });
     }
 
@@ -357,7 +360,10 @@ impl Task {
                 self.not_before = not_before;
             }
             Next::Failed => self.end(TaskState::Failed, Some(end.as_str()), None, at),
-            Next::Cancelled => self.end(TaskState::Cancelled, Some("requested"), None, at),
+            Next::Cancelled => {
+                self.end(TaskState::Cancelled, Some("requested"), None, at);
+                self.note_cancelled_by(lease.cancel_by.clone());
+            }
         }
         self.remember(&lease, end, error, at);
     }
@@ -365,8 +371,13 @@ impl Task {
     fn end(&mut self, state: TaskState, reason: Option<&str>, result: Option<Json>, at: Timestamp) {
         assert!(!self.state.is_terminal(), "terminal is final");
         self.state = state;
-        let ending = Ending { at, reason: reason.map(Box::from), result };
+        let ending = Ending { at, reason: reason.map(Box::from), result, cancelled_by: None };
         self.past.get_or_insert_default().ending = Some(ending);
+    }
+
+    fn note_cancelled_by(&mut self, actor: Option<Name>) {
+        let ending = self.past.as_mut().and_then(|past| past.ending.as_mut());
+        ending.expect("a cancelled task has an ending").cancelled_by = actor;
     }
 
     fn remember(&mut self, lease: &LiveLease, end: AttemptEnd, error: Option<Box<str>>, at: Timestamp) {

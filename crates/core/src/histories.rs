@@ -203,8 +203,8 @@ impl History {
                 let (task, lease) = lease(index)?;
                 Command::Abandon { task, lease }
             }
-            Step::Cancel(index) => Command::Cancel { task: task(index)? },
-            Step::Retry(index) => Command::Retry { task: task(index)? },
+            Step::Cancel(index) => Command::Cancel { task: task(index)?, actor: None },
+            Step::Retry(index) => Command::Retry { task: task(index)?, actor: None },
             Step::Purge => Command::Purge(Retention {
                 done_ms: 2_000,
                 failed_ms: 20_000,
@@ -212,7 +212,7 @@ impl History {
                 key_ms: 30_000,
                 keys: 4,
             }),
-            Step::Term => Command::StartTerm { epoch: 0, node: "node".to_owned() },
+            Step::Term => Command::StartTerm { epoch: 0, node: "node".to_owned(), actor: None },
             Step::Wait(_) => return None,
         })
     }

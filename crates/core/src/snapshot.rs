@@ -305,6 +305,7 @@ mod tests {
             request_id: None,
             progress: None,
             note: None,
+            cancel_by: None,
         }))
     }
 

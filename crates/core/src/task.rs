@@ -148,6 +148,9 @@ pub struct LiveLease {
     pub progress: Option<u8>,
     #[n(11)]
     pub note: Option<Box<str>>,
+    /// Who asked for the cancellation, if known by name.
+    #[n(12)]
+    pub cancel_by: Option<Name>,
 }
 
 /// What a task has behind it.
@@ -209,6 +212,9 @@ pub struct Ending {
     pub reason: Option<Box<str>>,
     #[n(2)]
     pub result: Option<Json>,
+    /// Who cancelled it, if known by name.
+    #[n(3)]
+    pub cancelled_by: Option<Name>,
 }
 
 impl Task {

@@ -2,7 +2,7 @@
 
 use crate::decide::outcome;
 use crate::wire::{AttemptView, LeaseView, Leased, Outcome, TaskSummary, TaskView};
-use crate::{Attempt, LiveLease, Task, TaskState, Timestamp};
+use crate::{Attempt, LiveLease, Name, Task, TaskState, Timestamp};
 
 impl Task {
     /// What a caller hears about it after a command.
@@ -36,6 +36,12 @@ impl Task {
         }
     }
 
+    /// Who cancelled it, or has asked its worker to stop; if known by name.
+    fn cancelled_by(&self) -> Option<&Name> {
+        let asked = self.lease.as_deref().and_then(|lease| lease.cancel_by.as_ref());
+        asked.or_else(|| self.ending()?.cancelled_by.as_ref())
+    }
+
     #[must_use]
     pub fn summary(&self) -> TaskSummary {
         let running = u32::from(self.state == TaskState::Leased);
@@ -56,6 +62,7 @@ impl Task {
             lease: self.lease.as_deref().map(lease_view),
             ended_at: self.ending().map(|ending| ending.at),
             reason: self.ending().and_then(|ending| ending.reason.as_deref().map(str::to_owned)),
+            cancelled_by: self.cancelled_by().cloned(),
             error: self
                 .attempts()
                 .iter()

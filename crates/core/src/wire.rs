@@ -270,6 +270,9 @@ wire! {
         /// Why it ended the way it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
+        /// The token of whoever cancelled it, or has asked its worker to stop.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub cancelled_by: Option<Name>,
         /// The error of the last failed attempt.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub error: Option<String>,

@@ -172,8 +172,9 @@ fn command(name: &str, words: &[&str]) -> Command {
     let task = || TaskId(plain[0].parse().unwrap());
     let lease = || LeaseId(plain[1].parse().unwrap());
     let worker = option("worker").map(name_of);
+    let actor = || option("actor").map(name_of);
     match name {
-        "term" => Command::StartTerm { epoch: 0, node: plain[0].to_owned() },
+        "term" => Command::StartTerm { epoch: 0, node: plain[0].to_owned(), actor: actor() },
         "submit" => Command::submit(submit(&plain, option)),
         "lease" => Command::Lease(Lease {
             worker: name_of(plain[0]),
@@ -204,8 +205,8 @@ fn command(name: &str, words: &[&str]) -> Command {
             Command::Fail { task: task(), lease: lease(), worker, error: plain[2].to_owned(), retry }
         }
         "release" => Command::Release { task: task(), lease: lease(), worker },
-        "cancel" => Command::Cancel { task: task() },
-        "retry" => Command::Retry { task: task() },
+        "cancel" => Command::Cancel { task: task(), actor: actor() },
+        "retry" => Command::Retry { task: task(), actor: actor() },
         "purge" => Command::Purge(Retention {
             done_ms: option("done").map_or(0, millis),
             failed_ms: option("failed").map_or(0, millis),

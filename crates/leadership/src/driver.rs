@@ -23,7 +23,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// What the thread tells those who run the duties.
 pub(crate) enum Turn {
-    Began(u64),
+    /// With who asked for the change of leader, if somebody did.
+    Began(u64, Option<String>),
     Ended(Reason),
 }
 
@@ -264,7 +265,7 @@ impl Driver {
             let worker_id = self.shared.me.name.clone();
             self.shared.tell(News::CoordinatorPromoted { worker_id, timestamp, term: epoch });
             // Duties that are gone do nothing.
-            let _ = self.turns.send(Turn::Began(epoch));
+            let _ = self.turns.send(Turn::Began(epoch, self.elector.asked_by().map(str::to_owned)));
         }
     }
 
@@ -340,9 +341,11 @@ impl Driver {
                 self.resign();
                 self.stopping = Some((reply, self.shared.clock.boot() + self.shared.options.leader_ttl));
             }
-            Command::Ensure { force, desired, reply } => {
+            Command::Ensure { force, desired, asker, reply } => {
+                self.elector.ask_for(asker);
                 // Whoever asked may be gone.
                 let _ = reply.send(self.ensure(force, desired.as_deref()));
+                self.elector.ask_for(None);
             }
             Command::RaiseEpoch(seen) => self.elector.raise_epoch(seen),
             Command::LetGo(epoch) => {
@@ -414,8 +417,8 @@ pub(crate) async fn run_duties(
             .map_or(Duration::from_secs(3_600), |until| until.saturating_sub(shared.clock.boot()));
         tokio::select! {
             turn = turns.recv() => match turn {
-                Some(Turn::Began(epoch)) => {
-                    let term = Term { epoch, over: CancellationToken::new() };
+                Some(Turn::Began(epoch, asked_by)) => {
+                    let term = Term { epoch, over: CancellationToken::new(), asked_by };
                     for duty in &duties {
                         running.spawn(duty::run(Arc::clone(duty), term.clone()));
                     }

@@ -20,6 +20,8 @@ pub struct Term {
     pub epoch: u64,
     /// Ends with the term, before anybody else may lead.
     pub over: CancellationToken,
+    /// Who asked for the change of leader that this began with, if somebody did.
+    pub asked_by: Option<String>,
 }
 
 /// Work that only a leader does.

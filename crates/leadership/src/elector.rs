@@ -20,6 +20,9 @@ struct Seat {
     holder: Candidate,
     /// Counts the writings of this life, so that no two are the same.
     writing: u64,
+    /// Who asked for the change that this is part of, if somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    asked_by: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,7 @@ struct Farewell {
     epoch: u64,
     /// To whom it is passed; given back if to nobody.
     to: Option<Candidate>,
+    asked_by: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -85,6 +89,10 @@ pub struct Elector {
     after_attempt: Option<Farewell>,
     /// It does not stand before then.
     rests_until: Duration,
+    /// Who asks it to leave, for the next farewell.
+    asker: Option<String>,
+    /// Who asked for the change by which it came to its last office.
+    asked_by: Option<String>,
     leader: Option<(Candidate, u64)>,
     changes: Vec<Change>,
 }
@@ -103,6 +111,8 @@ impl Elector {
             attempt: None,
             after_attempt: None,
             rests_until: Duration::ZERO,
+            asker: None,
+            asked_by: None,
             leader: None,
             changes: Vec::new(),
         }
@@ -124,6 +134,17 @@ impl Elector {
     #[must_use]
     pub fn leader(&self) -> Option<&(Candidate, u64)> {
         self.leader.as_ref()
+    }
+
+    /// Who asked for the change by which this one came to its last office, if somebody did.
+    #[must_use]
+    pub fn asked_by(&self) -> Option<&str> {
+        self.asked_by.as_deref()
+    }
+
+    /// Says who asks for the next change; whoever takes the office then knows.
+    pub fn ask_for(&mut self, asker: Option<String>) {
+        self.asker = asker;
     }
 
     /// Whether it stands. An office that it has is not affected.
@@ -197,7 +218,7 @@ impl Elector {
             Some(office) => {
                 let bumped = u64::from(is_planted("epoch-bumped-by-renewal"));
                 let (seen, epoch) = (Some(office.version.clone()), office.epoch + bumped);
-                self.write(now, Purpose::Renew, seen, epoch, true, None);
+                self.write(now, Purpose::Renew, seen, epoch, None, None);
                 self.next(now)
             }
             None => self.seek(now),
@@ -221,7 +242,11 @@ impl Elector {
             if is_planted("epoch-from-own-count") {
                 epoch = self.writings + 1;
             }
-            self.write(now, Purpose::Take, seen, epoch, true, None);
+            // An office that ran out was nobody's wish.
+            let asked = view.cell.as_ref().filter(|cell| !cell.claim.held || self.is_mine(cell));
+            self.asked_by = asked.and_then(|cell| seat(&cell.claim)?.asked_by);
+            let asked_by = self.asked_by.clone();
+            self.write(now, Purpose::Take, seen, epoch, None, asked_by);
             return self.next(now);
         }
         if now >= view.look_at {
@@ -233,9 +258,7 @@ impl Elector {
     /// When the office may be taken, on this one's clock.
     fn takeable_at(&self, view: &View) -> Duration {
         // What this life wrote itself, or somebody passed to it, it need not wait for: it does not act under it.
-        let mine =
-            |cell: &Cell| cell.claim.held && seat(&cell.claim).is_some_and(|seat| seat.holder == self.me);
-        let chosen = view.cell.as_ref().is_some_and(mine);
+        let chosen = view.cell.as_ref().is_some_and(|cell| cell.claim.held && self.is_mine(cell));
         match self.stands {
             Stands::No => return Duration::MAX,
             Stands::Yes | Stands::IfChosen if chosen => return Duration::ZERO,
@@ -254,6 +277,10 @@ impl Elector {
             ttl = self.timing.ttl;
         }
         view.since + ttl + ttl / 100 + MARGIN_MIN
+    }
+
+    fn is_mine(&self, cell: &Cell) -> bool {
+        seat(&cell.claim).is_some_and(|seat| seat.holder == self.me)
     }
 
     /// What was read. Counts from when the answer came: the cell cannot have been older than that.
@@ -355,7 +382,7 @@ impl Elector {
         match attempt.purpose {
             // It does not stand any more.
             Purpose::Take if self.stands == Stands::No => {
-                self.leave(now, Farewell { version, epoch, to: None });
+                self.leave(now, Farewell { version, epoch, to: None, asked_by: None });
             }
             Purpose::Take if now < trusted_until => {
                 let proved_at = attempt.asked;
@@ -417,7 +444,8 @@ impl Elector {
     fn give_up(&mut self, now: Duration, reason: Reason, to: Option<Candidate>) {
         let Some(office) = self.office.clone() else { return };
         self.depose(reason);
-        let farewell = Farewell { version: office.version, epoch: office.epoch, to };
+        let asked_by = self.asker.take();
+        let farewell = Farewell { version: office.version, epoch: office.epoch, to, asked_by };
         // A renewal that is under way has to be settled first.
         if self.attempt.is_some() {
             self.after_attempt = Some(farewell);
@@ -427,12 +455,12 @@ impl Elector {
     }
 
     fn leave(&mut self, now: Duration, farewell: Farewell) {
-        let Farewell { version, epoch, to } = farewell;
-        let (purpose, epoch, held) = match &to {
-            Some(_) => (Purpose::Pass, epoch + 1, true),
-            None => (Purpose::Release, epoch, false),
+        let Farewell { version, epoch, to, asked_by } = farewell;
+        let (purpose, epoch) = match &to {
+            Some(_) => (Purpose::Pass, epoch + 1),
+            None => (Purpose::Release, epoch),
         };
-        self.write(now, purpose, Some(version), epoch, held, to);
+        self.write(now, purpose, Some(version), epoch, to, asked_by);
     }
 
     fn write(
@@ -441,13 +469,14 @@ impl Elector {
         purpose: Purpose,
         seen: Option<Version>,
         epoch: u64,
-        held: bool,
         to: Option<Candidate>,
+        asked_by: Option<String>,
     ) {
         self.writings += 1;
-        let seat = Seat { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writings };
+        let seat = Seat { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writings, asked_by };
         let value = serde_json::to_vec(&seat).expect("a seat is plain JSON");
         let ttl_ms = u64::try_from(self.timing.ttl.as_millis()).unwrap_or(u64::MAX);
+        let held = purpose != Purpose::Release;
         let claim = Claim { owner: seat.holder.name, epoch, ttl_ms, held, value };
         self.attempt = Some(Attempt { purpose, asked: now, seen, claim, not_before: now });
     }

@@ -66,7 +66,12 @@ pub struct Status {
 
 pub(crate) enum Command {
     Stop(oneshot::Sender<()>),
-    Ensure { force: bool, desired: Option<String>, reply: oneshot::Sender<Result<(), EnsureError>> },
+    Ensure {
+        force: bool,
+        desired: Option<String>,
+        asker: Option<String>,
+        reply: oneshot::Sender<Result<(), EnsureError>>,
+    },
     RaiseEpoch(u64),
     LetGo(u64),
 }
@@ -252,9 +257,22 @@ impl Leadership {
     /// # Errors
     /// When this one does not lead, `desired` is not present, or the mandate is too young and `force` is not given.
     pub async fn ensure_coordinator(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
+        self.ensure_coordinator_for(None, force, desired).await
+    }
+
+    /// The same; whoever leads next hears in its [`Term`](crate::Term) who asked for it.
+    ///
+    /// # Errors
+    /// As for [`Leadership::ensure_coordinator`].
+    pub async fn ensure_coordinator_for(
+        &self,
+        asker: Option<&str>,
+        force: bool,
+        desired: Option<&str>,
+    ) -> Result<(), EnsureError> {
         let (reply, heard) = oneshot::channel();
-        let desired = desired.map(str::to_owned);
-        let sent = self.commands.send(Command::Ensure { force, desired, reply });
+        let (desired, asker) = (desired.map(str::to_owned), asker.map(str::to_owned));
+        let sent = self.commands.send(Command::Ensure { force, desired, asker, reply });
         sent.map_err(|_| EnsureError::Stopped)?;
         heard.await.unwrap_or(Err(EnsureError::Stopped))
     }

@@ -102,8 +102,8 @@ impl<R: Recipient> DecisionLoop<R> {
     ///
     /// # Panics
     /// Never: a term can always begin.
-    pub fn start_term(&mut self, epoch: u64, now: Timestamp) {
-        let command = Command::StartTerm { epoch, node: self.options.node.clone() };
+    pub fn start_term(&mut self, epoch: u64, actor: Option<Name>, now: Timestamp) {
+        let command = Command::StartTerm { epoch, node: self.options.node.clone(), actor };
         let Ok(Decision::Event(event)) = self.state.decide(&command, now) else {
             panic!("a term can always begin");
         };

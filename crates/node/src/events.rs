@@ -227,7 +227,7 @@ mod tests {
         let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
         let mut events = feed.subscribe(None).only(&[TaskCancelled::KIND, TaskRetried::KIND]);
         let mut some = batch(0, 2);
-        encode_record(Timestamp(9), &TaskRetried { task: TaskId(7) }.into(), &mut some.records);
+        encode_record(Timestamp(9), &TaskRetried { task: TaskId(7), actor: None }.into(), &mut some.records);
         some.count += 1;
         // The body of the first would not be understood.
         some.records[14] = 0xff;
@@ -235,7 +235,7 @@ mod tests {
         let found = Happening::Event {
             position: Position(3),
             at: Timestamp(9),
-            event: TaskRetried { task: TaskId(7) }.into(),
+            event: TaskRetried { task: TaskId(7), actor: None }.into(),
         };
         assert_eq!(events.next().await, found);
     }

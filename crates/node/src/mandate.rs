@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use orchestrix_core::Name;
 use orchestrix_engine::Link;
 
 /// An office that a node writes under.
@@ -24,6 +25,8 @@ pub struct Mandate {
     pub office: Option<Arc<dyn Office>>,
     /// After so many milliseconds without an event there is a `Tick`.
     pub tick_ms: Option<u64>,
+    /// Who asked for the change of leader, if known by name.
+    pub actor: Option<Name>,
 }
 
 impl Mandate {

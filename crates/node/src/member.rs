@@ -8,8 +8,8 @@ mod fed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-use orchestrix_core::Position;
 use orchestrix_core::wire::{Cluster, NodeView};
+use orchestrix_core::{Name, Position};
 use orchestrix_engine::{Batch, JournalId, Shared, SystemClock};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
 use serde::{Deserialize, Serialize};
@@ -272,17 +272,23 @@ impl Member {
         }
     }
 
-    /// Passes the office to a node that is present and has read almost everything, or gives it back.
+    /// Passes the office to a node that is present and has read almost everything, or gives it back. The next term
+    /// carries the name of who asked.
     ///
     /// # Errors
     /// Why it stays where it is.
-    pub async fn ensure_leader(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
+    pub async fn ensure_leader(
+        &self,
+        actor: Option<&Name>,
+        force: bool,
+        desired: Option<&str>,
+    ) -> Result<(), EnsureError> {
         let nodes = self.cluster().nodes;
         let behind = desired.and_then(|name| nodes.into_iter().find(|node| node.name == name));
         if let Some(node) = behind.filter(|node| node.lag > LAG_MAX && !force) {
             return Err(EnsureError::Behind { name: node.name, lag: node.lag });
         }
-        self.leadership().ensure_coordinator(force, desired).await
+        self.leadership().ensure_coordinator_for(actor.map(Name::as_str), force, desired).await
     }
 
     /// Waits until the member has stopped, whatever the reason.

@@ -145,16 +145,20 @@ impl Node {
         Ok(self.command(Command::Release { task, lease, worker }).await?.0)
     }
 
+    /// Cancels a task; `actor` is who asks, if known by name.
+    ///
     /// # Errors
     /// See [`Error`].
-    pub async fn cancel(&self, task: TaskId) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Cancel { task }).await?.0)
+    pub async fn cancel(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
+        Ok(self.command(Command::Cancel { task, actor }).await?.0)
     }
 
+    /// Gives a dead letter a new round; `actor` is who asks, if known by name.
+    ///
     /// # Errors
     /// See [`Error`].
-    pub async fn retry(&self, task: TaskId) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Retry { task }).await?.0)
+    pub async fn retry(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
+        Ok(self.command(Command::Retry { task, actor }).await?.0)
     }
 
     /// # Errors

@@ -310,7 +310,7 @@ pub(crate) fn assemble(
     let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
     desk.set_space(journal.space());
     if !is_planted("term-unstarted") {
-        desk.start_term(epoch, term_clock.now());
+        desk.start_term(epoch, mandate.actor.clone(), term_clock.now());
     }
     desk.tick_every(mandate.tick_ms);
     if mandate.office.is_some() {

@@ -115,7 +115,7 @@ async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next(
     let (kept, _) = node.submit(submit()).await.unwrap();
     let (purged, _) = node.submit(submit()).await.unwrap();
     let mut events = node.events(None);
-    node.cancel(purged.id).await.unwrap();
+    node.cancel(purged.id, None).await.unwrap();
     loop {
         let Happening::Event { event, .. } = events.next().await else { panic!("a gap") };
         if event.name() == "TaskPurged" {

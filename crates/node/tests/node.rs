@@ -217,7 +217,7 @@ async fn watchers_see_durable_events_and_resume() {
     let mut events = node.events(Some(orchestrix_core::Position(first.id.0 - 1)));
     let Happening::Event { position, event, .. } = events.next().await else { panic!("a gap") };
     assert_eq!((position.0, event.name()), (first.id.0, "TaskCreated"));
-    node.cancel(first.id).await.unwrap();
+    node.cancel(first.id, None).await.unwrap();
     let Happening::Event { event, .. } = events.next().await else { panic!("a gap") };
     assert_eq!(event.name(), "TaskCancelled");
     node.stop().await.unwrap();

@@ -10,6 +10,7 @@
 
 mod accept;
 mod answer;
+mod audit;
 mod body;
 mod connection;
 mod cursor;
@@ -50,11 +51,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::Coordinator;
 use crate::metrics::HttpMetrics;
-use crate::tokens::{Secret, Tokens};
+use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
 pub(crate) use error::Fault;
-pub(crate) use handle::{Answered, decide_said};
+pub(crate) use handle::{Answered, Caller, decide_said};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
@@ -83,7 +84,8 @@ pub(crate) struct App {
     /// Reaches the leader, when that is another node.
     pub(crate) courier: forward::Courier,
     pub(crate) limits: Limits,
-    pub(crate) tokens: Option<Tokens>,
+    pub(crate) tokens: Option<Keyring>,
+    pub(crate) refusals: audit::Refusals,
     /// Only requests that name this machine as their host are answered.
     pub(crate) local_only: bool,
     pub(crate) metrics: HttpMetrics,
@@ -109,7 +111,8 @@ impl App {
             metrics: HttpMetrics::default(),
             zmq: ZmqMetrics::default(),
             seats: Arc::default(),
-            quotas: quota::Quotas::new(options.tokens.as_ref(), &options.limits),
+            quotas: quota::Quotas::new(&options.limits),
+            refusals: audit::Refusals::default(),
             streams: Arc::new(streams::Streams::new(&options.limits)),
             endings: Arc::new(endings::Endings::new(coordinator.clone())),
             request_ids: answer::RequestIds::default(),
@@ -118,7 +121,7 @@ impl App {
             unprinted: options.unprinted,
             accept_fails: AtomicBool::new(false),
             limits: options.limits,
-            tokens: options.tokens,
+            tokens: options.tokens.map(Keyring::new),
             courier: forward::Courier::new(options.node_token.as_ref()),
             coordinator,
         }
@@ -165,8 +168,7 @@ pub struct Listening {
 #[derive(Debug)]
 pub struct Serving {
     pub address: SocketAddr,
-    coordinator: Coordinator,
-    stop: CancellationToken,
+    app: Arc<App>,
     accepting: JoinHandle<()>,
     /// Ends with the last worker's answer.
     zmq: Option<JoinHandle<()>>,
@@ -199,9 +201,8 @@ impl Listening {
     #[must_use]
     pub fn serve(self, coordinator: impl Into<Coordinator>, mut options: Options) -> Serving {
         let Self { listener, address } = self;
-        let (coordinator, zmq) = (coordinator.into(), options.zmq.take());
-        let app = Arc::new(App::new(coordinator.clone(), options, address.ip()));
-        let stop = app.stop.clone();
+        let zmq = options.zmq.take();
+        let app = Arc::new(App::new(coordinator.into(), options, address.ip()));
         let ended = Arc::clone(&app);
         tokio::spawn(async move {
             // Why it stopped is for whoever started the node; here it counts only that it did.
@@ -209,9 +210,19 @@ impl Listening {
             ended.node_ended.store(true, Relaxed);
         });
         tokio::spawn(feed::take(Arc::clone(&app)));
+        tokio::spawn(expire(Arc::clone(&app)));
         let zmq = zmq.map(|listening| tokio::spawn(zmq::serve(listening, Arc::clone(&app))));
-        let accepting = tokio::spawn(accept::run(listener, app));
-        Serving { address, coordinator, stop, accepting, zmq }
+        let accepting = tokio::spawn(accept::run(listener, Arc::clone(&app)));
+        Serving { address, app, accepting, zmq }
+    }
+}
+
+/// Ends tokens whose time is over, until the server stops.
+async fn expire(app: Arc<App>) {
+    let Some(tokens) = &app.tokens else { return };
+    tokio::select! {
+        () = tokens.expire() => {}
+        () = app.stop.cancelled() => {}
     }
 }
 
@@ -228,14 +239,27 @@ pub fn start(
 }
 
 impl Serving {
+    /// Only these tokens are known from now on; what goes on under others ends. Where everyone may do everything, this
+    /// stays so: whether there are tokens is decided at the start.
+    pub fn replace_tokens(&self, tokens: Tokens) {
+        let Some(known) = &self.app.tokens else { return };
+        let Replaced { added, ended } = known.replace(tokens);
+        tracing::info!(?added, ?ended, "tokens were read again");
+    }
+
+    /// What this node shows the others from now on.
+    pub fn replace_node_token(&self, token: &Secret) {
+        self.app.courier.show(token);
+    }
+
     /// Stops: no new connections, what is in flight is answered, then the node makes everything durable.
     /// Calls that wait for a task are answered with nothing.
     ///
     /// # Errors
     /// The failure that kept the node from a clean stop.
     pub async fn stop(self) -> Result<(), Failure> {
-        self.stop.cancel();
-        let stopped = self.coordinator.stop().await;
+        self.app.stop.cancel();
+        let stopped = self.app.coordinator.stop().await;
         // A panic of the accept loop has been reported by then, and there is nothing left to stop.
         let _ = self.accepting.await;
         if let Some(zmq) = self.zmq {

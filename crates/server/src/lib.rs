@@ -16,6 +16,7 @@ pub mod http;
 pub mod line_queue;
 pub mod metrics;
 mod printing;
+mod private;
 pub mod reaping;
 pub mod serve;
 pub mod tokens;

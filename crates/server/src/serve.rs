@@ -127,7 +127,7 @@ async fn serve(settings: Settings, mut options: http::Options, printing: &Printi
     let opened = tokio::select! {
         opened = open(&settings, listening.address()) => opened?,
         // Nothing has been promised yet: a start that is broken off is as good as one that never was.
-        name = signals.next() => leave(name, printing),
+        name = signals.stops.next() => leave(name, printing),
     };
     let port = listening.address().port();
     announce(&opened, &listening, &shards, options.tokens.is_some(), printing);
@@ -136,7 +136,43 @@ async fn serve(settings: Settings, mut options: http::Options, printing: &Printi
     if let Some(path) = &settings.port_file {
         write_port(path, port)?;
     }
-    run_until_stopped(&mut signals, &coordinator, serving, printing).await
+    let files = TokenFiles { tokens: settings.tokens, node_token: settings.node_token };
+    run_until_stopped(&mut signals, &coordinator, serving, &files, printing).await
+}
+
+/// What is read again on SIGHUP.
+#[derive(Clone, Debug, Default)]
+struct TokenFiles {
+    tokens: Option<PathBuf>,
+    node_token: Option<PathBuf>,
+}
+
+impl TokenFiles {
+    /// Reads the files again. One that cannot be used changes nothing.
+    async fn reload(&self, serving: &Serving) {
+        if self.tokens.is_none() && self.node_token.is_none() {
+            tracing::info!(signal = "SIGHUP", "there is no tokens file; nothing to read again");
+        }
+        let files = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            (files.tokens.as_deref().map(Tokens::load), files.node_token.as_deref().map(Secret::load))
+        });
+        let Ok((tokens, node_token)) = read.await else { return };
+        match tokens {
+            Some(Ok(tokens)) => serving.replace_tokens(tokens),
+            Some(Err(why)) => {
+                tracing::error!(why, "cannot read the tokens again; the old ones stay in force")
+            }
+            None => {}
+        }
+        match node_token {
+            Some(Ok(token)) => serving.replace_node_token(&token),
+            Some(Err(why)) => {
+                tracing::error!(why, "cannot read the node's token again; the old one stays in use");
+            }
+            None => {}
+        }
+    }
 }
 
 /// A coordinator, and what people are told of it.
@@ -248,14 +284,21 @@ async fn run_until_stopped(
     signals: &mut Signals,
     coordinator: &Coordinator,
     serving: Serving,
+    files: &TokenFiles,
     printing: &Printing,
 ) -> Result<(), Ended> {
-    tokio::select! {
-        name = signals.next() => tracing::info!(signal = name, "stopping"),
-        ended = coordinator.stopped() => {
-            let why = ended.map_or_else(|failure| failure.to_string(), |()| "for no known reason".to_owned());
-            tracing::error!(%why, "the node has stopped");
-            return Err(failed(format!("the node has stopped: {why}")));
+    loop {
+        tokio::select! {
+            name = signals.stops.next() => {
+                tracing::info!(signal = name, "stopping");
+                break;
+            }
+            _ = signals.hang_up.recv() => files.reload(&serving).await,
+            ended = coordinator.stopped() => {
+                let why = ended.map_or_else(|failure| failure.to_string(), |()| "for no known reason".to_owned());
+                tracing::error!(%why, "the node has stopped");
+                return Err(failed(format!("the node has stopped: {why}")));
+            }
         }
     }
     tokio::select! {
@@ -264,7 +307,7 @@ async fn run_until_stopped(
             tracing::info!("stopped");
             Ok(())
         }
-        name = signals.next() => {
+        name = signals.stops.next() => {
             tracing::warn!(signal = name, "a second signal: leaving at once");
             leave(name, printing)
         }
@@ -280,6 +323,12 @@ const SIGTERM: &str = "SIGTERM";
 const SIGINT: &str = "SIGINT";
 
 struct Signals {
+    stops: Stops,
+    /// Asks to read the tokens again. One that comes during the start is not lost.
+    hang_up: Signal,
+}
+
+struct Stops {
     terminate: Signal,
     interrupt: Signal,
 }
@@ -287,9 +336,13 @@ struct Signals {
 impl Signals {
     fn take() -> Result<Self, Ended> {
         let take = |kind| signal(kind).map_err(|error| failed(format!("cannot listen to signals: {error}")));
-        Ok(Self { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? })
+        let stops =
+            Stops { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? };
+        Ok(Self { stops, hang_up: take(SignalKind::hangup())? })
     }
+}
 
+impl Stops {
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => SIGTERM,
@@ -396,7 +449,9 @@ mod tests {
         let mut signals = Signals::take().unwrap();
         node.stop().await.unwrap();
         let printing = Printing::start().unwrap();
-        let ended = run_until_stopped(&mut signals, &node.into(), serving, &printing).await.unwrap_err();
+        let files = TokenFiles::default();
+        let ended =
+            run_until_stopped(&mut signals, &node.into(), serving, &files, &printing).await.unwrap_err();
         assert_eq!(ended.code, 1);
         assert!(ended.why.contains("the node has stopped"), "{}", ended.why);
     }

@@ -3,26 +3,29 @@
 //! **Invariant:** the text of a token is in memory only while a request is checked or one is made, and it is
 //! never written to a log: [`Secret`] cannot be shown.
 
+mod keyring;
+mod new;
+
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::ValueEnum;
 use http::HeaderValue;
 use orchestrix_core::Name;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
+
+use crate::private::{read_private, toml_mistake};
+
+pub(crate) use self::keyring::{Keyring, Replaced};
+pub use self::new::{NewArgs, NewToken, TokenCommand, make, run};
 
 /// Tokens in one file. Every request is compared with all of them.
 const TOKENS_MAX: usize = 1_000;
-/// What tokens begin with, so that scanners for leaked secrets find them.
-const PREFIX: &str = "orx_";
-/// Random bytes of a token.
-const TOKEN_BYTES: usize = 32;
 
 /// What a token may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
@@ -103,18 +106,20 @@ impl Secret {
 /// All tokens of a file.
 #[derive(Debug)]
 pub struct Tokens {
-    tokens: Vec<Token>,
+    tokens: Vec<Arc<Token>>,
 }
 
 /// One token, without its text.
 #[derive(Debug)]
 pub struct Token {
-    pub name: String,
+    pub name: Name,
     roles: Vec<Role>,
     digest: [u8; 32],
     /// Unix seconds.
     expires: Option<u64>,
     queues: Option<Vec<Name>>,
+    /// Cancelled when it is over or not known any more: what goes on under it ends then.
+    ended: CancellationToken,
 }
 
 #[derive(Deserialize)]
@@ -150,31 +155,38 @@ impl Tokens {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let file: File = toml::from_str(text).map_err(|error| toml_mistake(text, &error))?;
         if file.token.is_empty() {
             return Err("it has no [[token]]; `orchestrix token new` makes one".to_owned());
         }
         if file.token.len() > TOKENS_MAX {
             return Err(format!("it has {} tokens, at most {TOKENS_MAX} are accepted", file.token.len()));
         }
-        let mut tokens: Vec<Token> = Vec::new();
+        let mut tokens: Vec<Arc<Token>> = Vec::new();
         for entry in file.token {
             let token = entry.token()?;
             if tokens.iter().any(|other| other.name == token.name) {
-                return Err(format!("two tokens are called {:?}; give each its own name", token.name));
+                return Err(format!(
+                    "two tokens are called {:?}; give each its own name",
+                    token.name.as_str()
+                ));
             }
-            tokens.push(token);
+            if let Some(other) = tokens.iter().find(|other| other.digest == token.digest) {
+                return Err(format!(
+                    "tokens {:?} and {:?} have the same sha256: they would be one token; make another with \
+                     `orchestrix token new`",
+                    other.name.as_str(),
+                    token.name.as_str()
+                ));
+            }
+            tokens.push(Arc::new(token));
         }
         Ok(Self { tokens })
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.tokens.iter().map(|token| token.name.as_str())
-    }
-
     /// Finds the token with this text. Takes as long whether and wherever it is found.
     #[must_use]
-    pub fn find(&self, secret: &Secret) -> Option<&Token> {
+    pub fn find(&self, secret: &Secret) -> Option<&Arc<Token>> {
         let digest = secret.digest();
         let mut found = None;
         for token in &self.tokens {
@@ -186,23 +198,9 @@ impl Tokens {
     }
 }
 
-/// Reads a file, unless others can read it too.
-fn read_private(path: &Path, what: &str) -> Result<String, String> {
-    let shown = path.display();
-    let unreadable = |error: io::Error| format!("cannot read {what} {shown}: {error}");
-    let mut file = std::fs::OpenOptions::new().read(true).open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(format!("others can read {what} {shown} (mode {mode:04o}); run `chmod 600 {shown}`"));
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(unreadable)?;
-    Ok(text)
-}
-
 impl Entry {
     fn token(self) -> Result<Token, String> {
-        let name = self.name.as_str().to_owned();
+        let name = self.name.as_str();
         if self.roles.is_empty() {
             return Err(format!("token {name:?} has no role"));
         }
@@ -218,7 +216,8 @@ impl Entry {
                 format!("token {name:?} expires at {at}, which has no date with time and zone, as in 2027-01-31T00:00:00Z")
             })
         });
-        Ok(Token { name, roles: self.roles, digest, expires: expires.transpose()?, queues: self.queues })
+        let (expires, ended) = (expires.transpose()?, CancellationToken::new());
+        Ok(Token { name: self.name, roles: self.roles, digest, expires, queues: self.queues, ended })
     }
 }
 
@@ -234,6 +233,17 @@ impl Token {
         self.expires.is_some_and(|at| at <= unix_seconds)
     }
 
+    /// Cancelled when it is over or not known any more.
+    pub(crate) fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// Whether another is the same in everything that was said about it.
+    fn is_same(&self, other: &Self) -> bool {
+        let said = |token: &Self| (token.name.clone(), token.roles.clone(), token.digest, token.expires);
+        said(self) == said(other) && self.queues == other.queues
+    }
+
     /// The queues that it is limited to, if it is.
     #[must_use]
     pub fn queues(&self) -> Option<&[Name]> {
@@ -245,88 +255,6 @@ impl Token {
 #[must_use]
 pub fn wall_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// `orchestrix token …`
-#[derive(Debug, Subcommand)]
-pub enum TokenCommand {
-    /// Makes a token: prints it once, with the lines for the tokens file.
-    New(NewArgs),
-}
-
-/// `orchestrix token new`
-#[derive(Debug, Args)]
-pub struct NewArgs {
-    /// What to call it, in the tokens file.
-    #[arg(long, value_parser = Name::new)]
-    pub name: Name,
-    /// What it may do; may be given several times.
-    #[arg(long = "role", required = true)]
-    pub roles: Vec<Role>,
-    /// A queue that it is limited to; may be given several times.
-    #[arg(long = "queue", value_parser = Name::new)]
-    pub queues: Vec<Name>,
-    /// When it ends, as in 2027-01-31T00:00:00Z.
-    #[arg(long)]
-    pub expires: Option<toml::value::Datetime>,
-}
-
-/// A new token and the lines that make it known.
-#[derive(Debug)]
-pub struct NewToken {
-    pub token: Secret,
-    pub lines: String,
-}
-
-/// Makes a token.
-///
-/// # Errors
-/// When the system has no randomness, or the date of expiry has no zone.
-pub fn make(args: &NewArgs) -> Result<NewToken, String> {
-    let mut random = [0; TOKEN_BYTES];
-    let source = std::fs::OpenOptions::new().read(true).open("/dev/urandom");
-    let filled = source.and_then(|mut source| source.read_exact(&mut random));
-    filled.map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
-    let token = Secret(format!("{PREFIX}{}", hex(&random)));
-    let roles: Vec<String> = args.roles.iter().map(|role| format!("{:?}", role.as_str())).collect();
-    let mut lines = format!(
-        "[[token]]\nname = {:?}\nroles = [{}]\nsha256 = \"{}\"\n",
-        args.name.as_str(),
-        roles.join(", "),
-        hex(&token.digest())
-    );
-    if !args.queues.is_empty() {
-        let queues: Vec<String> = args.queues.iter().map(|queue| format!("{:?}", queue.as_str())).collect();
-        lines.push_str(&format!("queues = [{}]\n", queues.join(", ")));
-    }
-    if let Some(expires) = &args.expires {
-        lines.push_str(&format!("expires = {expires}\n"));
-    }
-    Tokens::parse(&lines)?;
-    Ok(NewToken { token, lines })
-}
-
-/// Runs `orchestrix token …`.
-#[must_use]
-pub fn run(command: &TokenCommand) -> ExitCode {
-    let TokenCommand::New(args) = command;
-    let told = make(args).and_then(|NewToken { token: Secret(text), lines }| {
-        let mut out = io::stdout();
-        let written = writeln!(out, "token (shown only now): {text}\n\nadd to the tokens file:\n\n{lines}");
-        written.map_err(|error| error.to_string())
-    });
-    match told {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            // Without a place for complaints there is still the exit code.
-            let _ = writeln!(io::stderr(), "orchestrix: {why}");
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {
@@ -361,88 +289,4 @@ fn unix_seconds(at: &toml::value::Datetime) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    fn new(expires: Option<&str>) -> NewToken {
-        make(&NewArgs {
-            name: Name::new("ci").unwrap(),
-            roles: vec![Role::Submit, Role::Read],
-            queues: vec![Name::new("mail").unwrap()],
-            expires: expires.map(|text| text.parse().unwrap()),
-        })
-        .unwrap()
-    }
-
-    #[test]
-    fn a_new_token_is_found_by_its_text_and_by_no_other() {
-        let NewToken { token, lines } = new(None);
-        let tokens = Tokens::parse(&lines).unwrap();
-        let found = tokens.find(&token).unwrap();
-        assert_eq!(found.name, "ci");
-        assert!(found.has(Role::Submit) && found.has(Role::Read) && !found.has(Role::Admin));
-        assert_eq!(found.queues().unwrap()[0].as_str(), "mail");
-        assert!(tokens.find(&Secret::new("orx_00".to_owned())).is_none());
-        assert!(!lines.contains(&token.0));
-        assert_ne!(new(None).token.0, token.0);
-    }
-
-    #[test]
-    fn a_token_ends_at_its_time() {
-        let tokens = Tokens::parse(&new(Some("2027-01-31T12:30:00+02:00")).lines).unwrap();
-        let token = &tokens.tokens[0];
-        assert_eq!(token.expires, Some(1_801_391_400));
-        assert!(!token.is_expired(1_801_391_399));
-        assert!(token.is_expired(1_801_391_400));
-    }
-
-    #[test]
-    fn dates_become_unix_seconds() {
-        let seconds = |text: &str| unix_seconds(&text.parse().unwrap());
-        assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
-        assert_eq!(seconds("2000-02-29T23:59:59Z"), Some(951_868_799));
-        assert_eq!(seconds("2100-03-01T00:00:00Z"), Some(4_107_542_400));
-        assert_eq!(seconds("2027-01-31"), None);
-        assert_eq!(seconds("2027-01-31T00:00:00"), None);
-    }
-
-    #[test]
-    fn a_file_with_a_mistake_is_refused_with_a_sentence() {
-        let digest = "0".repeat(64);
-        let entry = |more: &str| {
-            format!("[[token]]\nname = \"a\"\nroles = [\"read\"]\nsha256 = \"{digest}\"\n{more}")
-        };
-        assert!(Tokens::parse(&entry("")).is_ok());
-        for (text, why) in [
-            (String::new(), "has no [[token]]"),
-            (entry("role = \"read\""), "unknown field `role`"),
-            (entry("expires = 2027-01-01"), "no date with time and zone"),
-            (entry("").replace("read", "reader"), "unknown variant `reader`"),
-            (entry("").replace("[\"read\"]", "[]"), "has no role"),
-            (entry("").replace(&digest, "abc"), "64 hexadecimal digits"),
-            (entry("") + &entry(""), "two tokens are called"),
-        ] {
-            let told = Tokens::parse(&text).unwrap_err();
-            assert!(told.contains(why), "{told}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_others_can_read_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens.toml");
-        std::fs::write(&path, new(None).lines).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let told = Tokens::load(&path).unwrap_err();
-        assert!(told.contains("chmod 600") && told.contains("mode 0640"), "{told}");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(Tokens::load(&path).is_ok());
-    }
-
-    #[test]
-    fn a_secret_cannot_be_shown() {
-        assert_eq!(format!("{:?}", Secret::new("canary".to_owned())), "Secret");
-    }
-}
+mod tests;

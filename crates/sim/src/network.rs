@@ -133,8 +133,8 @@ pub(crate) async fn put(node: Node, question: Question) -> Result<Answer, Error>
         Question::Release { task, lease, worker } => {
             node.release(task, Release { lease_id: lease, worker: Some(worker) }).await.map(Answer::Outcome)
         }
-        Question::Cancel { task } => node.cancel(task).await.map(Answer::Outcome),
-        Question::Retry { task } => node.retry(task).await.map(Answer::Outcome),
+        Question::Cancel { task } => node.cancel(task, None).await.map(Answer::Outcome),
+        Question::Retry { task } => node.retry(task, None).await.map(Answer::Outcome),
         Question::Get { task } => node.task(task).await.map(|view| Answer::Task(Box::new(view))),
         Question::Queues => node.queues().await.map(Answer::Queues),
         Question::Shards { ask, .. } => node.shards(*ask).await.map(Answer::Assignment),

@@ -99,10 +99,14 @@ impl History {
                 let (task, lease) = self.lease(source);
                 Command::Abandon { task, lease }
             }
-            15 => Command::Cancel { task: self.task(source) },
-            16 => Command::Retry { task: self.task(source) },
+            15 => Command::Cancel { task: self.task(source), actor: None },
+            16 => Command::Retry { task: self.task(source), actor: None },
             17 => match source.byte() % 4 {
-                0 => Command::StartTerm { epoch: u64::from(source.byte()), node: "node".to_owned() },
+                0 => Command::StartTerm {
+                    epoch: u64::from(source.byte()),
+                    node: "node".to_owned(),
+                    actor: None,
+                },
                 1 => Command::Expire { task: self.task(source) },
                 2 => return self.step_capture(source),
                 _ => Command::Purge(Retention {

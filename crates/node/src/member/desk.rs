@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use orchestrix_core::Position;
+use orchestrix_core::{Name, Position};
 use orchestrix_engine::{Batch, Journal, JournalId, Link};
 use orchestrix_leadership::{Duty, Reason, Term, Work};
 use tokio::runtime::Handle;
@@ -218,8 +218,13 @@ impl Desk {
         follower.skip_lost()?;
         let journal = follower.journal_id();
         let office = Trust { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
-        let mandate =
-            Mandate { epoch: term.epoch, office: Some(Arc::new(office)), tick_ms: Some(self.inner.tick_ms) };
+        let mandate = Mandate {
+            epoch: term.epoch,
+            office: Some(Arc::new(office)),
+            tick_ms: Some(self.inner.tick_ms),
+            // What is in the register is checked like everything that comes from outside.
+            actor: term.asked_by.as_deref().and_then(|name| Name::new(name).ok()),
+        };
         let (stored, options, surroundings) = follower.into_parts();
         let node = start_node(stored, options, mandate, surroundings)?;
         // An answer comes only when all before it is durable, and so is the beginning of the term.

@@ -121,7 +121,7 @@ async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
     node.submit(submit()).await.unwrap();
 
     let mut records = Vec::new();
-    let event = Event::TermStarted(TermStarted { epoch: 2, node: "other".to_owned() });
+    let event = Event::TermStarted(TermStarted { epoch: 2, node: "other".to_owned(), actor: None });
     encode_record(Timestamp(1), &event, &mut records);
     let batch = Batch { previous: shared.end(), term: Term(9), count: 1, records };
     shared.append(&batch).unwrap();

@@ -34,7 +34,7 @@ fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
 
 fn world() -> World {
     let mut world = World::new();
-    world.desk.start_term(1, world.now);
+    world.desk.start_term(1, None, world.now);
     world
 }
 

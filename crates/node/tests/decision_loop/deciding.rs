@@ -91,7 +91,7 @@ fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
 #[test]
 fn a_refusal_travels_in_a_turn_like_any_other_answer() {
     let mut world = World::new();
-    world.ask("w", Ask::Command(Command::Cancel { task: TaskId(9) }));
+    world.ask("w", Ask::Command(Command::Cancel { task: TaskId(9), actor: None }));
     assert!(world.desk.has_turn());
     let (answers, events) = world.turn();
     assert!(events.is_empty());
@@ -112,7 +112,7 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
         "w",
         Ask::Command(Command::Complete { task: tasks[0], lease: ids[0], worker: None, result: None }),
     );
-    world.ask("c", Ask::Command(Command::Cancel { task: tasks[1] }));
+    world.ask("c", Ask::Command(Command::Cancel { task: tasks[1], actor: None }));
     world.turn();
     let worker = Name::new("w").unwrap();
     world.ask(
@@ -153,7 +153,7 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
     let mut world = World::with(Options { retention, ..Options::default() });
     let commands = (0..1_000).map(|_| submit("mail")).collect();
     world.ask("submitter", Ask::Batch(commands));
-    let cancels = (1..=1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+    let cancels = (1..=1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
     world.ask("submitter", Ask::Batch(cancels));
     world.turn();
     world.wait(1);
@@ -175,7 +175,8 @@ fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
     for round in 0..5_u64 {
         world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
         let first = world.desk.state().position().0 - 999;
-        let cancels = (first..first + 1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+        let cancels =
+            (first..first + 1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
         world.ask("s", Ask::Batch(cancels));
         world.wait(1);
         world.turn();
@@ -200,7 +201,7 @@ fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
         retry: false,
     });
     world.ask("w", Ask::Batch(fails.collect()));
-    let cancels = (301..=1_000).map(|id| Command::Cancel { task: TaskId(id) }).collect();
+    let cancels = (301..=1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
     world.ask("s", Ask::Batch(cancels));
     let retention = Command::Purge(retention);
     let decision = world.desk.state().decide(&retention, world.now.plus(1)).unwrap();
@@ -334,7 +335,7 @@ fn an_explanation_names_the_reason() {
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
     assert_eq!(code(&mut world, first), "leased_by");
     assert_eq!(code(&mut world, second), "behind_n");
-    world.ask("c", Ask::Command(Command::Cancel { task: first }));
+    world.ask("c", Ask::Command(Command::Cancel { task: first, actor: None }));
     world.turn();
     assert_eq!(code(&mut world, first), "cancel_requested");
     world.ask("w", Ask::Command(Command::Release { task: first, lease, worker: None }));

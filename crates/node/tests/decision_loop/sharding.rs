@@ -79,7 +79,7 @@ pub(crate) fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assign
 /// Three workers that came within a moment, and what they were told.
 pub(crate) fn three() -> (World, Vec<(&'static str, Assignment)>) {
     let mut world = World::new();
-    world.desk.start_term(1, world.now);
+    world.desk.start_term(1, None, world.now);
     for worker in ["b", "c", "a"] {
         register(&mut world, worker, worker);
     }
@@ -339,7 +339,7 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     let mut next = World::new();
     *next.desk.state_mut() = state;
     next.now = world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     after(&mut next, LEASE_MS);
     assert_eq!(view(&mut next).shards, before, "nobody was heard of, and all keep what they have");
     let kept = heartbeat(&mut next, "a", "reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
@@ -403,7 +403,7 @@ fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
         let mut next = World::new();
         *next.desk.state_mut() = copy_of(&mut state);
         next.now = world.now.plus(1);
-        next.desk.start_term(2, next.now);
+        next.desk.start_term(2, None, next.now);
         let heard = if by_heartbeat {
             comes_empty(&mut next, "a", "other")
         } else {

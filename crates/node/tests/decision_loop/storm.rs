@@ -83,7 +83,7 @@ fn holders(workers: &[Worker]) -> BTreeMap<u32, &'static str> {
 #[test]
 fn twenty_of_a_hundred_workers_that_start_again_within_their_time_disturb_nobody() {
     let mut world = World::new();
-    world.desk.start_term(1, world.now);
+    world.desk.start_term(1, None, world.now);
     let mut workers: Vec<Worker> = (0..WORKERS)
         .map(|n| Worker {
             name: format!("w{n:03}").leak(),

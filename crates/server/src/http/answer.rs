@@ -114,21 +114,23 @@ pub(crate) enum Body {
         _place: Stream,
         _busy: Option<Busy>,
     },
-    /// What the leader answers, as it comes. A stream ends when this node stops, an answer is brought to its end.
+    /// What the leader answers, as it comes. A stream ends when this node stops or its caller's token ends, an answer is
+    /// brought to its end.
     Passed {
         incoming: Incoming,
-        stop: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+        ends: Vec<Pin<Box<WaitForCancellationFutureOwned>>>,
         _busy: Option<Busy>,
     },
 }
 
 impl Body {
     pub(crate) fn passed(incoming: Incoming) -> Self {
-        Self::Passed { incoming, stop: None, _busy: None }
+        Self::Passed { incoming, ends: Vec::new(), _busy: None }
     }
 
-    pub(crate) fn passed_until(incoming: Incoming, stop: CancellationToken) -> Self {
-        Self::Passed { incoming, stop: Some(Box::pin(stop.cancelled_owned())), _busy: None }
+    pub(crate) fn passed_until(incoming: Incoming, ends: [CancellationToken; 2]) -> Self {
+        let ends = ends.map(|end| Box::pin(end.cancelled_owned())).into();
+        Self::Passed { incoming, ends, _busy: None }
     }
 
     /// Keeps the connection from being taken for idle while a stream lasts; ends it at once otherwise.
@@ -154,8 +156,8 @@ impl hyper::body::Body for Body {
             Self::Stream { pieces, .. } => {
                 pieces.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
             }
-            Self::Passed { incoming, stop, .. } => {
-                if stop.as_mut().is_some_and(|stop| stop.as_mut().poll(cx).is_ready()) {
+            Self::Passed { incoming, ends, .. } => {
+                if ends.iter_mut().any(|end| end.as_mut().poll(cx).is_ready()) {
                     return Poll::Ready(None);
                 }
                 Pin::new(incoming).poll_frame(cx)

@@ -104,6 +104,11 @@ impl Fault {
         Told { status, problem, again, allow }
     }
 
+    pub(crate) fn status_and_code(&self) -> (StatusCode, &'static str) {
+        let (status, code, _) = self.meaning();
+        (status, code)
+    }
+
     fn meaning(&self) -> (StatusCode, &'static str, &'static str) {
         match self {
             Self::Node(error) => of_node(error),

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** a request is passed on a second time only if it was certainly not accepted, or changes nothing.
 
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,11 +48,11 @@ const TAKEN_ALONG: [HeaderName; 5] = [AUTHORIZATION, CONTENT_TYPE, ACCEPT, LAST_
 const LEFT_BEHIND: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING];
 
 /// Carries requests to the leader and answers back.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Courier {
     client: Client<HttpConnector, Full<Bytes>>,
     /// What this node shows the others.
-    token: Option<HeaderValue>,
+    token: RwLock<Option<HeaderValue>>,
 }
 
 /// What became of a request that was passed on.
@@ -141,12 +142,18 @@ impl Courier {
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let mut client = Client::builder(TokioExecutor::new());
         client.pool_timer(TokioTimer::new()).pool_idle_timeout(Duration::from_secs(30));
-        Self { client: client.build(connector), token: token.map(Secret::bearer) }
+        Self { client: client.build(connector), token: RwLock::new(token.map(Secret::bearer)) }
+    }
+
+    /// What this node shows from now on.
+    pub(crate) fn show(&self, token: &Secret) {
+        *self.token.write().unwrap_or_else(PoisonError::into_inner) = Some(token.bearer());
     }
 
     /// Asks another node, in the name of this one.
     pub(crate) async fn ask(&self, request: request::Builder) -> Result<Response<Incoming>, String> {
-        let request = match &self.token {
+        let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let request = match token {
             Some(token) => request.header(AUTHORIZATION, token),
             None => request,
         };
@@ -168,8 +175,8 @@ impl Courier {
                 refused(response, changes_nothing(call)).await
             }
             Ok(response) if is_stream(&response) => {
-                let stop = call.app.stop.clone();
-                Passed::Answer(response.map(|body| Body::passed_until(body, stop))).tidied()
+                let ends = [call.app.stop.clone(), call.caller.ended()];
+                Passed::Answer(response.map(|body| Body::passed_until(body, ends))).tidied()
             }
             Ok(response) => Passed::Answer(response.map(Body::passed)).tidied(),
             Err(error) if error.is_connect() => {

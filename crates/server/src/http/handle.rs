@@ -13,8 +13,10 @@ use hyper::body::Incoming;
 use orchestrix_core::{Name, is_planted};
 use orchestrix_node::Node;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::http::answer::{Body, Reply};
+use crate::http::audit::Seen;
 use crate::http::error::Fault;
 use crate::http::quota::InFlight;
 use crate::http::routes::{Access, Endpoint, Found, Route, Verb, find};
@@ -31,7 +33,7 @@ pub(crate) struct Call<'a> {
     /// What stands for the first part in braces of the route, and for the second.
     pub(crate) part: &'a str,
     pub(crate) second: &'a str,
-    pub(crate) caller: Caller<'a>,
+    pub(crate) caller: Caller,
     /// The address that it comes from.
     pub(crate) peer: IpAddr,
     pub(crate) body: Bytes,
@@ -46,19 +48,35 @@ pub(crate) enum Answered {
 }
 
 /// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Caller<'a> {
+#[derive(Clone, Debug)]
+pub(crate) enum Caller {
     /// There are no tokens here; the address is all that is known.
     Anyone(IpAddr),
-    Token(&'a Token),
+    Token(Arc<Token>),
 }
 
-impl Caller<'_> {
+impl Caller {
     /// What the caller's streams are counted under.
     pub(crate) fn client(&self) -> String {
         match self {
             Self::Anyone(address) => address.to_string(),
-            Self::Token(token) => token.name.clone(),
+            Self::Token(token) => token.name.as_str().to_owned(),
+        }
+    }
+
+    /// Whose name a change carries.
+    pub(crate) fn actor(&self) -> Option<Name> {
+        match self {
+            Self::Anyone(_) => None,
+            Self::Token(token) => Some(token.name.clone()),
+        }
+    }
+
+    /// Cancelled when the caller may not go on with what it has begun.
+    pub(crate) fn ended(&self) -> CancellationToken {
+        match self {
+            Self::Anyone(_) => CancellationToken::new(),
+            Self::Token(token) => token.ended().clone(),
         }
     }
 
@@ -76,25 +94,30 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Incomi
     let started = Instant::now();
     let (head, body) = request.into_parts();
     let request_id = app.request_ids.name(&head.headers);
-    let mut route = None;
+    let mut seen = Seen::default();
     let answered =
-        AssertUnwindSafe(answer(app, peer, &head, body, &request_id, &mut route)).catch_unwind().await;
+        AssertUnwindSafe(answer(app, peer, &head, body, &request_id, &mut seen)).catch_unwind().await;
     let answered = answered.unwrap_or_else(|_| {
         tracing::error!(?request_id, method = %head.method, path = head.uri.path(), "a handler stopped because of a bug");
         Err(Fault::Internal)
     });
     let reply = match answered {
-        Ok(Answered::Ours(reply)) => reply,
+        Ok(Answered::Ours(reply)) => {
+            seen.tell(app, peer, &head, Ok(reply.status));
+            reply
+        }
+        // The node that decided has told of it.
         Ok(Answered::Passed(response)) => {
-            app.metrics.observe(route, response.status(), started.elapsed());
+            app.metrics.observe(seen.place(), response.status(), started.elapsed());
             return response;
         }
         Err(fault) => {
+            seen.tell(app, peer, &head, Err(&fault));
             tracing::debug!(?request_id, method = %head.method, path = head.uri.path(), ?fault, "refused");
             Reply::fault(fault, request_id.to_str().unwrap_or_default())
         }
     };
-    app.metrics.observe(route, reply.status, started.elapsed());
+    app.metrics.observe(seen.place(), reply.status, started.elapsed());
     reply.finish(&app.request_ids, request_id, app.coordinator.stats().durable.get())
 }
 
@@ -104,7 +127,7 @@ async fn answer(
     head: &Parts,
     incoming: Incoming,
     request_id: &HeaderValue,
-    place: &mut Option<usize>,
+    seen: &mut Seen,
 ) -> Result<Answered, Fault> {
     check_sizes(app, head)?;
     if app.local_only {
@@ -113,40 +136,113 @@ async fn answer(
     guard::check_origin(&head.method, &head.headers)?;
     let (route, [part, second]) = match find(&head.method, head.uri.path()) {
         Found::Route(found, route, parts) => {
-            *place = Some(found);
+            seen.route = Some((found, route));
             (route, parts)
         }
         Found::OtherMethod(allow) => return Err(Fault::OtherMethod(allow)),
         Found::Nothing => return Err(Fault::NoRoute),
     };
-    let caller = authorize(app, peer, head, route)?;
-    let _in_flight = enter(app, caller)?;
+    let caller = authorize(app, peer, head, route, seen)?;
+    let _in_flight = enter(app, &caller)?;
     let body = match route.verb {
         Verb::Get => Bytes::new(),
         Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
     };
+    seen.note_target(route, &body);
     let call = Call { app, head, part, second, caller, peer, body, request_id };
     match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours),
-        None => forward::decide(route, call).await,
+        None => decide(route, call).await,
     }
 }
 
-/// Has what came by another wire decided, as a request with this head and body would be.
-pub(crate) async fn decide_said(app: &Arc<App>, head: &Parts, body: Bytes) -> Result<Answered, Fault> {
-    let Found::Route(_, route, [part, second]) = find(&head.method, head.uri.path()) else {
-        return Err(Fault::NoRoute);
-    };
-    let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let caller = authorize(app, peer, head, route)?;
-    let _in_flight = enter(app, caller)?;
-    let request_id = &app.request_ids.name(&head.headers);
-    forward::decide(route, Call { app, head, part, second, caller, peer, body, request_id }).await
+/// Has a request decided, here or elsewhere. A call that waits is not answered with work once its token has ended.
+async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fault> {
+    let ended = call.caller.ended();
+    let deciding = forward::decide(route, call);
+    match route.endpoint {
+        Endpoint::LeaseQueue | Endpoint::LeaseQueues | Endpoint::ShardRegister => tokio::select! {
+            decided = deciding => decided,
+            () = ended.cancelled() => Err(Fault::Unauthorized(
+                "this token has expired or was removed while the request waited".to_owned(),
+            )),
+        },
+        // Everything else is over in a moment, and whoever asked should hear what came of it.
+        Endpoint::Submit
+        | Endpoint::SubmitBatch
+        | Endpoint::Complete
+        | Endpoint::CompleteBatch
+        | Endpoint::Heartbeat
+        | Endpoint::WorkerHeartbeat
+        | Endpoint::Fail
+        | Endpoint::Release
+        | Endpoint::Cancel
+        | Endpoint::Retry
+        | Endpoint::ListTasks
+        | Endpoint::Task
+        | Endpoint::Explain
+        | Endpoint::AppendLogs
+        | Endpoint::Logs
+        | Endpoint::Queues
+        | Endpoint::Workers
+        | Endpoint::Cluster
+        | Endpoint::ClusterNews
+        | Endpoint::Batches
+        | Endpoint::Services
+        | Endpoint::Service
+        | Endpoint::ChangeService
+        | Endpoint::ShardHeartbeat
+        | Endpoint::ShardDeregister
+        | Endpoint::ShardAssignments
+        | Endpoint::Lead
+        | Endpoint::Events
+        | Endpoint::Health
+        | Endpoint::Ready
+        | Endpoint::Metrics
+        | Endpoint::OpenApi
+        | Endpoint::Dashboard
+        | Endpoint::DashboardScript
+        | Endpoint::DashboardStyle => deciding.await,
+    }
 }
 
-fn enter<'a>(app: &'a App, caller: Caller<'_>) -> Result<Option<InFlight<'a>>, Fault> {
+/// Has what came by another wire decided, as a request with this head and body would be. Answers also who said it.
+pub(crate) async fn decide_said(
+    app: &Arc<App>,
+    head: &Parts,
+    body: Bytes,
+) -> Result<(Answered, Caller), Fault> {
+    let (mut seen, peer) = (Seen::default(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let said = answer_said(app, peer, head, body, &mut seen).await;
+    match &said {
+        Ok((Answered::Ours(reply), _)) => seen.tell(app, peer, head, Ok(reply.status)),
+        Ok((Answered::Passed(_), _)) => {}
+        Err(fault) => seen.tell(app, peer, head, Err(fault)),
+    }
+    said
+}
+
+async fn answer_said(
+    app: &Arc<App>,
+    peer: IpAddr,
+    head: &Parts,
+    body: Bytes,
+    seen: &mut Seen,
+) -> Result<(Answered, Caller), Fault> {
+    let Found::Route(found, route, [part, second]) = find(&head.method, head.uri.path()) else {
+        return Err(Fault::NoRoute);
+    };
+    seen.route = Some((found, route));
+    let caller = authorize(app, peer, head, route, seen)?;
+    let _in_flight = enter(app, &caller)?;
+    let request_id = &app.request_ids.name(&head.headers);
+    let call = Call { app, head, part, second, caller: caller.clone(), peer, body, request_id };
+    Ok((decide(route, call).await?, caller))
+}
+
+fn enter(app: &App, caller: &Caller) -> Result<Option<InFlight>, Fault> {
     match caller {
-        Caller::Token(token) => Ok(Some(app.quotas.enter(&token.name)?)),
+        Caller::Token(token) => Ok(Some(app.quotas.enter(token.name.as_str())?)),
         Caller::Anyone(_) => Ok(None),
     }
 }
@@ -164,7 +260,7 @@ fn check_sizes(app: &App, head: &Parts) -> Result<(), Fault> {
     Ok(())
 }
 
-fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, route: &Route) -> Result<Caller<'a>, Fault> {
+fn authorize(app: &App, peer: IpAddr, head: &Parts, route: &Route, seen: &mut Seen) -> Result<Caller, Fault> {
     let (Some(tokens), Access::Role(role)) = (&app.tokens, route.access) else {
         return Ok(Caller::Anyone(peer));
     };
@@ -176,8 +272,9 @@ fn authorize<'a>(app: &'a App, peer: IpAddr, head: &Parts, route: &Route) -> Res
             return Err(Fault::Unauthorized("send a token with `authorization: Bearer …`".to_owned()));
         }
     };
-    let token = tokens.find(&secret).filter(|token| !token.is_expired(wall_seconds()));
-    let Some(token) = token else {
+    let token = tokens.find(&secret);
+    seen.token = token.as_ref().map(|token| token.name.clone());
+    let Some(token) = token.filter(|token| !token.is_expired(wall_seconds())) else {
         if is_planted("secret-shown") {
             return Err(Fault::Unauthorized(format!("{:?} is not known here", given.map(|(_, text)| text))));
         }

@@ -5,19 +5,19 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crate::http::error::Fault;
 use crate::http::limits::Limits;
-use crate::tokens::Tokens;
 
 /// How far ahead of an even pace a token may be.
 const BURST: Duration = Duration::from_secs(1);
 
-/// The quotas of all tokens, by name.
+/// The quotas of tokens, by name. One is made when its token first comes, and there are as many as tokens were known.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    by_token: HashMap<String, Quota>,
+    by_token: RwLock<HashMap<String, Arc<Quota>>>,
     start: Instant,
     in_flight_max: usize,
     per_second: u32,
@@ -32,13 +32,12 @@ struct Quota {
 
 /// A request on its way; no longer when dropped.
 #[derive(Debug)]
-pub(crate) struct InFlight<'a>(&'a Quota);
+pub(crate) struct InFlight(Arc<Quota>);
 
 impl Quotas {
-    pub(crate) fn new(tokens: Option<&Tokens>, limits: &Limits) -> Self {
-        let names = tokens.into_iter().flat_map(Tokens::names);
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
-            by_token: names.map(|name| (name.to_owned(), Quota::default())).collect(),
+            by_token: RwLock::default(),
             start: Instant::now(),
             in_flight_max: limits.in_flight_per_token,
             per_second: limits.requests_per_second_per_token,
@@ -46,12 +45,20 @@ impl Quotas {
     }
 
     /// Lets one more request of a token in.
-    pub(crate) fn enter(&self, token: &str) -> Result<InFlight<'_>, Fault> {
+    pub(crate) fn enter(&self, token: &str) -> Result<InFlight, Fault> {
         self.enter_at(token, self.start.elapsed())
     }
 
-    fn enter_at(&self, token: &str, now: Duration) -> Result<InFlight<'_>, Fault> {
-        let quota = self.by_token.get(token).expect("every token has a quota");
+    fn of(&self, token: &str) -> Arc<Quota> {
+        if let Some(quota) = self.by_token.read().unwrap_or_else(PoisonError::into_inner).get(token) {
+            return Arc::clone(quota);
+        }
+        let mut by_token = self.by_token.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(by_token.entry(token.to_owned()).or_default())
+    }
+
+    fn enter_at(&self, token: &str, now: Duration) -> Result<InFlight, Fault> {
+        let quota = self.of(token);
         let max = self.in_flight_max;
         let one_more = |count: usize| (count < max).then_some(count + 1);
         if quota.in_flight.fetch_update(Relaxed, Relaxed, one_more).is_err() {
@@ -59,7 +66,7 @@ impl Quotas {
                 "token {token} has {max} requests on their way, which is the limit; wait for an answer"
             )));
         }
-        let entered = InFlight(quota);
+        let entered = InFlight(Arc::clone(&quota));
         let (now, burst) = (nanos(now), nanos(BURST));
         let share = burst / u64::from(self.per_second);
         let step = |even: u64| Some(even.max(now) + share).filter(|next| *next <= now + burst);
@@ -73,7 +80,7 @@ impl Quotas {
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Relaxed);
     }
@@ -87,20 +94,13 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    const TOKENS: &str = r#"
-        [[token]]
-        name = "ci"
-        roles = ["submit"]
-        sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
-    "#;
-
     fn quotas(in_flight: usize, per_second: u32) -> Quotas {
         let limits = Limits {
             in_flight_per_token: in_flight,
             requests_per_second_per_token: per_second,
             ..Limits::default()
         };
-        Quotas::new(Some(&Tokens::parse(TOKENS).unwrap()), &limits)
+        Quotas::new(&limits)
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::http::query::task_id;
 use crate::http::routes::Scope;
 
 /// What can be said before the body is read.
-pub(crate) fn admit(caller: &Caller<'_>, scope: Scope) -> Result<(), Fault> {
+pub(crate) fn admit(caller: &Caller, scope: Scope) -> Result<(), Fault> {
     match scope {
         Scope::All if caller.queues().is_some() => Err(Fault::Forbidden(
             "this token is limited to some queues, and this concerns all of them".to_owned(),
@@ -33,7 +33,7 @@ pub(crate) async fn enter(call: &Call<'_>, scope: Scope, node: &Node) -> Result<
     }
 }
 
-impl Caller<'_> {
+impl Caller {
     /// Refuses a queue that the request names and that is not one of the caller's.
     pub(crate) fn check_queue(&self, queue: &Name) -> Result<(), Fault> {
         if self.has_queue(queue) {

@@ -41,7 +41,7 @@ impl Sink {
     }
 }
 
-/// Answers with a stream that `fill` fills until it is done, its reader is gone or the server stops.
+/// Answers with a stream that `fill` fills until it is done, its reader is gone, its token ends or the server stops.
 pub(crate) fn reply<F>(
     call: &Call<'_>,
     content: &'static str,
@@ -53,11 +53,12 @@ where
     let place = Streams::open(&call.app.streams, call.caller.client())?;
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     let filling = fill(Sink(sender));
-    let stop = call.app.stop.clone();
+    let (stop, ended) = (call.app.stop.clone(), call.caller.ended());
     tokio::spawn(async move {
         tokio::select! {
             _ = filling => {}
             () = stop.cancelled() => {}
+            () = ended.cancelled() => {}
         }
     });
     Ok(Reply::stream(content, pieces, place))

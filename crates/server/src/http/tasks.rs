@@ -76,7 +76,7 @@ pub(crate) async fn explain(call: Call<'_>, node: &Node) -> Result<Reply, Fault>
 pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let outcome = node.cancel(task_id(call.part)?).await?;
+    let outcome = node.cancel(task_id(call.part)?, call.caller.actor()).await?;
     let status = if outcome.cancel_requested { StatusCode::ACCEPTED } else { StatusCode::OK };
     Reply::json(status, &outcome)
 }
@@ -84,7 +84,7 @@ pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
 pub(crate) async fn retry(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    Reply::ok(&node.retry(task_id(call.part)?).await?)
+    Reply::ok(&node.retry(task_id(call.part)?, call.caller.actor()).await?)
 }
 
 impl<'a> Call<'a> {

@@ -80,12 +80,14 @@ pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
     let member = member(call)?;
     // Without a name nothing but an election can be meant.
     let force = asked.force || asked.desired.is_none();
-    member.ensure_leader(force, asked.desired.as_deref()).await.map_err(|error| match error {
-        EnsureError::NotLeader(_) | EnsureError::Stopped => Fault::NoLeader(error.to_string()),
-        EnsureError::Absent(_) | EnsureError::Mandate | EnsureError::Behind { .. } => {
-            Fault::NotPassed(error.to_string())
-        }
-    })?;
+    member.ensure_leader(call.caller.actor().as_ref(), force, asked.desired.as_deref()).await.map_err(
+        |error| match error {
+            EnsureError::NotLeader(_) | EnsureError::Stopped => Fault::NoLeader(error.to_string()),
+            EnsureError::Absent(_) | EnsureError::Mandate | EnsureError::Behind { .. } => {
+                Fault::NotPassed(error.to_string())
+            }
+        },
+    )?;
     Reply::ok(&member.cluster())
 }
 

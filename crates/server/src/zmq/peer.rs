@@ -1,8 +1,8 @@
 //! One connection: its greeting, its messages, and the answers to them.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Front;
 use super::message::{self, Kind, Said};
-use crate::http::{Answered, App, Fault, decide_said};
+use crate::http::{Answered, App, Caller, Fault, decide_said};
+use crate::tokens::Token;
 
 /// How long a peer may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(5);
@@ -132,7 +133,12 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
         tokio::spawn(write(writer, outgoing, Arc::clone(&bytes), app.limits.write_timeout, end.clone()));
     let outbox = Outbox { sender, bytes, socket: peer.socket, end };
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
-    let session = Arc::new(Session { front: Arc::clone(front), name: session_name(), outbox });
+    let session = Arc::new(Session {
+        front: Arc::clone(front),
+        name: session_name(),
+        outbox,
+        tokens: Mutex::default(),
+    });
     let ended = tokio::select! {
         ended = read(reader, &session, &in_flight, peer.minor > 0) => ended,
         () = token.cancelled() => None,
@@ -247,6 +253,8 @@ struct Session {
     front: Arc<Front>,
     name: Name,
     outbox: Outbox,
+    /// All that have spoken through it.
+    tokens: Mutex<Vec<Arc<Token>>>,
 }
 
 impl Session {
@@ -282,7 +290,9 @@ impl Session {
     /// What the coordinator makes of it, here or at the leader.
     async fn decide(&self, said: &Said) -> Result<Assignment, Problem> {
         let decided = decide_said(&self.front.app, &said.head, said.body.clone()).await;
-        let (status, body) = match decided.map_err(problem)? {
+        let (answered, caller) = decided.map_err(problem)?;
+        self.ends_with(&caller);
+        let (status, body) = match answered {
             Answered::Ours(reply) => (reply.status, reply.body),
             Answered::Passed(response) => {
                 let (head, body) = response.into_parts();
@@ -296,6 +306,27 @@ impl Session {
             return serde_json::from_slice(&body).map_err(unreadable);
         }
         Err(serde_json::from_slice(&body).map_err(unreadable)?)
+    }
+
+    /// The connection does not outlive a token that spoke through it: pushes would go on without one.
+    fn ends_with(&self, caller: &Caller) {
+        let Caller::Token(token) = caller else { return };
+        let mut spoke = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if spoke.iter().any(|known| Arc::ptr_eq(known, token)) {
+            return;
+        }
+        spoke.push(Arc::clone(token));
+        let (outbox, ended) = (self.outbox.clone(), token.ended().clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => {
+                    let why = Fault::Unauthorized("this token has expired or was removed".to_owned());
+                    outbox.push(message::error(&problem(why)));
+                    outbox.end.token.cancel();
+                }
+                () = outbox.end.token.cancelled() => {}
+            }
+        });
     }
 
     fn refuse(&self, problem: &Problem, delimited: bool) {

@@ -8,6 +8,7 @@ use orchestrix_engine::{JournalId, Shared};
 use orchestrix_leadership::Candidate;
 use orchestrix_node::{HighWater, Member, Membership, Options as NodeOptions, Seat};
 use orchestrix_server::http::{self, Options, Serving};
+use orchestrix_server::tokens::{Secret, Tokens};
 use serde_json::json;
 
 use crate::kit::{Door, until, within};
@@ -63,6 +64,14 @@ impl OneOf {
     pub(crate) async fn sees_leader(&self, name: &str) {
         let sees = || self.member.leadership().leader().is_some_and(|(leader, _)| leader.name == name);
         until("it follows", || sees() && matches!(self.member.seat(), Seat::Follows)).await;
+    }
+
+    pub(crate) fn replace_tokens(&self, tokens: Tokens) {
+        self.serving.replace_tokens(tokens);
+    }
+
+    pub(crate) fn replace_node_token(&self, token: &Secret) {
+        self.serving.replace_node_token(token);
     }
 
     pub(crate) async fn stop(self) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use orchestrix_node::{Node, Options as NodeOptions, Storage, open};
 use orchestrix_server::http::{self, Options, Serving};
+use orchestrix_server::tokens::Tokens;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -153,6 +154,10 @@ impl Door {
 impl Server {
     pub(crate) fn position(&self) -> u64 {
         self.node.stats().position.get()
+    }
+
+    pub(crate) fn replace_tokens(&self, tokens: Tokens) {
+        self.serving.replace_tokens(tokens);
     }
 
     pub(crate) async fn stop(self) {

@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running coordinator; killed when it is dropped.
 pub(crate) struct Process {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) port: u16,
     greeting: String,
 }
@@ -88,18 +88,34 @@ impl Process {
 
     /// Sends a request on a connection of its own.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> String {
+        self.send_with(method, path, "", body)
+    }
+
+    /// The same with more headers.
+    pub(crate) fn send_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        self.write(&mut stream, method, path, body);
+        self.write_with(&mut stream, method, path, headers, body);
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
     }
 
     fn write(&self, stream: &mut std::net::TcpStream, method: &str, path: &str, body: &str) {
+        self.write_with(stream, method, path, "", body);
+    }
+
+    fn write_with(
+        &self,
+        stream: &mut std::net::TcpStream,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) {
         let length = body.len();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
         );
         std::io::Write::write_all(stream, request.as_bytes()).unwrap();
     }

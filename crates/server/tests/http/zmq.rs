@@ -71,7 +71,7 @@ impl Dealer {
         self.say("heartbeat", data).await;
     }
 
-    async fn is_left(&mut self) {
+    pub(crate) async fn is_left(&mut self) {
         while within(self.reader.next()).await.is_ok() {}
     }
 }

@@ -35,7 +35,7 @@ impl Story {
     /// A term, and one waiting task at position 2.
     fn new() -> Self {
         let mut story = Self(History::default());
-        story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned() });
+        story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned(), actor: None });
         story.task(NOW, |_| {});
         // Whoever asked for its leases may not have heard of them.
         story.0.unanswered.push((lease_call("q", None), 0));
@@ -191,7 +191,7 @@ fn w2_a_position_that_is_missing() {
 #[test]
 fn w4_an_epoch_that_does_not_rise() {
     let mut story = Story::new();
-    story.add(NOW, TermStarted { epoch: 1, node: "m".to_owned() });
+    story.add(NOW, TermStarted { epoch: 1, node: "m".to_owned(), actor: None });
     story.breaks("W4");
 }
 
@@ -229,14 +229,14 @@ fn t2_a_task_that_nobody_submitted() {
 #[test]
 fn t2_an_event_about_a_task_that_is_not_there() {
     let mut story = Story::new();
-    story.add(NOW, TaskRetried { task: TaskId(77) });
+    story.add(NOW, TaskRetried { task: TaskId(77), actor: None });
     story.breaks("T2");
 }
 
 #[test]
 fn t3_a_cancellation_asked_of_a_task_that_nobody_has() {
     let mut story = Story::new();
-    story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT) });
+    story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT), actor: None });
     story.breaks("T3");
 }
 
@@ -245,7 +245,7 @@ fn t4_a_completed_task_that_is_retried() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     story.complete(NOW, 2, lease);
-    story.add(NOW, TaskRetried { task: TaskId(2) });
+    story.add(NOW, TaskRetried { task: TaskId(2), actor: None });
     story.breaks("T4");
 }
 
@@ -340,7 +340,7 @@ fn t10_a_ttl_that_ends_early() {
 fn t11_a_cancelled_task_that_goes_on() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
-    story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT) });
+    story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT), actor: None });
     let next = Next::Waiting { not_before: Timestamp(NOW) };
     story.add(NOW, LeaseReleased { task: TaskId(2), lease, charged: false, next, undelivered: None });
     story.breaks("T11");
@@ -425,7 +425,7 @@ fn l3_a_lease_that_ends_early() {
 fn l3_a_new_term_that_gives_no_more_time() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
-    story.add(NOW + KEPT - 5, TermStarted { epoch: 2, node: "n".to_owned() });
+    story.add(NOW + KEPT - 5, TermStarted { epoch: 2, node: "n".to_owned(), actor: None });
     let next = Next::Waiting { not_before: Timestamp(NOW + KEPT) };
     let (task, reason) = (TaskId(2), ExpiryReason::Silent);
     story.add(NOW + KEPT, LeaseExpired { task, lease, reason, next });

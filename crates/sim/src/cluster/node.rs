@@ -259,7 +259,7 @@ impl ClusterWorld {
                 let trust = Arc::clone(&process.trust);
                 let (following, journal) = (process.following.clone(), follower.journal_id());
                 let office = TermOffice { trust, following, epoch, journal };
-                let mandate = Mandate { epoch, office: Some(Arc::new(office)), tick_ms };
+                let mandate = Mandate { epoch, office: Some(Arc::new(office)), tick_ms, actor: None };
                 let (node, stepped) = Stepped::lead(*follower, mandate);
                 process.leads = Some(Leading {
                     epoch,

@@ -194,8 +194,10 @@ impl Script {
                 let body = Heartbeat { lease_id, worker: None, progress: Some(50), note };
                 Box::pin(async move { node.heartbeat(task, body).await.map(|_| Heard::Other) })
             }
-            (5, _, Some(task)) => Box::pin(async move { node.cancel(task).await.map(|_| Heard::Other) }),
-            (6, _, Some(task)) => Box::pin(async move { node.retry(task).await.map(|_| Heard::Other) }),
+            (5, _, Some(task)) => {
+                Box::pin(async move { node.cancel(task, None).await.map(|_| Heard::Other) })
+            }
+            (6, _, Some(task)) => Box::pin(async move { node.retry(task, None).await.map(|_| Heard::Other) }),
             (7..=9, ..) => {
                 let request = self.lease();
                 Box::pin(async move {

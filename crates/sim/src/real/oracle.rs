@@ -246,6 +246,7 @@ mod tests {
             lease: None,
             ended_at: None,
             reason: None,
+            cancelled_by: None,
             error: None,
         };
         BTreeMap::from([(TaskId(id), summary)])

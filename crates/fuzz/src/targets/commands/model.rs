@@ -209,8 +209,8 @@ impl Model {
                 }
                 Err(code) => Verdict::Refused(code),
             },
-            Command::Cancel { task } => self.cancel(*task, now),
-            Command::Retry { task } => self.retry(*task, now),
+            Command::Cancel { task, .. } => self.cancel(*task, now),
+            Command::Retry { task, .. } => self.retry(*task, now),
             Command::Expire { task } => self.expire(*task, now),
             Command::Purge(retention) => self.purge(*retention, now),
             Command::StartTerm { epoch, .. } => {

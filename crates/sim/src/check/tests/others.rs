@@ -188,7 +188,8 @@ fn r7_what_happened_and_nobody_asked_for() {
             undelivered: None,
         }
         .into(),
-        orchestrix_core::CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + LEASE) }.into(),
+        orchestrix_core::CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + LEASE), actor: None }
+            .into(),
     ];
     for event in events {
         let mut story = story.0.clone();
@@ -200,7 +201,7 @@ fn r7_what_happened_and_nobody_asked_for() {
         story.breaks("R7");
     }
     let mut story = Story::new();
-    story.add(NOW, TaskCancelled { task: TaskId(2), reason: CancelReason::Requested });
+    story.add(NOW, TaskCancelled { task: TaskId(2), reason: CancelReason::Requested, actor: None });
     story.breaks("R7");
     story.call(
         Question::Cancel { task: TaskId(2) },

@@ -1,0 +1,96 @@
+//! `orchestrix token new`: makes a token, shows it once, and writes the lines that make it known.
+
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use orchestrix_core::Name;
+
+use super::{Role, Secret, Tokens};
+
+/// What tokens begin with, so that scanners for leaked secrets find them.
+const PREFIX: &str = "orx_";
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
+
+/// `orchestrix token …`
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Makes a token: prints it once, with the lines for the tokens file.
+    New(NewArgs),
+}
+
+/// `orchestrix token new`
+#[derive(Debug, Args)]
+pub struct NewArgs {
+    /// What to call it, in the tokens file.
+    #[arg(long, value_parser = Name::new)]
+    pub name: Name,
+    /// What it may do; may be given several times.
+    #[arg(long = "role", required = true)]
+    pub roles: Vec<Role>,
+    /// A queue that it is limited to; may be given several times.
+    #[arg(long = "queue", value_parser = Name::new)]
+    pub queues: Vec<Name>,
+    /// When it ends, as in 2027-01-31T00:00:00Z.
+    #[arg(long)]
+    pub expires: Option<toml::value::Datetime>,
+}
+
+/// A new token and the lines that make it known.
+#[derive(Debug)]
+pub struct NewToken {
+    pub token: Secret,
+    pub lines: String,
+}
+
+/// Makes a token.
+///
+/// # Errors
+/// When the system has no randomness, or the date of expiry has no zone.
+pub fn make(args: &NewArgs) -> Result<NewToken, String> {
+    let mut random = [0; TOKEN_BYTES];
+    let source = std::fs::OpenOptions::new().read(true).open("/dev/urandom");
+    let filled = source.and_then(|mut source| source.read_exact(&mut random));
+    filled.map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
+    let token = Secret::new(format!("{PREFIX}{}", hex(&random)));
+    let roles: Vec<String> = args.roles.iter().map(|role| format!("{:?}", role.as_str())).collect();
+    let mut lines = format!(
+        "[[token]]\nname = {:?}\nroles = [{}]\nsha256 = \"{}\"\n",
+        args.name.as_str(),
+        roles.join(", "),
+        hex(&token.digest())
+    );
+    if !args.queues.is_empty() {
+        let queues: Vec<String> = args.queues.iter().map(|queue| format!("{:?}", queue.as_str())).collect();
+        lines.push_str(&format!("queues = [{}]\n", queues.join(", ")));
+    }
+    if let Some(expires) = &args.expires {
+        lines.push_str(&format!("expires = {expires}\n"));
+    }
+    Tokens::parse(&lines)?;
+    Ok(NewToken { token, lines })
+}
+
+/// Runs `orchestrix token …`.
+#[must_use]
+pub fn run(command: &TokenCommand) -> ExitCode {
+    let TokenCommand::New(args) = command;
+    let told = make(args).and_then(|NewToken { token: Secret(text), lines }| {
+        let mut out = io::stdout();
+        let written = writeln!(out, "token (shown only now): {text}\n\nadd to the tokens file:\n\n{lines}");
+        written.map_err(|error| error.to_string())
+    });
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // Without a place for complaints there is still the exit code.
+            let _ = writeln!(io::stderr(), "orchestrix: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
