@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::engine::{Address, Engine};
 use crate::http::Limits;
+use crate::private::{self, Text, toml_mistake};
 use crate::units::{Size, Span};
 use crate::zmq::{self, Place, host_of};
 
@@ -61,6 +62,9 @@ settings! {
     /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE")]
     engine: Address,
+    /// File with what --engine would say: a password in it is not among the arguments, which everybody on the machine sees
+    #[arg(long, value_name = "FILE")]
+    engine_file: PathBuf,
     /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     node: Name,
@@ -201,15 +205,31 @@ pub struct Settings {
     pub log: String,
     pub log_format: LogFormat,
     pub limits: Limits,
+    /// What an operator should know, in the log.
+    pub warnings: Vec<&'static str>,
 }
 
 impl ServeArgs {
+    /// As [`ServeArgs::or`]; but the engine and its file say the same thing, so a layer that has one hides the other of
+    /// those below.
+    fn over(self, mut below: Self) -> Result<Self, String> {
+        for layer in [&self, &below] {
+            if layer.engine.is_some() && layer.engine_file.is_some() {
+                return Err("both engine and engine_file are given; give one of them".to_owned());
+            }
+        }
+        if self.engine.is_some() || self.engine_file.is_some() {
+            (below.engine, below.engine_file) = (None, None);
+        }
+        Ok(self.or(below))
+    }
+
     /// Reads the text of a settings file.
     ///
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
+        toml::from_str(text).map_err(|error| toml_mistake(text, &error))
     }
 }
 
@@ -219,10 +239,18 @@ impl Settings {
     /// # Errors
     /// A sentence that names the layer and the value.
     pub fn resolve(flags: ServeArgs, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let set = flags.or(from_variables(&variable)?);
+        let in_arguments = flags.engine.as_ref().is_some_and(Address::has_secret);
+        let set = flags.over(from_variables(&variable)?)?;
         let file = set.config.clone().map(|path| from_file(&path)).transpose()?.unwrap_or_default();
-        let set = set.or(from_older_variables(&variable, &file)?).or(file);
-        Self::checked(set)
+        let set = set.over(from_older_variables(&variable, &file)?)?.over(file)?;
+        let mut settings = Self::checked(set)?;
+        if in_arguments {
+            settings.warnings.push(
+                "the password of the engine is among the arguments, where everybody on this machine can see it: give \
+                 --engine-file FILE",
+            );
+        }
+        Ok(settings)
     }
 
     fn checked(set: ServeArgs) -> Result<Self, String> {
@@ -281,7 +309,11 @@ impl Settings {
         leadership.leader_renew = set.leader_renew.map_or(leadership.leader_renew, |renew| renew.0);
         leadership.validate().map_err(|error| error.to_string())?;
         let node = orchestrix_node::Options::default();
-        let engine = set.engine.map_or(Ok(Engine::File), |address| address.engine())?;
+        let engine = match (set.engine, set.engine_file) {
+            (Some(address), _) => address.engine()?,
+            (None, Some(path)) => Address::load(&path)?,
+            (None, None) => Engine::File,
+        };
         let shards = shard_times(set.shard_lease, set.shard_check, &engine, &leadership)?;
         let kept = node.retention;
         Ok(Self {
@@ -314,6 +346,7 @@ impl Settings {
             log: set.log.unwrap_or_else(|| "info".to_owned()),
             log_format: set.log_format.unwrap_or(LogFormat::Text),
             limits,
+            warnings: Vec::new(),
         })
     }
 }
@@ -445,10 +478,14 @@ fn older_zmq(host: Option<String>, port: Option<String>, file: &ServeArgs) -> Re
 }
 
 fn from_file(path: &std::path::Path) -> Result<ServeArgs, String> {
+    let Text { text, private } = private::read(path, "the settings file")?;
     let shown = path.display();
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("cannot read the settings file {shown}: {error}"))?;
-    ServeArgs::parse(&text).map_err(|why| format!("the settings file {shown} cannot be used: {why}"))
+    let set = ServeArgs::parse(&text);
+    let set = set.map_err(|why| format!("the settings file {shown} cannot be used: {why}"))?;
+    if set.engine.as_ref().is_some_and(Address::has_secret) {
+        private.map_err(|why| format!("{why}: it holds the password of the engine"))?;
+    }
+    Ok(set)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the journal stands on, as it is written in settings: a word, or the address of a server.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,14 @@ use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Error, Shared};
 use serde::Deserialize;
 
+use crate::private::{self, Text};
+
 /// How long a start waits for an engine that does not answer, and how often it asks.
 const START_MAX: Duration = Duration::from_secs(30);
 const START_PAUSE: Duration = Duration::from_millis(500);
+
+/// Parameters of addresses that are secrets.
+const SECRETS: [&str; 4] = ["password", "access_key", "secret_key", "session_token"];
 
 /// What was given as the engine, before anybody has looked at it: it may hold a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -32,6 +38,34 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
+    /// Reads what a file says. If it holds a password, only its owner may read it.
+    ///
+    /// # Errors
+    /// A sentence that names the file and says what to do.
+    pub fn load(path: &Path) -> Result<Engine, String> {
+        let Text { text, private } = private::read(path, "the engine file")?;
+        let address = Self(text.trim().to_owned());
+        if address.has_secret() {
+            private?;
+        }
+        address.engine().map_err(|why| format!("the engine file {} cannot be used: {why}", path.display()))
+    }
+
+    /// Whether it holds a password, or something like one.
+    #[must_use]
+    pub fn has_secret(&self) -> bool {
+        let Some((_, rest)) = self.0.split_once("://") else { return false };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        // A password that is not encoded may have any character in it.
+        let user = rest.rsplit_once('@').map(|(user, _)| user);
+        let in_user =
+            user.and_then(|user| user.split_once(':')).is_some_and(|(_, secret)| !secret.is_empty());
+        let is_secret = |pair: &str| {
+            pair.split_once('=').is_some_and(|(name, value)| SECRETS.contains(&name) && !value.is_empty())
+        };
+        in_user || query.split('&').any(is_secret)
+    }
+
     /// # Errors
     /// A sentence that says what can be given.
     pub fn engine(&self) -> Result<Engine, String> {
@@ -151,6 +185,26 @@ mod tests {
         for wrong in ["", "File", "redis", "redis:h", "http://h", "://", "amqp://u:secret@h"] {
             let told = Engine::parse(wrong).unwrap_err();
             assert!(told.contains("redis://") && !told.contains("secret"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_noticed_wherever_it_is() {
+        for with in [
+            "redis://:p@h",
+            "redis://u:p@h/1?ca=f",
+            "mysql://u:a@b:c@h/d",
+            "postgres://h/d?password=p",
+            "postgres://u@h/d?application_name=a&password=p",
+            "s3://k:s@bucket",
+            "s3://bucket?secret_key=s",
+        ] {
+            assert!(Address::from(with).has_secret(), "{with}");
+        }
+        for without in
+            ["file", "memory", "redis://h:6379", "mysql://u@h:3306/d", "redis://u:@h", "s3://b?region=r"]
+        {
+            assert!(!Address::from(without).has_secret(), "{without}");
         }
     }
 

@@ -75,6 +75,9 @@ pub fn run(args: ServeArgs) -> ExitCode {
 fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
     let settings = Settings::resolve(args, |name| std::env::var(name).ok()).map_err(unusable)?;
     printing.start_log(&settings).map_err(unusable)?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
     let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
     let node_token = settings.node_token.as_deref().map(Secret::load).transpose().map_err(unusable)?;
     check_exposure(&settings, tokens.is_some())?;

@@ -1,6 +1,7 @@
 //! Every setting in every layer.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
@@ -178,4 +179,86 @@ fn on_a_shared_engine_shards_outlive_a_change_of_leader() {
     let check = |check: &str| resolve(&["--shard-lease", "3s", "--shard-check", check], &[]);
     assert_eq!(check("3s").unwrap().shards.check_ms, 3_000);
     assert!(check("3001ms").unwrap_err().contains("longer than shard_lease"));
+}
+
+fn private(text: &str) -> tempfile::NamedTempFile {
+    // Such files are made for their owner only.
+    file(text)
+}
+
+fn readable(text: &str) -> tempfile::NamedTempFile {
+    let file = file(text);
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+    file
+}
+
+#[test]
+fn an_engine_can_be_in_a_file_of_its_own() {
+    let engine = private("  redis://u:canary@h\n");
+    let path = engine.path().to_str().unwrap();
+    let shared = |set: Result<Settings, String>| matches!(set.unwrap().engine, Engine::Shared(_));
+    assert!(shared(resolve(&["--engine-file", path], &[])));
+    assert!(shared(resolve(&[], &[("ORCHESTRIX_ENGINE_FILE", path)])));
+    let settings = file(&format!("engine_file = {path:?}"));
+    let config = settings.path().to_str().unwrap();
+    assert!(shared(resolve(&["--config", config], &[])));
+    // A layer above counts, whichever of the two it has.
+    let alone = |set: Result<Settings, String>| set.unwrap().engine == Engine::Memory;
+    assert!(alone(resolve(&["--config", config, "--engine", "memory"], &[])));
+    assert!(alone(resolve(&["--engine", "memory"], &[("ORCHESTRIX_ENGINE_FILE", path)])));
+    assert!(shared(resolve(&["--engine-file", path], &[("ORCHESTRIX_ENGINE", "memory")])));
+    let both = resolve(&["--engine-file", path, "--engine", "memory"], &[]).unwrap_err();
+    assert!(both.contains("engine_file"), "{both}");
+    let empty = private("\n");
+    let why = resolve(&["--engine-file", empty.path().to_str().unwrap()], &[]).unwrap_err();
+    assert!(why.contains("redis://") && why.contains(empty.path().to_str().unwrap()), "{why}");
+    assert!(resolve(&["--engine-file", "/nowhere"], &[]).unwrap_err().contains("/nowhere"));
+}
+
+#[test]
+fn files_with_an_engine_password_are_private() {
+    let address = "redis://u:canary@h";
+    let (engine, settings) = (readable(address), readable(&format!("engine = {address:?}")));
+    for (flag, file) in [("--engine-file", &engine), ("--config", &settings)] {
+        let path = file.path().to_str().unwrap();
+        let why = resolve(&[flag, path], &[]).unwrap_err();
+        assert!(why.contains("chmod 600") && why.contains(path) && !why.contains("canary"), "{why}");
+    }
+    for text in ["redis://h", "memory"] {
+        let (engine, settings) = (readable(text), readable(&format!("engine = {text:?}")));
+        for (flag, file) in [("--engine-file", &engine), ("--config", &settings)] {
+            assert!(resolve(&[flag, file.path().to_str().unwrap()], &[]).is_ok(), "{flag} {text}");
+        }
+    }
+}
+
+#[test]
+fn a_password_in_the_arguments_is_warned_of() {
+    let warned = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let settings = resolve(arguments, variables).unwrap();
+        settings.warnings.iter().any(|warning| warning.contains("--engine-file"))
+    };
+    assert!(warned(&["--engine", "redis://u:canary@h"], &[]));
+    assert!(!warned(&["--engine", "redis://h"], &[]));
+    assert!(!warned(&[], &[("ORCHESTRIX_ENGINE", "redis://u:canary@h")]));
+}
+
+#[test]
+fn a_mistake_in_the_file_does_not_show_its_password() {
+    for wrong in [
+        "engine = \"redis://u:canary@h\"\nlistne = 1",
+        "engine = [\"redis://u:canary@h\"]",
+        "engine = \"redis://u:canary@h",
+        "engine = redis://u:canary@h",
+        "listen = \"redis://u:canary@h\"",
+        "max_streams = \"redis://u:canary@h\"",
+        "retention = \"redis://u:canary@h\"",
+        "zmq = \"redis://u:canary@h\"",
+        "node = \"redis://u:canary@h\"",
+        "log_format = \"redis://u:canary@h\"",
+    ] {
+        let file = file(wrong);
+        let why = resolve(&["--config", file.path().to_str().unwrap()], &[]).unwrap_err();
+        assert!(why.contains("line ") && !why.contains("canary"), "{wrong}: {why}");
+    }
 }

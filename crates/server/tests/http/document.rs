@@ -3,6 +3,7 @@
 
 use orchestrix_server::config::ServeArgs;
 use orchestrix_server::http::ROUTES;
+use orchestrix_server::tokens::{Secret, Tokens};
 use serde_json::Value;
 
 use crate::kit::{Server, start};
@@ -103,4 +104,16 @@ async fn every_setting_and_every_metric_is_in_the_operating_page() {
         assert!(text.contains(meaning), "{name} is not said to be: {meaning}");
     }
     server.stop().await;
+}
+
+#[test]
+fn the_tokens_file_of_the_page_is_nobodys() {
+    let text = include_str!("../../../../docs/operating.md");
+    let (_, rest) = text.split_once("```toml\n[[token]]").unwrap();
+    let tokens = Tokens::parse(&format!("[[token]]{}", rest.split("```").next().unwrap())).unwrap();
+    for common in
+        ["", "password", "secret", "token", "changeme", "admin", "orchestrix", "orx_", "123456", "test"]
+    {
+        assert!(tokens.find(&Secret::new(common.to_owned())).is_none(), "everybody knows {common:?}");
+    }
 }
