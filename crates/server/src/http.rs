@@ -30,6 +30,7 @@ mod logs;
 mod openapi;
 mod query;
 mod quota;
+mod refusal;
 mod routes;
 mod scope;
 mod shards;

@@ -3,7 +3,7 @@
 
 use orchestrix_client::Error;
 
-use super::out::{Format, note};
+use super::out::{Format, note, plain};
 
 /// The exit codes, as `--help` and the documentation list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +86,12 @@ impl From<Error> for Fail {
             "unreachable" => "\n  or point to another one with --url URL or ORCHESTRIX_URL",
             _ => "",
         };
-        Self { exit, code: error.code().to_owned(), text: format!("{error}{hint}") }
+        // Only what this program says itself has several lines.
+        let said = match error.code() {
+            "unreachable" => error.to_string(),
+            _ => plain(&error.to_string()),
+        };
+        Self { exit, code: error.code().to_owned(), text: format!("{said}{hint}") }
     }
 }
 

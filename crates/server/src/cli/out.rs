@@ -73,9 +73,10 @@ impl Out {
         self.format == Format::Json
     }
 
-    /// One line for people. What came from outside has to be cleaned before.
+    /// One line for people, or several. Only colours get through.
     pub(crate) fn line(self, text: &str) -> Result<(), Fail> {
-        write_out(format!("{text}\n").as_bytes())
+        let lines: Vec<String> = text.split('\n').map(clean).collect();
+        write_out(format!("{}\n", lines.join("\n")).as_bytes())
     }
 
     /// One line that a task wrote: as it is into files and pipes, cleaned on a terminal.
@@ -83,15 +84,14 @@ impl Out {
         if self.terminal {
             return self.line(&self.paint(style, &clean(text)));
         }
-        self.line(text)
+        write_out(format!("{text}\n").as_bytes())
     }
 
     /// One line of JSON.
     pub(crate) fn json(self, value: &impl Serialize) -> Result<(), Fail> {
-        let mut line =
-            serde_json::to_vec(value).map_err(|error| Fail::new(Exit::Refused, error.to_string()))?;
-        line.push(b'\n');
-        write_out(&line)
+        let line =
+            serde_json::to_string(value).map_err(|error| Fail::new(Exit::Refused, error.to_string()))?;
+        write_out(format!("{}\n", escape(&line)).as_bytes())
     }
 
     pub(crate) fn table(self, table: &Table) -> Result<(), Fail> {
@@ -122,9 +122,33 @@ impl Out {
     }
 }
 
-/// Writes a line to stderr. There is nobody left to tell when that fails.
+/// Writes lines to stderr, without anything that a terminal would act upon. There is nobody left to tell when that fails.
 pub(crate) fn note(text: &str) {
-    drop(writeln!(io::stderr(), "{text}"));
+    let lines: Vec<String> = text.split('\n').map(plain).collect();
+    drop(writeln!(io::stderr(), "{}", lines.join("\n")));
+}
+
+/// Takes away colours, too.
+pub(crate) fn plain(text: &str) -> String {
+    clean(text).replace('\x1b', "\u{fffd}")
+}
+
+/// JSON with what a terminal would act upon written as JSON can: such characters are in its texts only.
+fn escape(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_control() || turns_text(c) {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
+}
+
+/// Characters that change in which order others are shown.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Takes away what a terminal would act upon: control characters and all sequences but those for colour.
@@ -140,7 +164,7 @@ pub(crate) fn clean(text: &str) -> String {
         match next {
             '\t' => cleaned.push(next),
             '\n' | '\r' => cleaned.push(' '),
-            control if control.is_control() => cleaned.push('\u{fffd}'),
+            hidden if hidden.is_control() || turns_text(hidden) => cleaned.push('\u{fffd}'),
             other => cleaned.push(other),
         }
         rest = &rest[next.len_utf8()..];
@@ -148,11 +172,35 @@ pub(crate) fn clean(text: &str) -> String {
     cleaned
 }
 
-/// The length of a sequence like `ESC [ 1 ; 31 m` at the beginning of a text.
+/// The length of a sequence like `ESC [ 1 ; 31 m` at the beginning of a text, unless it conceals what follows.
 fn color_sequence(text: &str) -> Option<usize> {
     let inner = text.strip_prefix("\x1b[")?;
     let end = inner.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
-    inner[end..].starts_with('m').then_some(2 + end + 1)
+    let shows = inner[end..].starts_with('m') && !conceals(&inner[..end]);
+    shows.then_some(2 + end + 1)
+}
+
+/// Whether one of the numbers means "conceal". In a colour, as in `38;5;8`, that number means something else; what cannot be
+/// understood may mean anything.
+fn conceals(numbers: &str) -> bool {
+    let mut numbers = numbers.split(';');
+    while let Some(number) = numbers.next() {
+        match number.trim_start_matches('0') {
+            "8" => return true,
+            "38" | "48" | "58" => {
+                let rest = match numbers.next() {
+                    Some("5") => 1,
+                    Some("2") => 3,
+                    Some(_) | None => return true,
+                };
+                if numbers.by_ref().take(rest).count() < rest {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 fn write_out(bytes: &[u8]) -> Result<(), Fail> {
@@ -176,6 +224,24 @@ mod tests {
         assert_eq!(clean("\x1b[2Jgone"), "\u{fffd}[2Jgone");
         assert_eq!(clean("one\ntwo\tthree"), "one two\tthree");
         assert_eq!(clean("\x1b["), "\u{fffd}[");
+    }
+
+    #[test]
+    fn nothing_is_concealed_or_turned_around() {
+        for concealing in ["8", "08", "1;8", "8;1", "38;5;1;8", "38;8", "38;5", "48;2;8;8", "38", "0;0008;0"]
+        {
+            let text = format!("\x1b[{concealing}mgone");
+            assert_eq!(clean(&text), format!("\u{fffd}[{concealing}mgone"));
+        }
+        for colour in ["", "0", "1;31", "38;5;8", "48;5;8;1", "38;2;8;8;8", "90", "18", "80"] {
+            let text = format!("\x1b[{colour}mseen");
+            assert_eq!(clean(&text), text);
+        }
+        for turning in ['\u{202e}', '\u{2066}', '\u{2069}', '\u{202a}', '\u{200f}', '\u{61c}'] {
+            assert_eq!(clean(&format!("a{turning}b")), "a\u{fffd}b");
+        }
+        assert_eq!(plain("\x1b[31mred"), "\u{fffd}[31mred");
+        assert_eq!(escape("\"a\u{202e}\u{9b}2J\u{e4}\""), "\"a\\u202e\\u009b2J\u{e4}\"");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Tables for people: aligned columns, a head, no lines to draw.
 
-use super::out::{Style, clean};
+use super::out::{Style, plain};
 
 /// Characters of one cell. Keeps a row readable; `--json` has everything.
 const CELL_CHARACTERS_MAX: usize = 80;
@@ -29,7 +29,7 @@ pub(crate) struct Table {
 
 impl Cell {
     pub(crate) fn styled(text: impl AsRef<str>, style: Style) -> Self {
-        Self { text: shorten(&plain(text.as_ref())), style }
+        Self { text: shorten(&in_cell(text.as_ref())), style }
     }
 
     fn width(&self) -> usize {
@@ -80,8 +80,8 @@ impl Table {
 }
 
 /// Cells bring their own colours or none.
-fn plain(text: &str) -> String {
-    clean(text).replace('\x1b', "\u{fffd}").replace('\t', " ")
+fn in_cell(text: &str) -> String {
+    plain(text).replace('\t', " ")
 }
 
 fn shorten(text: &str) -> String {

@@ -76,14 +76,21 @@ impl Reply {
     }
 
     /// Adds the headers that every answer has, and those of pages: data is never shown as one.
-    pub(crate) fn finish(self, ids: &RequestIds, request_id: HeaderValue, position: u64) -> Response<Body> {
+    pub(crate) fn finish(
+        self,
+        ids: &RequestIds,
+        request_id: HeaderValue,
+        position: Option<u64>,
+    ) -> Response<Body> {
         let mut response = Response::new(self.body);
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.reserve(10);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content));
         headers.insert(REQUEST_ID, request_id);
-        headers.insert(POSITION, HeaderValue::from(position));
+        if let Some(position) = position {
+            headers.insert(POSITION, HeaderValue::from(position));
+        }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if self.content.starts_with("text/html") {

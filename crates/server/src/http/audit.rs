@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     pub(crate) route: Option<(usize, &'static Route)>,
     /// The token, as soon as it is known; also one that may not do this.
     pub(crate) token: Option<Name>,
+    /// Whether that token is valid.
+    pub(crate) is_known: bool,
     /// What is to be changed, where the path does not say so.
     pub(crate) target: Option<String>,
 }

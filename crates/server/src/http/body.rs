@@ -1,13 +1,13 @@
 //! Bodies of requests: read within limits, then understood as JSON, with errors that name field and place.
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use orchestrix_core::is_deeper;
 use orchestrix_core::limits::JSON_DEPTH_MAX;
 use serde::de::DeserializeOwned;
 
+use crate::http::connection::RequestBody;
 use crate::http::error::Fault;
 use crate::http::limits::Limits;
 
@@ -15,8 +15,13 @@ use crate::http::limits::Limits;
 const ENVELOPE_LEVELS: usize = 3;
 
 /// Reads a body of bounded size in bounded time.
-pub(crate) async fn read(headers: &HeaderMap, mut body: Incoming, limits: &Limits) -> Result<Bytes, Fault> {
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    mut body: RequestBody,
+    limits: &Limits,
+) -> Result<Bytes, Fault> {
     check_media_type(headers)?;
+    check_encoding(headers)?;
     let max = limits.body_bytes;
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     let within = tokio::time::timeout(limits.body_timeout, async {
@@ -29,7 +34,7 @@ pub(crate) async fn read(headers: &HeaderMap, mut body: Incoming, limits: &Limit
     within.await.unwrap_or(Err(Fault::Timeout))
 }
 
-async fn collect(body: &mut Incoming, max: usize) -> Result<Bytes, Fault> {
+async fn collect(body: &mut RequestBody, max: usize) -> Result<Bytes, Fault> {
     let broken = |error: hyper::Error| Fault::Invalid(format!("the body cannot be read: {error}"));
     let Some(first) = next(body).await.transpose().map_err(broken)? else { return Ok(Bytes::new()) };
     let mut all = None;
@@ -47,7 +52,7 @@ async fn collect(body: &mut Incoming, max: usize) -> Result<Bytes, Fault> {
 }
 
 /// Takes some of what a caller still sends, so that the refusal is not lost with a reset connection.
-async fn skip(body: &mut Incoming, max: usize) {
+async fn skip(body: &mut RequestBody, max: usize) {
     let mut skipped = 0;
     while skipped <= max
         && let Some(Ok(more)) = next(body).await
@@ -56,7 +61,7 @@ async fn skip(body: &mut Incoming, max: usize) {
     }
 }
 
-async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+async fn next(body: &mut RequestBody) -> Option<Result<Bytes, hyper::Error>> {
     loop {
         match body.frame().await? {
             Ok(frame) => {
@@ -86,6 +91,19 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Fault> {
     }
     let hint = "send the body with `content-type: application/json`";
     Err(Fault::MediaType(format!("the content type is {given:?}; {hint}")))
+}
+
+/// Bodies are taken as they are; one that says that it is packed would only be misunderstood.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Fault> {
+    for given in headers.get_all(CONTENT_ENCODING) {
+        let given = given.to_str().unwrap_or("not readable");
+        if given.split(',').any(|coding| !coding.trim().eq_ignore_ascii_case("identity")) {
+            return Err(Fault::MediaType(format!(
+                "the content encoding is {given:?}; send the body as it is, without one"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Understands a body. How deep it is nested is looked at only where it is refused: our types know what they nest, and

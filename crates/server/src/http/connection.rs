@@ -7,10 +7,13 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -18,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::http::limits::Limits;
-use crate::http::{App, handle};
+use crate::http::{App, handle, refusal};
 
 /// Bytes that a connection buffers at least: bodies are read in pieces of up to this size.
 const BUFFER_BYTES_MIN: usize = 64 << 10;
@@ -28,9 +31,10 @@ const HEADERS_MAX: usize = 100;
 /// Serves one connection to its end.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: IpAddr, app: Arc<App>) {
     let pulse = Arc::new(Pulse::new());
-    let io = TokioIo::new(Watched { io: stream, pulse: Arc::clone(&pulse) });
-    let service = service_fn(|request| {
+    let io = TokioIo::new(Watched { io: stream, pulse: Arc::clone(&pulse), rewritten: None });
+    let service = service_fn(|request: Request<Incoming>| {
         let (app, busy) = (Arc::clone(&app), Busy::begin(&pulse));
+        let request = request.map(|incoming| RequestBody { incoming, pulse: Arc::clone(&pulse) });
         async move {
             let mut response = handle::handle(&app, peer, request).await;
             response.body_mut().hold(busy);
@@ -95,6 +99,17 @@ struct Pulse {
     header: AtomicU64,
     /// Since when the peer takes nothing; 0 when it does.
     blocked: AtomicU64,
+    /// The last four bytes that were read.
+    read: AtomicU32,
+    /// The last bytes of the body of the request that is answered, and how many of them there are, up to four.
+    body: AtomicU32,
+    body_bytes: AtomicUsize,
+}
+
+/// The last four bytes of what came before and of these.
+fn last_four(before: u32, bytes: &[u8]) -> u32 {
+    let from = bytes.len().saturating_sub(4);
+    bytes[from..].iter().fold(before, |last, byte| last << 8 | u32::from(*byte))
 }
 
 impl Pulse {
@@ -105,7 +120,26 @@ impl Pulse {
             idle: AtomicU64::new(1),
             header: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
+            read: AtomicU32::new(0),
+            body: AtomicU32::new(0),
+            body_bytes: AtomicUsize::new(0),
         }
+    }
+
+    fn took_body(&self, bytes: &[u8]) {
+        self.body.store(last_four(self.body.load(Relaxed), bytes), Relaxed);
+        self.body_bytes.store((self.body_bytes.load(Relaxed) + bytes.len()).min(4), Relaxed);
+    }
+
+    /// Whether what was read last is the end of a request: an empty line, or the end of its body. If not, the next request
+    /// has begun already.
+    fn is_between_requests(&self) -> bool {
+        let read = self.read.load(Relaxed).to_be_bytes();
+        let body = self.body.load(Relaxed).to_be_bytes();
+        let of_body = self.body_bytes.load(Relaxed);
+        read.ends_with(b"\n\r\n")
+            || read.ends_with(b"\n\n")
+            || of_body > 0 && read[4 - of_body..] == body[4 - of_body..]
     }
 
     fn now(&self) -> u64 {
@@ -134,14 +168,51 @@ impl Busy {
     fn begin(pulse: &Arc<Pulse>) -> Self {
         pulse.busy.store(true, Relaxed);
         pulse.header.store(0, Relaxed);
+        pulse.body_bytes.store(0, Relaxed);
         Self(Arc::clone(pulse))
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.idle.store(self.0.now(), Relaxed);
+        let now = self.0.now();
+        self.0.idle.store(now, Relaxed);
+        // A request that was begun while another was answered has its own time from now on.
+        self.0.header.store(if self.0.is_between_requests() { 0 } else { now }, Relaxed);
         self.0.busy.store(false, Relaxed);
+    }
+}
+
+/// The body of a request, which tells the pulse how it ends.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    incoming: Incoming,
+    pulse: Arc<Pulse>,
+}
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.incoming).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(bytes) = frame.data_ref()
+        {
+            self.pulse.took_body(bytes);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
     }
 }
 
@@ -178,6 +249,24 @@ impl Watch {
 struct Watched<S> {
     io: S,
     pulse: Arc<Pulse>,
+    /// What is written instead of what is given, and how much of it was.
+    rewritten: Option<(Vec<u8>, usize)>,
+}
+
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// Writes what is to be written instead of `given` bytes, which count as written when all of it is.
+    fn poll_rewritten(&mut self, given: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        while let Some((bytes, at)) = &mut self.rewritten {
+            match ready!(Pin::new(&mut self.io).poll_write(cx, &bytes[*at..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => *at += written,
+            }
+            if *at == bytes.len() {
+                self.rewritten = None;
+            }
+        }
+        Poll::Ready(Ok(given))
+    }
 }
 
 impl<S> Watched<S> {
@@ -200,6 +289,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
         let pulse = &self.pulse;
+        pulse.read.store(last_four(pulse.read.load(Relaxed), &buffer.filled()[before..]), Relaxed);
         if buffer.filled().len() > before && !pulse.busy.load(Relaxed) && pulse.header.load(Relaxed) == 0 {
             pulse.header.store(pulse.now(), Relaxed);
         }
@@ -209,7 +299,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        if self.rewritten.is_none() {
+            self.rewritten = refusal::rewritten(bytes).map(|new| (new, 0));
+        }
+        let written = match self.rewritten {
+            Some(_) => self.poll_rewritten(bytes.len(), cx),
+            None => Pin::new(&mut self.io).poll_write(cx, bytes),
+        };
         self.wrote(written)
     }
 

@@ -1,11 +1,23 @@
 //! What a browser could be tricked into: requests of foreign pages are refused before anything is done.
 
 use http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
-use http::{Method, Uri};
+use http::{Method, Uri, Version};
 
 use crate::http::error::Fault;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// A request names its host once, so that everything on its way understands it alike. Simple tools that speak HTTP/1.0 may
+/// leave it out.
+pub(crate) fn check_one_host(version: Version, headers: &HeaderMap) -> Result<(), Fault> {
+    match headers.get_all(HOST).iter().count() {
+        0 if version >= Version::HTTP_11 => {
+            Err(Fault::Invalid("the header Host is missing, which every request of HTTP/1.1 has".to_owned()))
+        }
+        0 | 1 => Ok(()),
+        _ => Err(Fault::Invalid("the header Host is there more than once".to_owned())),
+    }
+}
 
 /// A page that resolves its own name to this machine still says its own name here.
 pub(crate) fn check_host(headers: &HeaderMap, uri: &Uri) -> Result<(), Fault> {

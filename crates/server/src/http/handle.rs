@@ -9,7 +9,6 @@ use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use orchestrix_core::{Name, is_planted};
 use orchestrix_node::Node;
 use tokio::time::Instant;
@@ -17,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::answer::{Body, Reply};
 use crate::http::audit::Seen;
+use crate::http::connection::RequestBody;
 use crate::http::error::Fault;
 use crate::http::quota::InFlight;
 use crate::http::routes::{Access, Endpoint, Found, Route, Verb, find};
@@ -90,7 +90,7 @@ impl Caller {
 }
 
 /// Answers a request. A bug in a handler is an answer too, and ends nothing else.
-pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<RequestBody>) -> Response<Body> {
     let started = Instant::now();
     let (head, body) = request.into_parts();
     let request_id = app.request_ids.name(&head.headers);
@@ -118,18 +118,21 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Incomi
         }
     };
     app.metrics.observe(seen.place(), reply.status, started.elapsed());
-    reply.finish(&app.request_ids, request_id, app.coordinator.stats().durable.get())
+    // How far the journal is says how much goes on here.
+    let position = (app.tokens.is_none() || seen.is_known).then(|| app.coordinator.stats().durable.get());
+    reply.finish(&app.request_ids, request_id, position)
 }
 
 async fn answer(
     app: &Arc<App>,
     peer: IpAddr,
     head: &Parts,
-    incoming: Incoming,
+    incoming: RequestBody,
     request_id: &HeaderValue,
     seen: &mut Seen,
 ) -> Result<Answered, Fault> {
     check_sizes(app, head)?;
+    guard::check_one_host(head.version, &head.headers)?;
     if app.local_only {
         guard::check_host(&head.headers, &head.uri)?;
     }
@@ -280,6 +283,7 @@ fn authorize(app: &App, peer: IpAddr, head: &Parts, route: &Route, seen: &mut Se
         }
         return Err(Fault::Unauthorized("this token is not known here, or it has expired".to_owned()));
     };
+    seen.is_known = true;
     let open = is_planted("role-missing") && head.uri.path().ends_with("/retry");
     if !token.has(role) && !open {
         return Err(Fault::Forbidden(format!("this needs a token with the role {}", role.as_str())));

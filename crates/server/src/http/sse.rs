@@ -15,6 +15,9 @@ use crate::http::streams::{self, Gone, Sink};
 /// Bytes after which a piece is sent, even if more is at hand.
 const PIECE_BYTES: usize = 16 << 10;
 
+/// Milliseconds after which a reader whose stream ended comes back.
+const RETRY_MS: u64 = 2_000;
+
 /// What a stream of frames is called.
 pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -39,6 +42,11 @@ impl Piece {
         written.expect("writing to memory cannot fail");
     }
 
+    /// How a stream begins: with how long a reader waits before it comes back.
+    fn opening() -> Self {
+        Self(format!("retry: {RETRY_MS}\n\n"))
+    }
+
     /// A sign of life that no reader sees.
     pub(crate) fn comment() -> Self {
         Self(": still here\n\n".to_owned())
@@ -60,7 +68,15 @@ pub(crate) fn reply<F>(call: &Call<'_>, fill: impl FnOnce(Sink) -> F) -> Result<
 where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {
-    streams::reply(call, EVENT_STREAM, fill)
+    streams::reply(call, EVENT_STREAM, |sink| {
+        let opened = sink.clone();
+        let filling = fill(sink);
+        async move {
+            opened.send(Piece::opening()).await?;
+            drop(opened);
+            filling.await
+        }
+    })
 }
 
 /// What a reader had last, when it comes back.

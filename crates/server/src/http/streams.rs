@@ -19,7 +19,7 @@ use crate::http::limits::Limits;
 const PIECES_MAX: usize = 2;
 
 /// Where the pieces of a stream go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sink(mpsc::Sender<Bytes>);
 
 /// The reader has gone.

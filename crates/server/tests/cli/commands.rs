@@ -1,5 +1,7 @@
 //! Every subcommand against a real coordinator: what it prints, what it changes, and how it ends.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
@@ -347,5 +349,52 @@ async fn services_are_listed_by_group() {
     stop.cancel();
     for worker in workers {
         worker.await.unwrap().unwrap();
+    }
+}
+
+/// A server that answers everything with this.
+fn hostile_server(status: &'static str, body: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = [0; 4096];
+            // The whole request comes at once; what it says does not matter.
+            let _ = stream.read(&mut head);
+            let length = body.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+            );
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn an_error_of_a_hostile_server_cannot_act_on_the_terminal() {
+    let evil = "a\u{1b}]0;title\u{7}b\u{1b}[8mgone\u{202e}c\u{9b}2J\r\nd";
+    let problem = json!({"code": "finished", "detail": evil, "status": 409, "title": "t"}).to_string();
+    let refuses = hostile_server("409 Conflict", problem);
+    let explains = hostile_server(
+        "200 OK",
+        json!({"id": 7, "state": "WAITING", "code": "x", "detail": evil}).to_string(),
+    );
+    for (url, arguments) in [
+        (&refuses, &["explain", "7"][..]),
+        (&refuses, &["explain", "7", "--json"]),
+        (&refuses, &["cancel", "7"]),
+        (&refuses, &["queues"]),
+        (&explains, &["explain", "7"]),
+        (&explains, &["explain", "7", "--json"]),
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+        let output = command.args(arguments).args(["--url", url]).output().unwrap();
+        let shown = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(shown.contains("title") && shown.contains("gone"), "{arguments:?}: {shown:?}");
+        let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!shown.contains(acts), "{arguments:?}: {shown:?}");
+        assert_eq!(shown.lines().count(), 1, "{arguments:?}: {shown:?}");
     }
 }

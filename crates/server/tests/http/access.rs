@@ -92,6 +92,29 @@ async fn every_route_is_for_its_role_and_for_administrators_only() {
 }
 
 #[tokio::test]
+async fn only_known_callers_hear_how_far_the_journal_is() {
+    let server = with_tokens().await;
+    for (token, path, hears) in [
+        (None, "/health", false),
+        (None, "/v1/queues", false),
+        (Some("unknown"), "/v1/queues", false),
+        (Some("old"), "/v1/queues", false),
+        (Some("read"), "/v1/queues", true),
+        (Some("read"), "/metrics", true),
+    ] {
+        let answer = ask(&server, token, "GET", path, "").await;
+        assert_eq!(answer.headers.contains_key("orchestrix-position"), hears, "{token:?} {path}");
+    }
+    server.stop().await;
+    let server = start().await;
+    assert!(
+        server.get("/health").await.headers.contains_key("orchestrix-position"),
+        "without tokens, everyone"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn the_roles_that_change_things_are_few() {
     let by = |role: Role| ROUTES.iter().filter(|route| route.access == Access::Role(role)).count();
     assert_eq!((by(Role::Submit), by(Role::Work), by(Role::Admin), by(Role::Read)), (2, 13, 4, 11));

@@ -185,6 +185,119 @@ async fn a_connection_that_works_is_kept_past_the_header_timeout() {
 }
 
 #[tokio::test]
+async fn a_request_begun_behind_another_has_its_own_time() {
+    let limits = Limits { header_timeout: Duration::from_millis(300), ..Limits::default() };
+    let server = limited(limits).await;
+    let wait = json!({ "worker": "w", "wait_ms": 500 }).to_string();
+    let poll = format!(
+        "POST /v1/queues/q/lease HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{wait}",
+        wait.len()
+    );
+    for whole in ["GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n", poll.as_str()] {
+        for apart in [false, true] {
+            let mut stream = server.connect().await;
+            if apart {
+                stream.write_all(whole.as_bytes()).await.unwrap();
+                stream.write_all(b"GET /health HTT").await.unwrap();
+            } else {
+                stream.write_all(format!("{whole}GET /health HTT").as_bytes()).await.unwrap();
+            }
+            let mut bytes = Vec::new();
+            // Idle connections are kept for longer than this test waits.
+            let _ = within(stream.read_to_end(&mut bytes)).await;
+            let text = String::from_utf8(bytes).unwrap();
+            assert_eq!(text.matches("HTTP/1.1 200").count(), 1, "{text}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_kept_connection_with_bodies_is_not_taken_for_slow() {
+    let limits = Limits { header_timeout: Duration::from_millis(50), ..Limits::default() };
+    let server = limited(limits).await;
+    let mut stream = server.connect().await;
+    for payload in ["1", "{\"a\":[1,2]}", "\"x\""] {
+        let body = format!("{{\"queue\":\"q\",\"payload\":{payload}}}");
+        let head =
+            format!("POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(body.as_bytes()).await.unwrap();
+        let mut bytes = vec![0; 4096];
+        let read = within(stream.read(&mut bytes)).await.unwrap();
+        assert!(bytes[..read].starts_with(b"HTTP/1.1 201"), "{payload}");
+        // Time passes between two requests: this is what is tested.
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_of_the_http_layer_are_problems() {
+    let server = limited(Limits::default()).await;
+    let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
+    let long = "a".repeat(70_000);
+    for (request, status, code) in [
+        (
+            format!("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{many}\r\n"),
+            431,
+            "too_large",
+        ),
+        (
+            format!("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: {long}\r\n\r\n"),
+            431,
+            "too_large",
+        ),
+        ("GET /he alth HTTP/1.1\r\n\r\n".to_owned(), 400, "invalid"),
+        ("GET /health HTTP/1.1\r\nno colon\r\n\r\n".to_owned(), 400, "invalid"),
+    ] {
+        let answer = server.send_raw(request.as_bytes()).await;
+        assert_eq!((answer.status, answer.code().as_str()), (status, code), "{request:.60}");
+        assert_eq!(answer.headers["cache-control"], "no-store");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_names_one_host() {
+    let server = limited(Limits::default()).await;
+    for (head, status) in [
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close", 200),
+        ("GET /health HTTP/1.0", 200),
+        ("GET /health HTTP/1.0\r\nhost: localhost", 200),
+        ("GET /health HTTP/1.1\r\nconnection: close", 400),
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\nconnection: close", 400),
+        ("GET /health HTTP/1.1\r\nhost: localhost\r\nHost: evil.example\r\nconnection: close", 400),
+        ("GET http://localhost/health HTTP/1.1\r\nconnection: close", 400),
+    ] {
+        let answer = server.send_raw(format!("{head}\r\n\r\n").as_bytes()).await;
+        assert_eq!(answer.status, status, "{head}");
+        if status == 400 {
+            assert_eq!(answer.code(), "invalid");
+            assert!(answer.text().contains("Host"), "{}", answer.text());
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_packed_is_refused() {
+    let server = limited(Limits::default()).await;
+    let body = json!({ "queue": "q", "payload": 1 }).to_string();
+    for (coding, status) in
+        [("identity", 201), ("Identity", 201), ("gzip", 415), ("identity, br", 415), ("", 415), ("x", 415)]
+    {
+        let headers = [("content-encoding", coding)];
+        let answer = server.send("POST", "/v1/tasks", &headers, Some(body.as_bytes())).await;
+        assert_eq!(answer.status, status, "{coding}");
+        if status == 415 {
+            assert_eq!(answer.code(), "unsupported_media_type");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn requests_that_follow_each_other_at_once_are_answered_in_order() {
     let server = limited(Limits::default()).await;
     let mut stream = server.connect().await;
@@ -214,8 +327,8 @@ async fn malformed_requests_are_refused_and_change_nothing() {
         b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n{}",
         b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
     ] {
-        let status = server.send_nonsense(bad).await;
-        assert_eq!(status, Some(400), "{:?}", String::from_utf8_lossy(bad));
+        let answer = server.send_raw(bad).await;
+        assert_eq!((answer.status, answer.code()), (400, "invalid".to_owned()), "{:?}", String::from_utf8_lossy(bad));
     }
     let mut cut = server.connect().await;
     cut.write_all(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestrix_node::Options as NodeOptions;
 use orchestrix_server::http::{Limits, Options};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::kit::{Frame, Server, start, start_with, until, within};
 
@@ -219,4 +219,20 @@ async fn a_stop_ends_streams_and_answers_those_who_wait() {
     let answer = crate::kit::read_answer(&mut waiting).await;
     assert_eq!((answer.status, &answer.json()["leases"]), (200, &json!([])));
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_stream_says_when_to_come_back() {
+    let server = start().await;
+    let mut stream = server.connect().await;
+    let head = format!("GET /v1/events HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (mut text, mut more) = (String::new(), [0; 4096]);
+    while !text.contains("retry: 2000\n\n") {
+        let read = within(stream.read(&mut more)).await.unwrap();
+        assert!(read > 0, "{text}");
+        text.push_str(std::str::from_utf8(&more[..read]).unwrap());
+    }
+    drop(stream);
+    server.stop().await;
 }
