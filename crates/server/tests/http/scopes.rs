@@ -142,6 +142,9 @@ fn request(route: &Route, known: Known) -> (String, Value) {
     if route.endpoint == Endpoint::Batches {
         query = "?after=0".to_owned();
     }
+    if route.endpoint == Endpoint::ShardAssignments {
+        query = "?session=x".to_owned();
+    }
     let path = route.path.replace("{id}", &task.to_string()).replace("{queue}", queue);
     let path = path.replace("{worker}", if route.path.contains("{service}") { "w" } else { "busy" });
     (path.replace("{service}", "s") + &query, body)
