@@ -177,6 +177,11 @@ pub const BUGS: &[Bug] = &[
         ["orchestrix-engine", "journal", "crash::nothing_acknowledged_is_lost_wherever_the_power_fails"],
     ),
     test(
+        "output-unfenced",
+        "output is appended whatever is stored before it",
+        ["orchestrix-engine", "conformance", "memory"],
+    ),
+    test(
         "order-ignored",
         "a batch that does not follow the end is appended",
         ["orchestrix-engine", "conformance", "files_on_a_simulated_disk"],

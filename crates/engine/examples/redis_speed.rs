@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::suite::{append_one, read_all};
-use orchestrix_engine::{Claim, Set, Shared};
+use orchestrix_engine::{Claim, LogPlace, Set, Shared};
 
 fn report(what: &str, mut times: Vec<Duration>) {
     times.sort();
@@ -68,7 +68,9 @@ fn main() {
     let mut times = Vec::new();
     logs.delete(&[TaskId(1)]).unwrap();
     for offset in 0..2000 {
-        timed(&mut times, || logs.append(TaskId(1), LeaseId(1), offset, &[b'x'; 1000]).unwrap());
+        timed(&mut times, || {
+            logs.append(LogPlace::nth(TaskId(1), LeaseId(1), offset), &[b'x'; 1000]).unwrap()
+        });
     }
     report("store a log chunk of 1000 bytes", times);
     assert!(journal.end().position > Position(0));

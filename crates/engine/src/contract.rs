@@ -216,6 +216,31 @@ pub trait SnapshotReader: Send {
     fn next(&mut self) -> Result<Option<Vec<u8>>, Error>;
 }
 
+/// Where a chunk of log lines goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlace {
+    pub task: TaskId,
+    /// So many chunks of the task are stored before it, as the caller knows.
+    pub number: usize,
+    pub lease: LeaseId,
+    /// Counts the lines of this lease before this chunk.
+    pub offset: u64,
+}
+
+impl LogPlace {
+    /// Where the first chunk of a task goes.
+    #[must_use]
+    pub fn first(task: TaskId, lease: LeaseId) -> Self {
+        Self { task, number: 0, lease, offset: 0 }
+    }
+
+    /// The `number`-th chunk of a task that has one lease and one line in each.
+    #[must_use]
+    pub fn nth(task: TaskId, lease: LeaseId, number: usize) -> Self {
+        Self { task, number, lease, offset: number as u64 }
+    }
+}
+
 /// What became of a chunk of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logged {
@@ -223,6 +248,9 @@ pub enum Logged {
     /// This (task, lease, offset) was there before, and is there as it was. Only if that was damaged, what
     /// came now took its place.
     Existed,
+    /// Nothing was stored: the task does not have as many chunks as the caller knows of. Another node has appended, or
+    /// deleted them.
+    Conflict,
 }
 
 /// One stored chunk of log lines.
@@ -240,13 +268,16 @@ pub struct Bookmark(pub u64);
 
 /// The output of running tasks. Shared between threads; durable before it answers.
 pub trait Logs: Send + Sync {
-    /// Stores a chunk at (task, lease, offset), unless there is one already.
+    /// Stores a chunk at (task, lease, offset), unless there is one already, behind the chunks that the caller knows of.
+    ///
+    /// The number is a fence: of two nodes that append to one task only one gets a number, so a late append never moves
+    /// the chunks that another node stored and counted meanwhile.
     ///
     /// # Errors
-    /// Whatever keeps the engine from writing.
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error>;
+    /// Whatever keeps the engine from writing. The chunk may be stored all the same, also later.
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error>;
 
-    /// The chunks of a task in the order in which they were stored, from the `skip`-th on, as many as fit
+    /// The chunks of a task in the order of their numbers, from the `skip`-th on, as many as fit
     /// `limit_bytes`, but at least one; none from a damaged one on.
     ///
     /// # Errors

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_core::{LeaseId, Position, TaskId};
+use orchestrix_core::{LeaseId, Position, TaskId, is_planted};
 
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, Bookmark, Cell, Claim, Error, Journal, JournalId, Link, LogChunk,
-    Logged, Logs, Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots,
-    Space, Version,
+    LogPlace, Logged, Logs, Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter,
+    Snapshots, Space, Version,
 };
 
 /// A journal in memory. Clones are handles of the same journal, as of one engine that many nodes use.
@@ -210,12 +210,17 @@ impl MemoryLogs {
 }
 
 impl Logs for MemoryLogs {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        let LogPlace { task, number, lease, offset } = at;
         let mut tasks = self.lock();
-        let log = tasks.entry(task).or_default();
-        if log.places.contains(&(lease, offset)) {
+        let stored = tasks.get(&task).map_or(0, |log| log.chunks.len());
+        if tasks.get(&task).is_some_and(|log| log.places.contains(&(lease, offset))) {
             return Ok(Logged::Existed);
         }
+        if stored != number && !is_planted("output-unfenced") {
+            return Ok(Logged::Conflict);
+        }
+        let log = tasks.entry(task).or_default();
         if log.chunks.len() >= TASK_CHUNKS_MAX {
             let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
             return Err(invalid("write task log", why));

@@ -28,6 +28,7 @@ const KIND: Kind = Kind {
     admin: "root",
     client,
     create_user: &["CREATE USER '#'@'%' IDENTIFIED BY 'SECRET'", "GRANT ALL ON #.* TO '#'@'%'"],
+    without_numbers: "ALTER TABLE orchestrix_logs DROP INDEX one_of_each_number, DROP COLUMN number",
     rotten: "CONCAT(CHAR(255 - ASCII(#)), SUBSTR(#, 2))",
     sleep: "SLEEP(2)",
     read_only: ("SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0"),

@@ -18,7 +18,7 @@ use common::{BUCKET, HASTY, KEY, PATIENT, SECRET, shared_store};
 use orchestrix_core::{LeaseId, TaskId};
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::suite::batch_after;
-use orchestrix_engine::{Appended, Claim, Error, Set, Shared};
+use orchestrix_engine::{Appended, Claim, Error, LogPlace, Set, Shared};
 use support::http::{Fate, Front};
 use support::logged::Logged;
 use support::proxy::{Proxy, Wire};
@@ -61,7 +61,7 @@ fn say_everything() {
     front.rule(|_| Fate::Say(500));
     assert_eq!(journal.append(&batch).unwrap(), Appended::Unknown);
     assert_eq!(register.compare_and_set("leader", None, &Claim::default()).unwrap(), Set::Unknown);
-    errors.push(logs.append(TaskId(1), LeaseId(1), 0, b"a line").unwrap_err());
+    errors.push(logs.append(LogPlace::first(TaskId(1), LeaseId(1)), b"a line").unwrap_err());
     for status in [301, 400, 403, 404, 409, 412, 503] {
         front.rule(move |_| Fate::Say(status));
         errors.extend(journal.refresh().err());

@@ -11,21 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use minicbor::{Decode, Encode};
 use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
-use orchestrix_core::{LeaseId, Position, Refusal, TaskId, Timestamp};
+use orchestrix_core::{Position, Refusal, TaskId, Timestamp, is_planted};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
-use orchestrix_engine::{Clock, Logged, Logs};
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use orchestrix_engine::{Clock, LogPlace, Logged, Logs};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
 use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
 use self::store::Store;
 pub(crate) use self::sweep::AskUnknown;
 use self::sweep::Sweep;
+use crate::mandate::Mandate;
 use crate::options::Options;
 use crate::request::Error;
 use crate::stats::Stats;
 
 /// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
 const TASKS_KEPT: usize = 10_000;
+/// How often lines are added to what was counted anew. Each time another node has stored something meanwhile.
+const TRIES: usize = 4;
 /// What is read in place of lines that were stored, but are not there any more.
 const MISSING: &str = "lines are missing here: a part of the output of this task is damaged";
 
@@ -35,6 +38,7 @@ pub(crate) struct TaskLogs {
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
+    mandate: Mandate,
     line_bytes: usize,
     task_bytes: u64,
 }
@@ -81,8 +85,7 @@ struct Line {
 /// A chunk on its way, with what it changes.
 #[derive(Debug)]
 struct Addition {
-    lease: LeaseId,
-    offset: u64,
+    at: LogPlace,
     chunk: Chunk,
     /// Lines that are dropped with it.
     dropped: u64,
@@ -94,12 +97,14 @@ impl TaskLogs {
         options: &Options,
         clock: Arc<dyn Clock>,
         stats: Arc<Stats>,
+        mandate: Mandate,
     ) -> Self {
         Self {
             store: Store::new(engine),
             tasks: Mutex::default(),
             clock,
             stats,
+            mandate,
             line_bytes: options.log_line_bytes,
             task_bytes: options.log_task_bytes,
         }
@@ -118,38 +123,61 @@ impl TaskLogs {
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
         let log = self.task(task);
-        let mut guard = Arc::clone(&log.counted).lock_owned().await;
-        let counted = self.counted(task, &mut guard).await?;
-        let LogAppend { lease_id: lease, mut lines, offset } = body;
-        let sent = counted.sent(lease);
-        let mut offset = offset.unwrap_or_else(|| counted.next_offset(lease));
-        if offset < sent {
-            let known = usize::try_from(sent - offset).unwrap_or(usize::MAX);
-            if known >= lines.len() {
-                return Ok(LogAppended { next: sent, dropped: 0 });
+        for _ in 0..TRIES {
+            let guard = Arc::clone(&log.counted).lock_owned().await;
+            if let Some(appended) = self.try_append(task, attempt, &body, &log, guard).await? {
+                return if self.may_acknowledge() { Ok(appended) } else { Err(Error::OutcomeUnknown) };
             }
-            lines.drain(..known);
-            offset = sent;
         }
+        tracing::warn!(%task, "other lines are stored in the place of these");
+        Err(Error::OutcomeUnknown)
+    }
+
+    /// Whether the next leader will count what is stored by now. After the end of a term it may have counted before, and
+    /// would not show what was acknowledged.
+    fn may_acknowledge(&self) -> bool {
+        self.mandate.holds() || is_planted("output-acknowledged-late")
+    }
+
+    /// Adds what is new of some lines, as far as it is known what is stored. `None` if more was stored than that, or
+    /// something else: it is to be counted again.
+    async fn try_append(
+        &self,
+        task: TaskId,
+        attempt: u32,
+        body: &LogAppend,
+        log: &Arc<TaskLog>,
+        mut guard: OwnedMutexGuard<Option<Counted>>,
+    ) -> Result<Option<LogAppended>, Error> {
+        let counted = self.counted(task, &mut guard).await?;
+        log.lines.send_if_modified(|lines| std::mem::replace(lines, counted.total()) != counted.total());
+        let LogAppend { lease_id: lease, ref lines, offset } = *body;
+        let sent = counted.sent(lease);
+        let offset = offset.unwrap_or_else(|| counted.next_offset(lease));
+        let known = usize::try_from(sent.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (Some(lines), offset) = (lines.get(known..).filter(|new| !new.is_empty()), offset.max(sent))
+        else {
+            return Ok(Some(LogAppended { next: sent, dropped: 0 }));
+        };
         if !counted.may_follow(lease, offset) {
             let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
             return Err(Refusal::Invalid { field: "offset", problem }.into());
         }
-        if lines.is_empty() {
-            return Ok(LogAppended { next: sent, dropped: 0 });
-        }
         let chunk = self.chunk(counted, attempt, lines);
-        let addition = Addition { lease, offset, dropped: chunk.dropped - counted.dropped, chunk };
-        let stats = Arc::clone(&self.stats);
+        let addition = Addition {
+            at: LogPlace { task, number: counted.chunks(), lease, offset },
+            dropped: chunk.dropped - counted.dropped,
+            chunk,
+        };
+        let (log, stats) = (Arc::clone(log), Arc::clone(&self.stats));
         if addition.chunk.lines.is_empty() {
             counted.arrived(lease, offset, &addition.chunk);
-            return Ok(addition.tell(counted, &log, &stats));
+            return Ok(Some(addition.tell(counted, &log, &stats)));
         }
         self.store.expect_output(task);
         // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
         // nobody counted would shift the numbers of all lines after it.
-        let stored =
-            self.store.call(move |engine| addition.store(engine, task, &mut guard, &log, &stats)).await;
+        let stored = self.store.call(move |engine| addition.store(engine, &mut guard, &log, &stats)).await;
         // An engine that did not answer may have stored them.
         stored.map_err(|error| if error == Error::Unavailable { Error::OutcomeUnknown } else { error })
     }
@@ -238,7 +266,7 @@ impl TaskLogs {
     }
 
     /// Turns lines into a chunk: cuts long ones, drops what is beyond the cap, and adds a line about that.
-    fn chunk(&self, counted: &Counted, attempt: u32, lines: Vec<LogText>) -> Chunk {
+    fn chunk(&self, counted: &Counted, attempt: u32, lines: &[LogText]) -> Chunk {
         let sent = lines.len() as u64;
         let (mut kept, mut bytes, mut dropped) = (Vec::new(), 0, 0);
         for LogText { text, stream } in lines {
@@ -249,7 +277,7 @@ impl TaskLogs {
                 continue;
             }
             bytes += text.len() as u64;
-            kept.push(Line { stream: stream_code(stream), text });
+            kept.push(Line { stream: stream_code(*stream), text });
         }
         let all = counted.dropped + dropped;
         // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
@@ -283,33 +311,26 @@ impl TaskLogs {
 }
 
 impl Addition {
-    /// Stores the chunk and counts it; or counts all anew, if what was counted did not know of it.
+    /// Stores the chunk and counts it. `None` if it has to be counted again what is stored.
     fn store(
         self,
         engine: &dyn Logs,
-        task: TaskId,
         counted: &mut Option<Counted>,
         log: &TaskLog,
         stats: &Stats,
-    ) -> Result<LogAppended, orchestrix_engine::Error> {
+    ) -> Result<Option<LogAppended>, orchestrix_engine::Error> {
         let bytes = minicbor::to_vec(&self.chunk).expect("writing to memory cannot fail");
         // What is stored is not known any more, if the answer does not come: it is counted again when somebody asks.
-        let logged = engine.append(task, self.lease, self.offset, &bytes).inspect_err(|_| *counted = None)?;
+        let logged = engine.append(self.at, &bytes).inspect_err(|_| *counted = None)?;
         match logged {
             Logged::Stored => {
                 let counted = counted.as_mut().expect("what follows was counted");
-                counted.stored(self.lease, self.offset, &self.chunk);
-                Ok(self.tell(counted, log, stats))
+                counted.stored(self.at.lease, self.at.offset, &self.chunk);
+                Ok(Some(self.tell(counted, log, stats)))
             }
-            Logged::Existed => {
+            Logged::Existed | Logged::Conflict => {
                 *counted = None;
-                let counted = counted.insert(count(engine, task, self.chunk.at)?);
-                log.lines.send_replace(counted.total());
-                let next = counted.sent(self.lease);
-                if next < self.offset.saturating_add(self.chunk.sent) {
-                    return Err(taken(task));
-                }
-                Ok(LogAppended { next, dropped: 0 })
+                Ok(None)
             }
         }
     }
@@ -319,7 +340,7 @@ impl Addition {
         stats.log_lines.add(self.chunk.sent - self.dropped);
         stats.log_lines_dropped.add(self.dropped);
         log.lines.send_replace(counted.total());
-        LogAppended { next: counted.sent(self.lease), dropped: self.dropped }
+        LogAppended { next: counted.sent(self.at.lease), dropped: self.dropped }
     }
 }
 
@@ -362,9 +383,9 @@ fn add_lines(
 }
 
 /// Cuts a line at a character's end, and says how much is missing.
-fn cut(text: String, max: usize) -> String {
+fn cut(text: &str, max: usize) -> String {
     if text.len() <= max {
-        return text;
+        return text.to_owned();
     }
     let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     format!("{} [{} bytes cut]", &text[..end], text.len() - end)
@@ -383,16 +404,6 @@ fn stream_of(code: u8) -> LogStream {
         1 => LogStream::Stderr,
         2 => LogStream::System,
         _ => LogStream::Stdout,
-    }
-}
-
-/// Nobody may be told that lines are stored if others are in their place.
-fn taken(task: TaskId) -> orchestrix_engine::Error {
-    let text = "other lines are stored in the place of these";
-    orchestrix_engine::Error {
-        operation: format!("store output of task {task}"),
-        retryable: true,
-        source: orchestrix_engine::Cause::Io(std::io::Error::other(text)),
     }
 }
 

@@ -296,7 +296,8 @@ pub(crate) fn assemble(
     let Stored { state, journal, end, logs, last_snapshot, .. } = stored;
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
-    let logs = Arc::new(TaskLogs::new(logs, &options, Arc::clone(&clock), Arc::clone(&stats)));
+    let (of_logs, counts) = (Arc::clone(&clock), Arc::clone(&stats));
+    let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, mandate.clone()));
     let (inputs, asked) = sync_channel(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
     let (acks, heard) = channel();

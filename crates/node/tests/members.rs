@@ -8,7 +8,7 @@ use std::time::Duration;
 use orchestrix_core::wire::{Complete, LeaseQueues, LogAppend, LogStream, LogText, Submit};
 use orchestrix_core::{Json, LeaseId, Name, Position, Retention, TaskId};
 use orchestrix_engine::memory::MemoryPlace;
-use orchestrix_engine::{JournalId, Shared};
+use orchestrix_engine::{JournalId, LogPlace, Shared};
 use orchestrix_leadership::Candidate;
 use orchestrix_node::{Happening, HighWater, Member, Membership, Node, Options, Seat};
 
@@ -127,7 +127,7 @@ async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next(
     let (logs, end) = (place.logs(), place.journal().unwrap().end().position.0);
     let later = TaskId(end + 100);
     for task in [kept.id, purged.id, later] {
-        logs.append(task, LeaseId(1), 0, b"line").unwrap();
+        logs.append(LogPlace::first(task, LeaseId(1)), b"line").unwrap();
     }
     let second = open(&place, "b");
     leads(&second).await;
@@ -148,7 +148,7 @@ async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
     let (before, _) = leads(&first).await.submit(submit()).await.unwrap();
     first.stop().await.unwrap();
     let logs = place.logs();
-    logs.append(before.id, LeaseId(1), 0, b"line").unwrap();
+    logs.append(LogPlace::first(before.id, LeaseId(1)), b"line").unwrap();
     let retention =
         Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
     let node = Options { retention, node: "b".to_owned(), ..Options::default() };

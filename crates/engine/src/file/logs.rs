@@ -14,7 +14,7 @@ mod scan;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use orchestrix_core::{LeaseId, TaskId};
+use orchestrix_core::TaskId;
 
 use self::index::{Index, Place, Stored};
 use self::record::{CHUNK_BYTES_MAX, FILE_HEADER_BYTES, Record};
@@ -22,7 +22,7 @@ pub use self::scan::LogRecovery;
 use super::names;
 use crate::disk::{self, Disk, DiskLock, Lock};
 use crate::fault::{damaged, flawed, invalid, io_error, stopped};
-use crate::{Bookmark, Cause, Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Cause, Error, LogChunk, LogPlace, Logged, Logs};
 
 /// Bounds how much is written anew at once, and how many files are open for a given amount of output.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -104,29 +104,40 @@ impl FileLogs {
         &self.recovery
     }
 
-    /// Writes a record behind the last one; it is not durable yet.
-    fn write<'a>(
+    /// Whether a record fits the file that grows.
+    fn has_room(&self, state: &State, record: Record<'_>) -> bool {
+        let bytes = record.frame_bytes() as u64;
+        state
+            .index
+            .growing()
+            .is_some_and(|file| file.size <= FILE_HEADER_BYTES as u64 || file.size + bytes <= self.file_bytes)
+    }
+
+    /// Begins files until a record fits. Waits for syncs, which lets others in.
+    fn make_room<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         record: Record<'_>,
-    ) -> Result<(MutexGuard<'a, State>, Stored), Error> {
+    ) -> Result<MutexGuard<'a, State>, Error> {
         if state.stopped {
             return Err(stopped(WRITE));
         }
-        let bytes = record.frame_bytes() as u64;
-        let full = |state: &State| {
-            state.index.growing().is_none_or(|file| {
-                file.size > FILE_HEADER_BYTES as u64 && file.size + bytes > self.file_bytes
-            })
-        };
-        while full(&state) {
-            // Waiting lets others in, and they may begin the next file.
+        while !self.has_room(&state, record) {
             state = self.commit(state)?;
-            if full(&state) && state.durable == state.index.written() {
+            // Others may have begun the next file.
+            if !self.has_room(&state, record) && state.durable == state.index.written() {
                 self.next_file(&mut state)?;
             }
         }
-        let State { index, buffer, stopped, .. } = &mut *state;
+        Ok(state)
+    }
+
+    /// Writes a record that fits behind the last one; it is not durable yet.
+    fn write(&self, state: &mut State, record: Record<'_>) -> Result<Stored, Error> {
+        if state.stopped {
+            return Err(stopped(WRITE));
+        }
+        let State { index, buffer, stopped, .. } = state;
         let file = index.last_mut().expect("a file was begun");
         record.encode(file.seed, buffer);
         let at = file.size;
@@ -136,9 +147,8 @@ impl FileLogs {
             *stopped = !room_may_come;
             return Err(io_error(&*self.disk, WRITE, &file.name, error));
         }
-        file.size += bytes;
-        let stored = index.written();
-        Ok((state, stored))
+        file.size += record.frame_bytes() as u64;
+        Ok(index.written())
     }
 
     /// Begins the next file. All before it is durable.
@@ -206,42 +216,54 @@ impl FileLogs {
 }
 
 impl Logs for FileLogs {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
         if bytes.len() > CHUNK_BYTES_MAX {
             let why = format!("a chunk of {} bytes; the most is {CHUNK_BYTES_MAX}", bytes.len());
             return Err(invalid(WRITE, why));
         }
-        let mut state = self.state();
-        let there = state.index.place(task, lease, offset);
-        if let Some(place) = there {
-            let file = state.index.file(place.file).clone();
-            drop(self.commit(state)?);
-            if file.record(place.at, place.len).is_ok() {
-                return Ok(Logged::Existed);
-            }
-            state = self.state();
-        } else if state.index.chunks(task).len() >= TASK_CHUNKS_MAX {
-            return Err(invalid(
-                WRITE,
-                format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are"),
-            ));
-        }
+        let LogPlace { task, number, lease, offset } = at;
         let record = Record::Chunk { task, lease, offset, bytes };
-        let (mut state, end) = self.write(state, record)?;
+        let mut flawed = None;
+        let mut state = self.state();
+        loop {
+            let there = state.index.place(task, lease, offset);
+            if let Some(place) = there.filter(|place| flawed != Some(*place)) {
+                let file = state.index.file(place.file).clone();
+                drop(self.commit(state)?);
+                if file.record(place.at, place.len).is_ok() {
+                    return Ok(Logged::Existed);
+                }
+                flawed = Some(place);
+                state = self.state();
+                continue;
+            }
+            let stored = state.index.chunks(task).len();
+            if there.is_none() && stored != number {
+                return Ok(Logged::Conflict);
+            }
+            if there.is_none() && stored >= TASK_CHUNKS_MAX {
+                let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+                return Err(invalid(WRITE, why));
+            }
+            if self.has_room(&state, record) {
+                break;
+            }
+            // Waiting lets others in, and they may store the same.
+            state = self.make_room(state, record)?;
+        }
+        let end = self.write(&mut state, record)?;
         let len = u32::try_from(bytes.len()).expect("a chunk is at most CHUNK_BYTES_MAX long");
         let at = end.at - record.frame_bytes() as u64;
         let place = Place { lease, offset, file: end.file, at, len };
-        let logged = match state.index.place(task, lease, offset) {
+        let logged = match flawed.filter(|flawed| state.index.place(task, lease, offset) == Some(*flawed)) {
+            Some(flawed) => {
+                state.index.replace(task, flawed, place);
+                Logged::Existed
+            }
             None => {
                 state.index.add(task, place);
                 Logged::Stored
             }
-            Some(flawed) if there == Some(flawed) => {
-                state.index.replace(task, flawed, place);
-                Logged::Existed
-            }
-            // Waiting lets others in. A record twice does no harm: the first whole one counts.
-            Some(_) => Logged::Existed,
         };
         drop(self.commit(state)?);
         Ok(logged)
@@ -289,7 +311,8 @@ impl Logs for FileLogs {
             }
             let body = record::tombstone_body(&known);
             let record = Record::Tombstone { body: &body };
-            let (mut state, end) = self.write(state, record)?;
+            let mut state = self.make_room(state, record)?;
+            let end = self.write(&mut state, record)?;
             let len = u32::try_from(body.len()).expect("a tombstone names at most TOMBSTONE_TASKS_MAX tasks");
             state.index.bury(&known, end.at - record.frame_bytes() as u64, len);
             drop(self.commit(state)?);

@@ -13,7 +13,7 @@ use super::keys::Keys;
 use super::server::{Command, Script, Server};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
-use crate::{Bookmark, Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, LogPlace, Logged, Logs};
 
 static APPEND: Script = Script::new(include_str!("scripts/log_append.lua"));
 static MEND: Script = Script::new(include_str!("scripts/log_mend.lua"));
@@ -44,13 +44,16 @@ impl RedisLogs {
 }
 
 impl Logs for RedisLogs {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        let LogPlace { task, number, lease, offset } = at;
         let record = encode(task, lease, offset, bytes);
         let mut command = APPEND.with(&[self.keys.log(task), self.keys.logs()]);
-        command.arg(task.0).arg(format!("{}@{offset}", lease.0)).arg(&record).arg(TASK_CHUNKS_MAX);
+        command.arg(task.0).arg(format!("{}@{offset}", lease.0)).arg(&record);
+        command.arg(TASK_CHUNKS_MAX).arg(number);
         let answer: Vec<Vec<u8>> = self.server.get(DO_WRITE, &command)?;
         match &answer[..] {
             [word] if word == b"stored" => Ok(Logged::Stored),
+            [word] if word == b"conflict" => Ok(Logged::Conflict),
             [word, number, there] if word == b"existed" => {
                 let same = |chunk: LogChunk| (chunk.lease, chunk.offset) == (lease, offset);
                 if !decode(task, there).is_some_and(same) {

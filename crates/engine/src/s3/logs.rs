@@ -1,7 +1,7 @@
 //! The output of tasks: an object for each chunk, named by how many of its task were stored before it.
 //!
-//! Whoever stores a chunk races for the next number, and passes by all that were stored before: so a place (lease and
-//! offset) that was stored once is found, and chunks have an order.
+//! A chunk is created under the number that its writer knows to be the next, or not at all. A node that appends has read
+//! all that were stored before: so a place (lease and offset) that was stored once is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use super::store::{Failure, LIST_MAX, Listed, Object, SharedStore};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
-use crate::{Bookmark, Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, LogPlace, Logged, Logs};
 
 /// Tasks whose places are remembered. Bounds memory; of others they are read again.
 const TASKS_MAX: usize = 4096;
@@ -94,16 +94,17 @@ impl S3Logs {
         }
     }
 
-    /// Races for the next number until it has one, or finds that the place is taken; `None` if there is no number left.
-    fn race(
-        &self,
-        task: TaskId,
-        at: Place,
-        record: &[u8],
-        known: &mut Known,
-    ) -> Result<Option<Logged>, Failure> {
+    /// Stores a chunk under its number, unless its place or its number is taken; `None` if there is no number left.
+    fn store(&self, at: LogPlace, record: &[u8], known: &mut Known) -> Result<Option<Logged>, Failure> {
+        let LogPlace { task, number, lease, offset } = at;
+        let wanted = number as u64;
+        if known.next != wanted {
+            // Another node has appended to it, or deleted it.
+            *known = Known::default();
+            self.catch_up(task, known)?;
+        }
         loop {
-            if let Some(number) = known.places.get(&at).copied() {
+            if let Some(number) = known.places.get(&(lease, offset)).copied() {
                 if let Some(logged) = self.keep_or_mend(task, number, record)? {
                     return Ok(Some(logged));
                 }
@@ -112,12 +113,15 @@ impl S3Logs {
                 self.catch_up(task, known)?;
                 continue;
             }
+            if known.next != wanted {
+                return Ok(Some(Logged::Conflict));
+            }
             if known.next >= TASK_CHUNKS_MAX as u64 {
                 return Ok(None);
             }
-            match self.store.create(&self.keys.log_chunk(task, known.next), record) {
+            match self.store.create(&self.keys.log_chunk(task, wanted), record) {
                 Ok(_) => {
-                    known.places.insert(at, known.next);
+                    known.places.insert((lease, offset), wanted);
                     known.next += 1;
                     return Ok(Some(Logged::Stored));
                 }
@@ -141,21 +145,12 @@ impl Known {
 }
 
 impl Logs for S3Logs {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        let LogPlace { task, lease, offset, .. } = at;
         let record = encode(task, lease, offset, bytes);
-        let known = self.known().get(&task).cloned();
-        let answer = match known {
-            Some(mut known) => {
-                self.race(task, (lease, offset), &record, &mut known).map(|logged| (logged, known))
-            }
-            None => {
-                let mut known = Known::default();
-                self.catch_up(task, &mut known)
-                    .and_then(|()| self.race(task, (lease, offset), &record, &mut known))
-                    .map(|logged| (logged, known))
-            }
-        };
-        let (logged, known) = answer.map_err(|failure| self.store.error(DO_WRITE, failure))?;
+        let mut known = self.known().get(&task).cloned().unwrap_or_default();
+        let stored = self.store(at, &record, &mut known);
+        let logged = stored.map_err(|failure| self.store.error(DO_WRITE, failure))?;
         self.keep(task, known);
         logged.ok_or_else(|| {
             let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");

@@ -1,11 +1,15 @@
 //! The output of tasks: one row per chunk, in the order in which they were stored.
+//!
+//! **Invariant:** `(domain, task, number)` is unique, and a row gets a number only where as many rows are before it. So of
+//! two nodes one appends, and no row ever comes to stand before one that was counted. Rows of older versions have no
+//! number; they count all the same.
 
 use orchestrix_core::{LeaseId, TaskId};
 
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
-use crate::{Bookmark, Error, LogChunk, Logged, Logs};
+use crate::{Bookmark, Error, LogChunk, LogPlace, Logged, Logs};
 
 use super::fault::{Failure, damaged};
 use super::server::{Column, Row, Value};
@@ -28,11 +32,15 @@ impl SqlLogs {
         Self { session }
     }
 
-    fn count(&self, task: TaskId) -> Result<usize, Failure> {
-        let sql = "SELECT COUNT(*) FROM orchestrix_logs WHERE domain = ? AND task = ?";
-        let values = [Value::Text(&self.session.home().domain), Value::Int(task.0.cast_signed())];
-        let rows = self.session.rows(sql, &[Column::Int], &values)?;
-        Ok(rows.into_iter().next().map_or(0, |mut row| usize::try_from(row.int()).unwrap_or(0)))
+    /// One statement: written if and only if as many chunks of the task are there as the caller knows of.
+    fn insert(&self, at: LogPlace, bytes: &[u8]) -> Result<u64, Failure> {
+        let LogPlace { task, number, lease, offset } = at;
+        let domain = Value::Text(&self.session.home().domain);
+        let [task, lease, offset] = [task.0, lease.0, offset].map(|number| Value::Int(number.cast_signed()));
+        let number = Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
+        let crc = Value::Int(sum([at.task.0, at.lease.0, at.offset], bytes));
+        let values = [domain, task, number, lease, offset, crc, Value::Bytes(bytes), domain, task, number];
+        self.session.execute(self.session.home().server.statements().append_log, &values)
     }
 
     /// Deletes the rows of one to [`DELETED_TASKS`] tasks. The statement has always as many places, so that it is prepared
@@ -46,16 +54,14 @@ impl SqlLogs {
         self.session.execute(&sql, &values).map(drop)
     }
 
-    /// There is a chunk already. It stays, unless it is damaged.
+    /// Nothing was written. If the place is taken, its chunk stays, unless it is damaged.
     fn keep_or_mend(&self, at: [u64; 3], bytes: &[u8]) -> Result<Logged, Failure> {
         let sql = "SELECT place, crc, bytes FROM orchestrix_logs
             WHERE domain = ? AND task = ? AND lease = ? AND line_offset = ?";
         let [task, lease, offset] = at.map(|number| Value::Int(number.cast_signed()));
         let values = [Value::Text(&self.session.home().domain), task, lease, offset];
         let rows = self.session.rows(sql, &[Column::Int, Column::Int, Column::Bytes], &values)?;
-        let Some(mut row) = rows.into_iter().next() else {
-            return Err(Failure::Busy("the chunk was deleted meanwhile".to_owned()));
-        };
+        let Some(mut row) = rows.into_iter().next() else { return Ok(Logged::Conflict) };
         let (place, stored, there) = (row.int(), row.int(), row.bytes());
         if stored != sum(at, &there) {
             let mend = "UPDATE orchestrix_logs SET crc = ?, bytes = ? WHERE place = ?";
@@ -67,33 +73,22 @@ impl SqlLogs {
 }
 
 impl Logs for SqlLogs {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
         let doing = "write task log";
-        let failed = |failure: Failure| failure.error(self.session.home(), doing);
-        let at = [task.0, lease.0, offset];
-        let sql = "INSERT INTO orchestrix_logs (domain, task, lease, line_offset, crc, bytes)
-            VALUES (?, ?, ?, ?, ?, ?)";
-        let [id, under, from] = at.map(|number| Value::Int(number.cast_signed()));
-        let domain = Value::Text(&self.session.home().domain);
-        let values = [domain, id, under, from, Value::Int(sum(at, bytes)), Value::Bytes(bytes)];
-        let full = self.count(task).map_err(failed)? >= TASK_CHUNKS_MAX;
-        let stored = if full {
-            // What is there already may be sent again.
-            Err(Failure::Duplicate)
-        } else {
-            self.session.execute(sql, &values)
-        };
-        match stored {
+        let LogPlace { task, number, lease, offset } = at;
+        let full = number >= TASK_CHUNKS_MAX;
+        // What is there already may be sent again.
+        let inserted = if full { Ok(0) } else { self.insert(at, bytes) };
+        let logged = match inserted {
+            Ok(0) | Err(Failure::Duplicate) => self.keep_or_mend([task.0, lease.0, offset], bytes),
             Ok(_) => Ok(Logged::Stored),
-            Err(Failure::Duplicate) => match self.keep_or_mend(at, bytes) {
-                Err(Failure::Busy(_)) if full => {
-                    let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
-                    Err(invalid(doing, why))
-                }
-                answer => answer.map_err(failed),
-            },
-            Err(failure) => Err(failed(failure)),
+            Err(failure) => Err(failure),
+        };
+        if full && logged == Ok(Logged::Conflict) {
+            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            return Err(invalid(doing, why));
         }
+        logged.map_err(|failure| failure.error(self.session.home(), doing))
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {

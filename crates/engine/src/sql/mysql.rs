@@ -69,8 +69,10 @@ pub(super) const STATEMENTS: Statements = Statements {
             line_offset BIGINT NOT NULL,
             crc BIGINT NOT NULL,
             bytes LONGBLOB NOT NULL,
+            number BIGINT,
             UNIQUE KEY once (domain, task, lease, line_offset),
-            KEY by_task (domain, task, place)
+            KEY by_task (domain, task, place),
+            UNIQUE KEY one_of_each_number (domain, task, number)
         ) ENGINE = InnoDB",
         "CREATE TABLE IF NOT EXISTS helix_locks (
             lock_key VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
@@ -84,7 +86,13 @@ pub(super) const STATEMENTS: Statements = Statements {
             updated_at DATETIME(6) NOT NULL
         ) ENGINE = InnoDB",
     ],
-    upgrades: &[],
+    upgrades: &[
+        // Chunks of output had no numbers.
+        &[
+            "ALTER TABLE orchestrix_logs ADD COLUMN number BIGINT",
+            "ALTER TABLE orchestrix_logs ADD UNIQUE KEY one_of_each_number (domain, task, number)",
+        ],
+    ],
     schema_begin: &[],
     // Names of locks are the server's, not the database's.
     schema_lock: "SELECT COALESCE(GET_LOCK(CONCAT('orchestrix/', MD5(DATABASE())), 60), 0)",
@@ -103,6 +111,9 @@ pub(super) const STATEMENTS: Statements = Statements {
             AND EXISTS (SELECT 1 FROM orchestrix_batches p
                 WHERE p.domain = j.domain AND p.last_position = ? AND p.hash = ?)
         LOCK IN SHARE MODE",
+    append_log: "INSERT INTO orchestrix_logs (domain, task, number, lease, line_offset, crc, bytes)
+        SELECT ?, ?, ?, ?, ?, ?, ? FROM DUAL
+        WHERE (SELECT COUNT(*) FROM orchestrix_logs l WHERE l.domain = ? AND l.task = ?) = ?",
     claim_first: "INSERT INTO helix_locks
             (owner_id, epoch, version, value, status, expires_at, created_at, updated_at, lock_key)
         VALUES (?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), ?)",
@@ -260,8 +271,8 @@ fn failure(error: sqlx::Error) -> Failure {
     let number = answer.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number);
     let what = format!("{} (error {number})", answer.message());
     match number {
-        // ER_DUP_ENTRY
-        1062 => Failure::Duplicate,
+        // ER_DUP_ENTRY, and ER_DUP_FIELDNAME, ER_DUP_KEYNAME for changes of tables.
+        1060..=1062 => Failure::Duplicate,
         // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
         // when somebody flushes the hosts.
         1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),

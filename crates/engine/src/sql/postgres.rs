@@ -68,6 +68,7 @@ pub(super) const STATEMENTS: Statements = Statements {
             line_offset BIGINT NOT NULL,
             crc BIGINT NOT NULL,
             bytes BYTEA NOT NULL,
+            number BIGINT,
             UNIQUE (domain, task, lease, line_offset)
         )",
         "CREATE INDEX IF NOT EXISTS orchestrix_logs_by_task ON orchestrix_logs (domain, task, place)",
@@ -92,6 +93,12 @@ pub(super) const STATEMENTS: Statements = Statements {
         ],
         // Chunks were compressed, which took more of a processor than all batches.
         &["ALTER TABLE orchestrix_chunks ALTER COLUMN bytes SET STORAGE EXTERNAL"],
+        // Chunks of output had no numbers.
+        &[
+            "ALTER TABLE orchestrix_logs ADD COLUMN IF NOT EXISTS number BIGINT",
+            "CREATE UNIQUE INDEX IF NOT EXISTS orchestrix_logs_domain_task_number_key
+                ON orchestrix_logs (domain, task, number)",
+        ],
     ],
     // Whoever waits for a table keeps all others from it: not for long.
     schema_begin: &["BEGIN", "SET LOCAL lock_timeout = '5s'"],
@@ -118,6 +125,11 @@ pub(super) const STATEMENTS: Statements = Statements {
             FOR SHARE OF j
             ON CONFLICT DO NOTHING RETURNING domain)
         SELECT pg_notify('orchestrix_journal', domain) FROM written",
+    append_log: "INSERT INTO orchestrix_logs (domain, task, number, lease, line_offset, crc, bytes)
+        SELECT ?, CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS BIGINT),
+            CAST(? AS BYTEA)
+        WHERE (SELECT COUNT(*) FROM orchestrix_logs l WHERE l.domain = ? AND l.task = ?) = ?
+        ON CONFLICT DO NOTHING",
     // `now()` is one time for the whole statement, so the length of a claim can be read back exactly.
     claim_first: "INSERT INTO helix_locks
             (owner_id, epoch, version, value, status, expires_at, created_at, updated_at, lock_key)

@@ -82,7 +82,11 @@ async fn raise(connection: &mut Connection, statements: &Statements) -> Result<(
     // New tables are as upgraded ones; only those that were half made need them.
     let done = usize::try_from(found.unwrap_or(1) - 1).unwrap_or(0);
     for statement in statements.upgrades.iter().skip(done).copied().flatten() {
-        connection.execute(statement, &[]).await?;
+        match connection.execute(statement, &[]).await {
+            // It was done before, by a server that cannot be asked to do it only if it was not.
+            Ok(_) | Err(Failure::Duplicate) => {}
+            Err(failure) => return Err(failure),
+        }
     }
     let note = match found {
         None => "INSERT INTO orchestrix_schema (version, name) VALUES (?, 'orchestrix')",

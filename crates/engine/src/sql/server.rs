@@ -76,6 +76,8 @@ pub(super) struct Statements {
     /// Answers the number of rows: 1 if it was written.
     pub(super) append_first: &'static str,
     pub(super) append_next: &'static str,
+    /// Answers the number of rows: 1 if it was written.
+    pub(super) append_log: &'static str,
     pub(super) claim_first: &'static str,
     pub(super) claim_next: &'static str,
     /// Everything before the condition.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use orchestrix_core::{LeaseId, TaskId};
 
-use crate::{Bookmark, LogChunk, Logged, Logs};
+use crate::{Bookmark, LogChunk, LogPlace, Logged, Logs};
 
 /// Makes a new, empty store of logs.
 pub type MakeLogs<'a> = &'a mut dyn FnMut() -> Box<dyn Logs>;
@@ -18,10 +18,24 @@ pub fn logs(make: MakeLogs<'_>) {
     a_deleted_log_is_gone_and_can_begin_again(make);
     a_walk_names_every_task_that_has_lines_all_the_while(make);
     concurrent_appends_are_all_kept(make);
+    an_append_behind_other_chunks_than_are_there_is_refused(make);
+    of_two_appends_with_one_number_one_is_stored(make);
 }
 
 fn store(logs: &dyn Logs, task: u64, lease: u64, offset: u64, bytes: &[u8]) -> Logged {
-    logs.append(TaskId(task), LeaseId(lease), offset, bytes).expect("a chunk is stored")
+    let at = LogPlace { task: TaskId(task), number: count(logs, task), lease: LeaseId(lease), offset };
+    logs.append(at, bytes).expect("a chunk is stored")
+}
+
+/// How many chunks of a task there are.
+fn count(logs: &dyn Logs, task: u64) -> usize {
+    let mut count = 0;
+    loop {
+        match read(logs, task, count, 1 << 20).len() {
+            0 => return count,
+            more => count += more,
+        }
+    }
 }
 
 fn read(logs: &dyn Logs, task: u64, skip: usize, limit: usize) -> Vec<LogChunk> {
@@ -136,5 +150,46 @@ pub fn concurrent_appends_are_all_kept(make: MakeLogs<'_>) {
     for task in 1..=4 {
         let offsets: Vec<_> = read(&*logs, task, 0, 1 << 20).iter().map(|chunk| chunk.offset).collect();
         assert_eq!(offsets, (0..25).collect::<Vec<_>>());
+    }
+}
+
+pub fn an_append_behind_other_chunks_than_are_there_is_refused(make: MakeLogs<'_>) {
+    let logs = make();
+    let append = |number, lease, offset| {
+        let at = LogPlace { task: TaskId(1), number, lease: LeaseId(lease), offset };
+        logs.append(at, &[u8::try_from(lease).expect("a small number")]).expect("it is answered")
+    };
+    assert_eq!(append(1, 5, 0), Logged::Conflict, "there is none before it");
+    assert_eq!(tasks(&*logs), [], "nothing is left of it");
+    assert_eq!(append(0, 5, 0), Logged::Stored);
+    assert_eq!(append(1, 6, 0), Logged::Stored);
+    for number in [0, 1, 3] {
+        assert_eq!(append(number, 7, 0), Logged::Conflict, "two are there, not {number}");
+    }
+    assert_eq!(append(0, 6, 0), Logged::Existed, "a repeat is a repeat wherever it comes");
+    assert_eq!(append(9, 5, 0), Logged::Existed);
+    assert_eq!(append(2, 7, 0), Logged::Stored);
+    let expected = [chunk(5, 0, &[5]), chunk(6, 0, &[6]), chunk(7, 0, &[7])];
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), expected);
+    logs.delete(&[TaskId(1)]).expect("logs are deleted");
+    assert_eq!(append(3, 8, 0), Logged::Conflict, "a late one finds nothing of what it follows");
+    assert_eq!(append(0, 8, 0), Logged::Stored);
+    assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(8, 0, &[8])]);
+}
+
+pub fn of_two_appends_with_one_number_one_is_stored(make: MakeLogs<'_>) {
+    let logs = make();
+    for number in 0..20 {
+        let append = |lease| {
+            let at = LogPlace { task: TaskId(1), number, lease: LeaseId(lease), offset: number as u64 };
+            logs.append(at, b"line").expect("it is answered")
+        };
+        let stored = std::thread::scope(|scope| {
+            let racing: Vec<_> = (5..8).map(|lease| scope.spawn(move || append(lease))).collect();
+            racing.into_iter().map(|one| one.join().expect("nobody panics")).collect::<Vec<_>>()
+        });
+        let count = |wanted| stored.iter().filter(|logged| **logged == wanted).count();
+        assert_eq!((count(Logged::Stored), count(Logged::Conflict)), (1, 2), "{stored:?}");
+        assert_eq!(read(&*logs, 1, number, 1 << 20).len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use orchestrix_core::{LeaseId, Position, TaskId};
 
 use crate::suite::{append_one, batch_after, read_all, take_snapshot};
-use crate::{Appended, Batch, Journal, Link, Logged, Read, Shared};
+use crate::{Appended, Batch, Journal, Link, LogPlace, Logged, Logs, Read, Shared};
 
 /// Connects once more to the same place. The place is new and empty at the first call of a test.
 pub type Connect<'a> = &'a dyn Fn() -> Arc<dyn Shared>;
@@ -16,7 +16,7 @@ pub type MakePlace<'a> = &'a mut dyn FnMut() -> Box<dyn Fn() -> Arc<dyn Shared>>
 
 /// All sentences about engines with several nodes.
 pub fn shared(make: MakePlace<'_>) {
-    let sentences: [fn(Connect<'_>); 10] = [
+    let sentences: [fn(Connect<'_>); 11] = [
         every_handle_is_of_the_same_journal,
         what_one_appends_the_others_read,
         one_of_many_that_append_after_the_same_batch_wins,
@@ -27,6 +27,7 @@ pub fn shared(make: MakePlace<'_>) {
         a_follower_behind_the_floor_is_told_so,
         snapshots_are_shared,
         logs_are_shared,
+        of_two_nodes_that_append_output_one_is_refused,
     ];
     for sentence in sentences {
         sentence(&*make());
@@ -194,10 +195,40 @@ pub fn snapshots_are_shared(connect: Connect<'_>) {
 pub fn logs_are_shared(connect: Connect<'_>) {
     let (first, second) = (connect().logs(), connect().logs());
     let (task, lease) = (TaskId(1), LeaseId(2));
-    assert_eq!(first.append(task, lease, 0, b"a line").expect("a chunk is stored"), Logged::Stored);
-    assert_eq!(second.append(task, lease, 0, b"a line").expect("a repeat is answered"), Logged::Existed);
+    let at = LogPlace::first(task, lease);
+    assert_eq!(first.append(at, b"a line").expect("a chunk is stored"), Logged::Stored);
+    assert_eq!(second.append(at, b"a line").expect("a repeat is answered"), Logged::Existed);
     let read = second.read(task, 0, 100).expect("a log is read");
     assert_eq!(read.iter().map(|chunk| chunk.bytes.as_slice()).collect::<Vec<_>>(), [b"a line".as_slice()]);
     second.delete(&[task]).expect("a log is deleted");
     assert_eq!(first.read(task, 0, 100).expect("a log is read"), []);
+}
+
+pub fn of_two_nodes_that_append_output_one_is_refused(connect: Connect<'_>) {
+    let (first, second) = (connect().logs(), connect().logs());
+    let task = TaskId(9);
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        let append = |logs: &dyn Logs, lease: u64| {
+            let at = LogPlace { task, number, lease: LeaseId(lease), offset: number as u64 };
+            (logs.append(at, b"line").expect("it is answered"), lease)
+        };
+        let answers = std::thread::scope(|scope| {
+            let racing = scope.spawn(|| append(&*second, 6));
+            [append(&*first, 5), racing.join().expect("nobody panics")]
+        });
+        let stored: Vec<u64> =
+            answers.iter().filter(|(logged, _)| *logged == Logged::Stored).map(|(_, lease)| *lease).collect();
+        assert_eq!(stored.len(), 1, "one of {answers:?} is stored");
+        assert!(
+            answers.iter().any(|(logged, _)| *logged == Logged::Conflict),
+            "and one refused: {answers:?}"
+        );
+        expected.extend(stored);
+        // What was counted stands where it was counted, for both.
+        for logs in [&first, &second] {
+            let read = logs.read(task, 0, 1 << 20).expect("a log is read");
+            assert_eq!(read.iter().map(|chunk| chunk.lease.0).collect::<Vec<_>>(), expected);
+        }
+    }
 }

@@ -6,7 +6,7 @@ use orchestrix_core::{LeaseId, TaskId};
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::FileLogs;
-use orchestrix_engine::{Cause, Error, LogChunk, Logged, Logs};
+use orchestrix_engine::{Cause, Error, LogChunk, LogPlace, Logged, Logs};
 
 pub(crate) const FILE_BYTES: u64 = 600;
 pub(crate) const ALL: usize = 1 << 30;
@@ -20,7 +20,21 @@ pub(crate) fn text(task: u64, offset: u64) -> Vec<u8> {
 }
 
 pub(crate) fn append(logs: &FileLogs, task: u64, offset: u64) -> Result<Logged, Error> {
-    logs.append(TaskId(task), LeaseId(task + 1), offset, &text(task, offset))
+    let number = usize::try_from(offset).unwrap();
+    let at = LogPlace::nth(TaskId(task), LeaseId(task + 1), number);
+    match logs.append(at, &text(task, offset)) {
+        // Some are missing, or there were others.
+        Ok(Logged::Conflict) => {
+            logs.append(LogPlace { number: chunks(logs, task), ..at }, &text(task, offset))
+        }
+        logged => logged,
+    }
+}
+
+/// How many chunks of a task there are, whether they can be read or not.
+fn chunks(logs: &FileLogs, task: u64) -> usize {
+    let there = |skip: &usize| !matches!(logs.read(TaskId(task), *skip, 0), Ok(chunks) if chunks.is_empty());
+    (0..).take_while(there).count()
 }
 
 pub(crate) fn offsets(logs: &FileLogs, task: u64) -> Vec<u64> {

@@ -6,7 +6,7 @@ use crate::common::{append, files, offsets, open, readable, three_files};
 use orchestrix_core::{LeaseId, TaskId};
 use orchestrix_engine::disk::sim::{Faults, SimDisk, SyncFailure};
 use orchestrix_engine::file::FileLogs;
-use orchestrix_engine::{Cause, Logs};
+use orchestrix_engine::{Cause, LogPlace, Logs};
 
 #[test]
 fn after_a_failed_sync_nothing_is_stored_any_more() {
@@ -78,7 +78,7 @@ fn what_is_behind_a_place_that_cannot_be_read_is_used() {
     let body = vec![b'x'; 1000];
     let logs = open(&disk);
     for offset in 0..200 {
-        logs.append(TaskId(1), LeaseId(2), offset, &body).unwrap();
+        logs.append(LogPlace::nth(TaskId(1), LeaseId(2), offset), &body).unwrap();
     }
     drop(logs);
     let name = files(&disk).remove(0);

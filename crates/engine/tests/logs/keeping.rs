@@ -7,7 +7,7 @@ use orchestrix_core::{LeaseId, TaskId};
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file::{FileLogs, TASK_CHUNKS_MAX};
 use orchestrix_engine::memory::MemoryLogs;
-use orchestrix_engine::{Cause, Logged, Logs};
+use orchestrix_engine::{Cause, LogPlace, Logged, Logs};
 
 #[test]
 fn chunks_are_there_after_a_restart() {
@@ -81,11 +81,11 @@ fn a_tombstone_outlives_the_file_it_stands_in() {
 fn a_task_has_so_many_chunks_and_no_more_in_files_as_in_memory() {
     let files = FileLogs::open(Arc::new(SimDisk::new(10))).unwrap();
     for logs in [&files as &dyn Logs, &MemoryLogs::default()] {
-        let append = |task, offset| logs.append(TaskId(task), LeaseId(5), offset, b".");
-        for offset in 0..TASK_CHUNKS_MAX as u64 {
+        let append = |task, number| logs.append(LogPlace::nth(TaskId(task), LeaseId(5), number), b".");
+        for offset in 0..TASK_CHUNKS_MAX {
             assert_eq!(append(1, offset).unwrap(), Logged::Stored);
         }
-        let error = append(1, TASK_CHUNKS_MAX as u64).unwrap_err().to_string();
+        let error = append(1, TASK_CHUNKS_MAX).unwrap_err().to_string();
         assert!(error.contains("task 1 has 65536 chunks, the most there are"), "{error}");
         assert_eq!(append(1, 7).unwrap(), Logged::Existed);
         assert_eq!(append(2, 0).unwrap(), Logged::Stored, "another task has room");

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use orchestrix_core::{LeaseId, TaskId};
+use orchestrix_core::TaskId;
 use orchestrix_engine::redis::RedisPlace;
-use orchestrix_engine::{Bookmark, Error, Journal, LogChunk, Logged, Logs, Shared, suite};
+use orchestrix_engine::{Bookmark, Error, Journal, LogChunk, LogPlace, Logged, Logs, Shared, suite};
 
 use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url};
 
@@ -54,8 +54,8 @@ fn the_script_is_answered_as_written() {
 struct Through(Arc<dyn Logs>);
 
 impl Logs for Through {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
-        self.0.append(task, lease, offset, bytes)
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        self.0.append(at, bytes)
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {

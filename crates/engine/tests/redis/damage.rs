@@ -2,7 +2,7 @@
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Cause, Claim, Error, Logged, Shared};
+use orchestrix_engine::{Cause, Claim, Error, LogPlace, Logged, Shared};
 
 use crate::common::{FORGETFUL, PATIENT, Raw, journal, place, redis};
 use crate::support::Server;
@@ -192,7 +192,7 @@ fn a_damaged_cell_is_refused_by_name() {
 fn a_damaged_log_chunk_is_refused_by_name_and_mended_by_the_same_lines() {
     let server = redis(&FORGETFUL);
     let logs = place(server.port(), PATIENT).logs();
-    let append = |offset: u64| logs.append(TaskId(1), LeaseId(3), offset, b"a line").unwrap();
+    let append = |number| logs.append(LogPlace::nth(TaskId(1), LeaseId(3), number), b"a line").unwrap();
     for offset in 0..3 {
         append(offset);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all};
-use orchestrix_engine::{Appended, Claim, Logged, Read, Register, Set, Shared, Version};
+use orchestrix_engine::{Appended, Claim, LogPlace, Logged, Read, Register, Set, Shared, Version};
 
 use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
 use crate::support::eventually;
@@ -247,10 +247,10 @@ fn a_log_chunk_whose_answer_was_lost_is_stored_once() {
     let wire = Proxy::to(server.port());
     let logs = place(wire.port(), PATIENT).logs();
     wire.set(Wire::LosesAnswers);
-    let error = logs.append(TaskId(1), LeaseId(2), 0, b"a line").unwrap_err();
+    let error = logs.append(LogPlace::first(TaskId(1), LeaseId(2)), b"a line").unwrap_err();
     assert!(error.retryable, "{error}");
     wire.set(Wire::Good);
-    assert_eq!(logs.append(TaskId(1), LeaseId(2), 0, b"a line").unwrap(), Logged::Existed);
+    assert_eq!(logs.append(LogPlace::first(TaskId(1), LeaseId(2)), b"a line").unwrap(), Logged::Existed);
     assert_eq!(logs.read(TaskId(1), 0, 100).unwrap().len(), 1);
 }
 
@@ -264,7 +264,7 @@ fn a_server_that_was_restarted_is_found_again_by_the_next_call() {
     std::thread::scope(|scope| {
         for task in 1..8 {
             let logs = &logs;
-            scope.spawn(move || logs.append(TaskId(task), LeaseId(1), 0, b"a line").unwrap());
+            scope.spawn(move || logs.append(LogPlace::first(TaskId(task), LeaseId(1)), b"a line").unwrap());
         }
     });
     wire.set(Wire::Cut);

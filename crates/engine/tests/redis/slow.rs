@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Appended, Claim, Set, Shared};
+use orchestrix_engine::{Appended, Claim, LogPlace, Set, Shared};
 
 use crate::common::{FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
 use crate::support::eventually;
@@ -67,7 +67,7 @@ fn nothing_depends_on_the_date_of_the_server() {
     for key in ["leader", "nodes/a"] {
         place.register().compare_and_set(key, None, &claim).unwrap();
     }
-    place.logs().append(TaskId(1), LeaseId(2), 0, b"line").unwrap();
+    place.logs().append(LogPlace::first(TaskId(1), LeaseId(2)), b"line").unwrap();
     let mut raw = Raw::to(&server);
     let keys: Vec<String> = raw.ask("KEYS *");
     assert!(keys.len() >= 8, "{keys:?}");

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{LeaseId, TaskId};
-use orchestrix_engine::{Bookmark, Error, LogChunk, Logged, Logs, Register, Shared, suite};
+use orchestrix_core::TaskId;
+use orchestrix_engine::{Bookmark, Error, LogChunk, LogPlace, Logged, Logs, Register, Shared, suite};
 
 use crate::common::{PATIENT, journal, new_prefix, place, shared, shared_store};
 
@@ -41,8 +41,8 @@ fn the_script_is_answered_as_written() {
 struct Through(Arc<dyn Logs>);
 
 impl Logs for Through {
-    fn append(&self, task: TaskId, lease: LeaseId, offset: u64, bytes: &[u8]) -> Result<Logged, Error> {
-        self.0.append(task, lease, offset, bytes)
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        self.0.append(at, bytes)
     }
 
     fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, read_all, take_snapshot};
-use orchestrix_engine::{Claim, Read, Set, Shared};
+use orchestrix_engine::{Claim, LogPlace, Read, Set, Shared};
 
 use crate::common::{PATIENT, new_prefix, place, shared_store};
 use crate::support::http::Front;
@@ -71,10 +71,10 @@ fn every_call_costs_what_the_documents_say() {
 
     let logs = place_.logs();
     for offset in 0..10 {
-        logs.append(TaskId(1), LeaseId(1), offset, b"a line").unwrap();
+        logs.append(LogPlace::nth(TaskId(1), LeaseId(1), offset), b"a line").unwrap();
     }
-    assert_eq!(asked(&front), "GET 1, PUT 10", "a chunk is one request, after the first of its task");
-    logs.append(TaskId(2), LeaseId(1), 0, b"a line").unwrap();
+    assert_eq!(asked(&front), "PUT 10", "a chunk is one request");
+    logs.append(LogPlace::first(TaskId(2), LeaseId(1)), b"a line").unwrap();
     asked(&front);
     logs.delete(&[TaskId(1), TaskId(2)]).unwrap();
     assert_eq!(asked(&front), "LIST 2, POST 1", "to delete is a list for each task");

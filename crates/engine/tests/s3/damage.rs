@@ -2,7 +2,7 @@
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Cause, Claim, Error, Logged, Set};
+use orchestrix_engine::{Cause, Claim, Error, LogPlace, Logged, Set};
 
 use crate::common::{Raw, journal, new_prefix, shared};
 
@@ -111,7 +111,7 @@ fn a_damaged_log_chunk_is_named_passed_by_and_mended() {
     let raw = Raw::of(&prefix);
     let logs = shared(&prefix).logs();
     for offset in 0..3 {
-        logs.append(TaskId(7), LeaseId(1), offset, b"a line").unwrap();
+        logs.append(LogPlace::nth(TaskId(7), LeaseId(1), offset), b"a line").unwrap();
     }
     let name = format!("logs/{:020}/{:08}", 7, 1);
     raw.damage(&name, 22);
@@ -119,8 +119,8 @@ fn a_damaged_log_chunk_is_named_passed_by_and_mended() {
     assert_eq!(fresh.read(TaskId(7), 0, 1000).unwrap().len(), 1, "what comes before it is good");
     names(&fresh.read(TaskId(7), 1, 1000).unwrap_err(), &name);
     assert_eq!(fresh.read(TaskId(7), 2, 1000).unwrap().len(), 1);
-    assert_eq!(fresh.append(TaskId(7), LeaseId(1), 1, b"mended").unwrap(), Logged::Existed);
+    assert_eq!(fresh.append(LogPlace::nth(TaskId(7), LeaseId(1), 1), b"mended").unwrap(), Logged::Existed);
     assert_eq!(logs.read(TaskId(7), 0, 1000).unwrap()[1].bytes, b"mended");
-    assert_eq!(fresh.append(TaskId(7), LeaseId(1), 1, b"again").unwrap(), Logged::Existed);
+    assert_eq!(fresh.append(LogPlace::nth(TaskId(7), LeaseId(1), 1), b"again").unwrap(), Logged::Existed);
     assert_eq!(logs.read(TaskId(7), 0, 1000).unwrap()[1].bytes, b"mended");
 }

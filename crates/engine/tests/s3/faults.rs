@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Appended, Claim, Journal, Logged, Set, Shared};
+use orchestrix_engine::{Appended, Claim, Journal, LogPlace, Logged, Set, Shared};
 
 use crate::common::{PATIENT, journal, new_prefix, place, shared_store};
 use crate::support::http::{Asked, Fate, Front};
@@ -138,9 +138,9 @@ fn a_log_chunk_that_was_stored_and_answered_with_a_failure_is_stored_once() {
     let front = Front::to(shared_store().s3);
     let logs = place(front.port(), &new_prefix(), PATIENT).logs();
     front.once(writes("/logs/"), Fate::DoThenSay(500));
-    assert!(logs.append(TaskId(1), LeaseId(2), 0, b"a line").unwrap_err().retryable);
-    assert_eq!(logs.append(TaskId(1), LeaseId(2), 0, b"a line").unwrap(), Logged::Existed);
-    assert_eq!(logs.append(TaskId(1), LeaseId(2), 1, b"a line").unwrap(), Logged::Stored);
+    assert!(logs.append(LogPlace::nth(TaskId(1), LeaseId(2), 0), b"a line").unwrap_err().retryable);
+    assert_eq!(logs.append(LogPlace::nth(TaskId(1), LeaseId(2), 0), b"a line").unwrap(), Logged::Existed);
+    assert_eq!(logs.append(LogPlace::nth(TaskId(1), LeaseId(2), 1), b"a line").unwrap(), Logged::Stored);
     assert_eq!(logs.read(TaskId(1), 0, 100).unwrap().len(), 2);
 }
 

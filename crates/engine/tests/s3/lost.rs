@@ -2,7 +2,7 @@
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all};
-use orchestrix_engine::{Appended, Claim, Logged, Read, Register, Set, Shared, Version};
+use orchestrix_engine::{Appended, Claim, LogPlace, Logged, Read, Register, Set, Shared, Version};
 
 use crate::common::{HASTY, PATIENT, journal, new_prefix, place, shared, shared_store};
 use crate::support::eventually;
@@ -148,12 +148,12 @@ fn a_writer_that_froze_inside_an_append_finds_that_another_has_written() {
 fn a_log_chunk_whose_answer_was_lost_is_stored_once() {
     let wire = Proxy::to(shared_store().s3);
     let logs = place(wire.port(), &new_prefix(), PATIENT).logs();
-    assert_eq!(logs.append(TaskId(1), LeaseId(2), 0, b"a line").unwrap(), Logged::Stored);
+    assert_eq!(logs.append(LogPlace::first(TaskId(1), LeaseId(2)), b"a line").unwrap(), Logged::Stored);
     wire.set(Wire::LosesAnswers);
-    let error = logs.append(TaskId(1), LeaseId(2), 1, b"another").unwrap_err();
+    let error = logs.append(LogPlace::nth(TaskId(1), LeaseId(2), 1), b"another").unwrap_err();
     assert!(error.retryable, "{error}");
     wire.set(Wire::Good);
-    assert_eq!(logs.append(TaskId(1), LeaseId(2), 1, b"another").unwrap(), Logged::Existed);
+    assert_eq!(logs.append(LogPlace::nth(TaskId(1), LeaseId(2), 1), b"another").unwrap(), Logged::Existed);
     assert_eq!(logs.read(TaskId(1), 0, 100).unwrap().len(), 2);
 }
 
@@ -166,7 +166,7 @@ fn a_store_that_was_away_is_found_again_by_the_next_call() {
     std::thread::scope(|scope| {
         for task in 1..8 {
             let logs = &logs;
-            scope.spawn(move || logs.append(TaskId(task), LeaseId(1), 0, b"a line").unwrap());
+            scope.spawn(move || logs.append(LogPlace::first(TaskId(task), LeaseId(1)), b"a line").unwrap());
         }
     });
     wire.set(Wire::Cut);

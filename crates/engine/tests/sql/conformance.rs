@@ -28,12 +28,10 @@ struct Boxed(Arc<dyn Logs>);
 impl Logs for Boxed {
     fn append(
         &self,
-        task: orchestrix_core::TaskId,
-        lease: orchestrix_core::LeaseId,
-        offset: u64,
+        at: orchestrix_engine::LogPlace,
         bytes: &[u8],
     ) -> Result<orchestrix_engine::Logged, orchestrix_engine::Error> {
-        self.0.append(task, lease, offset, bytes)
+        self.0.append(at, bytes)
     }
 
     fn read(

@@ -2,7 +2,7 @@
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Appended, Cause, Error, Journal, Logged, Read, Shared};
+use orchestrix_engine::{Appended, Cause, Error, Journal, LogPlace, Logged, Read, Shared};
 
 use super::Database;
 use crate::support::eventually;
@@ -185,13 +185,39 @@ pub(crate) fn a_rotten_log_chunk_is_refused_and_mended(database: &Database) {
     let logs = database.connect().logs();
     let (task, lease) = (TaskId(1), LeaseId(2));
     for (offset, line) in [b"one", b"two", b"six"].into_iter().enumerate() {
-        assert_eq!(logs.append(task, lease, offset as u64, line).unwrap(), Logged::Stored);
+        assert_eq!(logs.append(LogPlace::nth(task, lease, offset), line).unwrap(), Logged::Stored);
     }
     let rotten = database.kind.rotten.replace('#', "bytes");
     database.ask(&format!("UPDATE orchestrix_logs SET bytes = {rotten} WHERE line_offset = 1"));
     assert_eq!(logs.read(task, 0, 100).unwrap().len(), 1, "what comes before it is good");
     names(&logs.read(task, 1, 100).expect_err("it is noticed"), "/orchestrix_logs/default/2");
     assert_eq!(logs.read(task, 2, 100).unwrap().len(), 1, "and so is what comes after it");
-    assert_eq!(logs.append(task, lease, 1, b"two").unwrap(), Logged::Existed);
+    assert_eq!(logs.append(LogPlace::nth(task, lease, 1), b"two").unwrap(), Logged::Existed);
     assert_eq!(logs.read(task, 0, 100).unwrap().len(), 3);
+}
+
+pub(crate) fn output_of_older_tables_is_read_and_goes_on(database: &Database) {
+    let (task, lease) = (TaskId(1), LeaseId(2));
+    let logs = database.connect().logs();
+    for number in 0..2 {
+        assert_eq!(logs.append(LogPlace::nth(task, lease, number), b"old").unwrap(), Logged::Stored);
+    }
+    drop(logs);
+    database.ask(database.kind.without_numbers);
+    database.ask("UPDATE orchestrix_schema SET version = version - 1");
+    let logs = database.connect().logs();
+    assert_eq!(logs.read(task, 0, 100).unwrap().len(), 2);
+    assert_eq!(logs.append(LogPlace::nth(task, lease, 1), b"old").unwrap(), Logged::Existed);
+    let late = LogPlace { lease: LeaseId(1), ..LogPlace::nth(task, lease, 1) };
+    assert_eq!(logs.append(late, b"late").unwrap(), Logged::Conflict, "what has no number counts");
+    assert_eq!(logs.append(LogPlace::nth(task, lease, 2), b"new").unwrap(), Logged::Stored);
+    // A node of the version before writes without numbers, while it is not replaced yet.
+    database.ask(
+        "INSERT INTO orchestrix_logs (domain, task, lease, line_offset, crc, bytes)
+            SELECT domain, task, lease, 3, crc, bytes FROM orchestrix_logs WHERE line_offset = 2",
+    );
+    assert_eq!(logs.append(LogPlace::nth(task, lease, 3), b"three").unwrap(), Logged::Existed);
+    assert_eq!(logs.append(LogPlace::nth(task, lease, 4), b"four").unwrap(), Logged::Stored);
+    let offsets: Vec<_> = logs.read(task, 0, 100).unwrap().iter().map(|chunk| chunk.offset).collect();
+    assert_eq!(offsets, [0, 1, 2, 3, 4]);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, Set, Shared};
+use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, LogPlace, Set, Shared};
 
 use super::{Database, SHORT};
 use crate::support::eventually;
@@ -140,7 +140,7 @@ fn locked(database: &Database, rows: &str) -> std::process::Child {
 pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Database) {
     let logs = database.connect_at(database.server.port()).logs();
     for task in 1..=3 {
-        logs.append(TaskId(task), LeaseId(1), 0, b"a line").unwrap();
+        logs.append(LogPlace::first(TaskId(task), LeaseId(1)), b"a line").unwrap();
     }
     let of_third = "SELECT place FROM orchestrix_logs WHERE domain = 'default' AND task = 3 FOR UPDATE";
     let mut locker = locked(database, of_third);

@@ -41,6 +41,8 @@ pub(crate) struct Kind {
     /// Runs SQL as the superuser, in a database if one is named; gives the fields, separated by tabs.
     pub(crate) client: fn(port: u16, database: &str, sql: &str) -> Command,
     pub(crate) create_user: &'static [&'static str],
+    /// Takes the numbers of chunks of output away, as they were not there in the version before.
+    pub(crate) without_numbers: &'static str,
     /// Bytes that are not those that were stored, as an expression.
     pub(crate) rotten: &'static str,
     /// An expression that takes two seconds.
@@ -176,7 +178,7 @@ macro_rules! every_sentence {
                 a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
                 a_late_write_into_a_raised_floor_is_refused_even_before_anything_is_deleted,
                 a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
-                a_rotten_log_chunk_is_refused_and_mended,
+                a_rotten_log_chunk_is_refused_and_mended, output_of_older_tables_is_read_and_goes_on,
             },
             refusals::{
                 secrets_are_never_told, a_server_that_is_not_there_is_a_clear_error,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{batch_after, read_all};
-use orchestrix_engine::{Appended, Batch, Claim, Error, Journal, Logs, Register, Set, Shared};
+use orchestrix_engine::{Appended, Batch, Claim, Error, Journal, LogPlace, Logs, Register, Set, Shared};
 
 use super::{Server, eventually};
 
@@ -131,9 +131,10 @@ fn count_up(register: &dyn Register, heard: &Heard) -> u64 {
 }
 
 fn log_lines(logs: &dyn Logs, heard: &Heard) -> u64 {
-    let mut offset = 0;
+    let (first, mut offset) = (LogPlace::first(TaskId(1), LeaseId(1)), 0_u64);
     while heard.goes_on() {
-        while let Err(error) = logs.append(TaskId(1), LeaseId(1), offset, &offset.to_le_bytes()) {
+        let at = LogPlace { number: usize::try_from(offset).unwrap(), offset, ..first };
+        while let Err(error) = logs.append(at, &offset.to_le_bytes()) {
             away(Some(&error));
         }
         offset += 1;

@@ -202,7 +202,7 @@ mod tests {
 
     use orchestrix_core::{LeaseId, Position};
     use orchestrix_engine::memory::MemoryLogs;
-    use orchestrix_engine::{Bookmark, LogChunk, Logged};
+    use orchestrix_engine::{Bookmark, LogChunk, LogPlace, Logged};
 
     use super::*;
 
@@ -218,20 +218,14 @@ mod tests {
         let (shut, gate) = channel();
         let logs = MemoryLogs::default();
         for task in tasks {
-            logs.append(TaskId(task), LeaseId(9), 0, b"line").unwrap();
+            logs.append(LogPlace::first(TaskId(task), LeaseId(9)), b"line").unwrap();
         }
         (Arc::new(GatedLogs { logs, gate: Mutex::new(gate), deleted: Mutex::default() }), shut)
     }
 
     impl Logs for GatedLogs {
-        fn append(
-            &self,
-            task: TaskId,
-            lease: LeaseId,
-            offset: u64,
-            bytes: &[u8],
-        ) -> Result<Logged, orchestrix_engine::Error> {
-            self.logs.append(task, lease, offset, bytes)
+        fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, orchestrix_engine::Error> {
+            self.logs.append(at, bytes)
         }
 
         fn read(
@@ -301,7 +295,7 @@ mod tests {
         let mut sweep = Sweep::new(Position(10), Box::new(|_| Some(Vec::new())));
         while store.sweep_on(&mut sweep) != Some(Swept::Over) {}
         store.expect_output(TaskId(20));
-        engine.append(TaskId(20), LeaseId(9), 0, b"stored since").unwrap();
+        engine.append(LogPlace::first(TaskId(20), LeaseId(9)), b"stored since").unwrap();
         store.delete((1..=30).map(TaskId).collect());
         store.delete((1..=30).map(TaskId).collect());
         store.close();

@@ -103,6 +103,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use orchestrix_core::LeaseId;
+    use orchestrix_engine::LogPlace;
     use orchestrix_engine::memory::MemoryLogs;
 
     use super::*;
@@ -110,7 +111,7 @@ mod tests {
     fn logs(tasks: impl IntoIterator<Item = u64>) -> MemoryLogs {
         let logs = MemoryLogs::default();
         for task in tasks {
-            logs.append(TaskId(task), LeaseId(1), 0, b"line").unwrap();
+            logs.append(LogPlace::first(TaskId(task), LeaseId(1)), b"line").unwrap();
         }
         logs
     }

@@ -8,12 +8,19 @@ use orchestrix_engine::file::FileLogs;
 use orchestrix_engine::memory::MemoryLogs;
 
 use super::*;
-use orchestrix_engine::{Bookmark, Cause, LogChunk, SystemClock};
+use orchestrix_core::LeaseId;
+use orchestrix_engine::{Bookmark, Cause, Link, LogChunk, SystemClock};
+
+use crate::mandate::Office;
 
 const TASK: TaskId = TaskId(1);
 
 fn logs(engine: impl Logs + 'static) -> TaskLogs {
-    TaskLogs::new(Arc::new(engine), &Options::default(), Arc::new(SystemClock), Arc::default())
+    under(engine, Mandate::default())
+}
+
+fn under(engine: impl Logs + 'static, mandate: Mandate) -> TaskLogs {
+    TaskLogs::new(Arc::new(engine), &Options::default(), Arc::new(SystemClock), Arc::default(), mandate)
 }
 
 fn lines(offset: u64, texts: &[&str]) -> LogAppend {
@@ -39,12 +46,11 @@ async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat()
 }
 
 #[tokio::test]
-async fn lines_in_whose_place_others_are_stored_are_not_taken_for_stored() {
+async fn lines_that_are_partly_stored_are_stored_to_the_end() {
     let engine = MemoryLogs::default();
     let (logs, before) = (logs(engine.clone()), logs(engine));
     assert!(texts(&logs).await.is_empty());
     before.append(TASK, 1, lines(0, &["one", "two"])).await.unwrap();
-    logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap_err();
     assert_eq!(logs.append(TASK, 1, lines(0, &["one", "two", "three"])).await.unwrap().next, 3);
     assert_eq!(texts(&logs).await, ["one", "two", "three"]);
 }
@@ -53,7 +59,7 @@ async fn lines_in_whose_place_others_are_stored_are_not_taken_for_stored() {
 async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
     let engine = MemoryLogs::default();
     logs(engine.clone()).append(TASK, 1, lines(0, &["one"])).await.unwrap();
-    engine.append(TASK, LeaseId(2), 1, b"?").unwrap();
+    engine.append(LogPlace::nth(TASK, LeaseId(2), 1), b"?").unwrap();
     let logs = logs(engine);
     logs.append(TASK, 1, lines(1, &["two"])).await.unwrap_err();
     assert_eq!(texts(&logs).await, ["one", MISSING]);
@@ -65,8 +71,8 @@ async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
 #[tokio::test]
 async fn output_of_which_nothing_can_be_read_is_one_hole_for_each_part() {
     let engine = MemoryLogs::default();
-    engine.append(TASK, LeaseId(2), 0, b"?").unwrap();
-    engine.append(TASK, LeaseId(2), 5, b"?").unwrap();
+    engine.append(LogPlace::first(TASK, LeaseId(2)), b"?").unwrap();
+    engine.append(LogPlace { offset: 5, ..LogPlace::nth(TASK, LeaseId(2), 1) }, b"?").unwrap();
     let logs = logs(engine);
     assert_eq!(texts(&logs).await, [MISSING, MISSING]);
     assert!(logs.read(TASK, 0, 10, None).await.unwrap().lines[0].at > Timestamp(0));
@@ -117,14 +123,8 @@ impl Mute {
 }
 
 impl Logs for Mute {
-    fn append(
-        &self,
-        task: TaskId,
-        lease: LeaseId,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<Logged, orchestrix_engine::Error> {
-        let logged = self.logs.append(task, lease, offset, bytes)?;
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, orchestrix_engine::Error> {
+        let logged = self.logs.append(at, bytes)?;
         Self::speaks(&self.after_storing).map(|()| logged)
     }
 
@@ -170,4 +170,68 @@ async fn an_engine_that_cannot_be_read_now_can_be_asked_again() {
     assert_eq!(unsent, Error::Unavailable, "nothing was stored: it was not even known what is there");
     logs.append(TASK, 1, lines(0, &["one"])).await.unwrap();
     assert_eq!(texts(&logs).await, ["one"]);
+}
+
+fn of_lease(lease: u64, offset: u64, texts: &[&str]) -> LogAppend {
+    LogAppend { lease_id: LeaseId(lease), ..lines(offset, texts) }
+}
+
+#[tokio::test]
+async fn a_late_append_of_another_leader_hides_no_lines() {
+    let engine = MemoryLogs::default();
+    let (leader, deposed) = (logs(engine.clone()), logs(engine.clone()));
+    for logs in [&deposed, &leader] {
+        assert!(texts(logs).await.is_empty());
+    }
+    // It lands after the present leader has counted, under a lease that is over.
+    deposed.append(TASK, 1, of_lease(2, 0, &["late"])).await.unwrap();
+    leader.append(TASK, 2, of_lease(3, 0, &["one", "two"])).await.unwrap();
+    assert_eq!(texts(&leader).await, ["late", "one", "two"]);
+    leader.append(TASK, 2, of_lease(3, 2, &["three"])).await.unwrap();
+    assert_eq!(texts(&leader).await, ["late", "one", "two", "three"]);
+    assert_eq!(texts(&logs(engine)).await, ["late", "one", "two", "three"], "and so says the next leader");
+}
+
+#[tokio::test]
+async fn an_append_that_lands_after_others_is_not_stored() {
+    let engine = MemoryLogs::default();
+    let (leader, deposed) = (logs(engine.clone()), logs(engine.clone()));
+    assert!(texts(&deposed).await.is_empty());
+    leader.append(TASK, 2, of_lease(3, 0, &["one"])).await.unwrap();
+    let late = LogPlace::first(TASK, LeaseId(2));
+    assert_eq!(engine.append(late, b"sent before").unwrap(), Logged::Conflict);
+    assert_eq!(texts(&leader).await, ["one"]);
+    // A deposed leader that is asked counts again, and what it stores moves nothing.
+    deposed.append(TASK, 1, of_lease(2, 0, &["late"])).await.unwrap();
+    assert_eq!(texts(&leader).await, ["one"]);
+    leader.append(TASK, 2, of_lease(3, 1, &["two"])).await.unwrap();
+    assert_eq!(texts(&leader).await, ["one", "late", "two"]);
+}
+
+/// An office that ends when a test says so.
+#[derive(Default)]
+struct Ending(AtomicU32);
+
+impl Office for Ending {
+    fn holds(&self) -> bool {
+        self.0.load(SeqCst) == 0
+    }
+
+    fn prove(&self, _: Link) {}
+}
+
+#[tokio::test]
+async fn lines_stored_after_the_end_of_a_term_are_not_acknowledged() {
+    let (engine, office) = (MemoryLogs::default(), Arc::new(Ending::default()));
+    let deposed = under(engine.clone(), Mandate { office: Some(office.clone()), ..Mandate::default() });
+    deposed.append(TASK, 1, lines(0, &["one"])).await.unwrap();
+    let leader = logs(engine.clone());
+    assert_eq!(texts(&leader).await, ["one"]);
+    office.0.store(1, SeqCst);
+    for _ in 0..2 {
+        // The present leader has counted before, and does not show it.
+        assert_eq!(deposed.append(TASK, 1, lines(1, &["two"])).await.unwrap_err(), Error::OutcomeUnknown);
+    }
+    assert_eq!(leader.append(TASK, 1, lines(1, &["two", "three"])).await.unwrap().next, 3);
+    assert_eq!(texts(&leader).await, ["one", "two", "three"]);
 }
