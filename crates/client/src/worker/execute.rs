@@ -10,6 +10,7 @@ use orchestrix_core::wire::{CompleteItem, Fail, Leased, Outcome, Release};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::completer::Completion;
 use super::held::{Signal, Stop, lock, wind_up};
@@ -20,7 +21,7 @@ use super::{Shared, persist};
 use crate::client::to_json;
 use crate::error::Error;
 
-/// How long the last lines of a job may take before its outcome is told without them.
+/// How long the last lines of a job may take when its worker stops and its handler was dropped.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// How a handler ended.
@@ -46,23 +47,25 @@ pub(crate) async fn execute<H, F, T>(
     let held = Arc::clone(&shared.held);
     let (teller, listener) =
         Teller::new(shared.client.clone(), Arc::clone(&held), Arc::clone(&signal), Arc::clone(&leased));
-    let mut listening = tokio::spawn(listener.run());
+    let listening = tokio::spawn(listener.run());
     shared.notice(&leased, Noticed::Began);
     let job = Job::new(Arc::clone(&leased), Arc::clone(&signal), teller.clone());
     let running = tokio::spawn(async move { handler(job).await });
     let ended = watch_over(&shared, &leased, &signal, running).await;
     held.ended(leased.lease_id);
-    let last_lines = async {
-        teller.last().await;
-        (&mut listening).await
+    teller.last();
+    // The listener ends by itself: when all is sent, when nobody takes it, or when the lease is gone.
+    let listening = AbortOnDropHandle::new(listening);
+    let hurried = async {
+        shared.drop_handlers.cancelled().await;
+        tokio::time::sleep(LAST_LINES).await;
     };
-    if tokio::time::timeout(LAST_LINES, last_lines).await.is_err() {
-        tracing::warn!(
-            task = leased.task_id.0,
-            lease = leased.lease_id.0,
-            "the last log lines were not sent"
-        );
-        listening.abort();
+    tokio::select! {
+        _ = listening => {}
+        () = hurried => {
+            let (task, lease) = (leased.task_id.0, leased.lease_id.0);
+            tracing::warn!(task, lease, "the last log lines were not sent: the worker stops");
+        }
     }
     let noticed = tell(&shared, &leased, &signal, ended).await;
     held.remove(leased.lease_id);
@@ -230,7 +233,7 @@ mod tests {
     async fn fill_the_log(job: &Job, refused: &tokio::sync::Mutex<mpsc::UnboundedReceiver<()>>) {
         job.log("first");
         refused.lock().await.recv().await.expect("the coordinator refuses every line");
-        (0..3_000).for_each(|_| job.log("again"));
+        (0..20_000).for_each(|_| job.log("again"));
     }
 
     #[tokio::test]

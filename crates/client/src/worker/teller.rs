@@ -1,29 +1,32 @@
 //! Tells the coordinator what a job writes and how far it is: lines in batches, progress when it changed.
 //!
-//! **Invariant:** lines arrive once and in order, or the log says how many are missing. Each batch names how
-//! many lines of the lease went before it, so a repeat after a broken connection is recognised.
+//! **Invariant:** lines arrive once and in order, or the log says how many are missing, before the outcome of the job is
+//! told. Each batch names how many lines of the lease went before it, so a repeat after a broken connection is
+//! recognised.
 //!
 //! **Invariant:** nobody waits for ever for the log. A job is worth more than its lines: those that are not taken
 //! for some seconds are dropped.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use orchestrix_core::limits::NOTE_BYTES_MAX;
 use orchestrix_core::wire::{Heartbeat, Leased, LogAppend, LogAppended, LogStream, LogText};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::held::{Held, Signal, Stop, trusted_until};
+use super::held::{Held, Signal, Stop, lock, trusted_until};
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Backoff;
 
 /// Bytes of one line; longer ones are cut into pieces.
 const LINE_BYTES_MAX: usize = 16 << 10;
-/// Lines that wait to be sent. Bounds memory when the coordinator is slow.
-const WAITING_LINES_MAX: usize = 2_000;
+/// Bytes of lines that wait to be sent or are on their way. Bounds the memory of a job whose coordinator is slow.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+/// What a line takes besides its text.
+const LINE_BYTES_MORE: usize = 64;
 /// Lines and bytes of one request. Well below what a coordinator takes.
 const BATCH_LINES_MAX: usize = 500;
 const BATCH_BYTES_MAX: usize = 256 << 10;
@@ -36,14 +39,30 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The mouth of a job. Clones speak for the same job.
 #[derive(Clone, Debug)]
 pub(crate) struct Teller {
-    words: mpsc::Sender<Word>,
-    dropped: Arc<AtomicU64>,
+    words: mpsc::UnboundedSender<Word>,
+    said: Arc<Said>,
+}
+
+/// What a teller and its listener share.
+#[derive(Debug)]
+struct Said {
+    /// Bytes of lines that may still wait.
+    room: Arc<Semaphore>,
+    /// Lines that found no room since the last one that did.
+    dropped: AtomicU64,
+    progress: Mutex<Option<(u8, Option<String>)>>,
+    /// The handler has ended.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Word {
-    Line(LogText),
-    Progress(u8, Option<String>),
+    /// With its room.
+    Line(LogText, OwnedSemaphorePermit),
+    /// So many lines found no room here.
+    Dropped(u64),
+    /// There is progress to tell.
+    Progress,
     /// The handler has ended; what was said before is still sent.
     Last,
 }
@@ -51,8 +70,8 @@ enum Word {
 /// The other end: gathers and sends.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    words: mpsc::Receiver<Word>,
-    dropped: Arc<AtomicU64>,
+    words: mpsc::UnboundedReceiver<Word>,
+    said: Arc<Said>,
     client: Client,
     held: Arc<Held>,
     signal: Arc<Signal>,
@@ -64,16 +83,28 @@ pub(crate) struct Listener {
     missing: u64,
     /// A batch was sent without an answer. If it has arrived, so many of `missing` are not.
     unsure: Option<u64>,
+    /// The last request that failed had no answer.
+    silent: bool,
+}
+
+/// What became of a round of lines.
+enum Sent {
+    All,
+    /// They are missing; others may be taken.
+    NotTaken,
+    /// The lease is over: no more lines are of any use.
+    Gone,
 }
 
 /// What goes into one round of requests.
 #[derive(Debug, Default)]
 struct Round {
     lines: Vec<LogText>,
+    /// Lines of the job that this round stands for.
+    given: u64,
     bytes: usize,
-    /// Lines that came after these and found no room.
-    dropped: u64,
-    progress: Option<(u8, Option<String>)>,
+    room: Option<OwnedSemaphorePermit>,
+    progress: bool,
     last: bool,
 }
 
@@ -84,12 +115,17 @@ impl Teller {
         signal: Arc<Signal>,
         leased: Arc<Leased>,
     ) -> (Self, Listener) {
-        let (sender, words) = mpsc::channel(WAITING_LINES_MAX);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let teller = Self { words: sender, dropped: Arc::clone(&dropped) };
+        let (sender, words) = mpsc::unbounded_channel();
+        let said = Arc::new(Said {
+            room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
+            dropped: AtomicU64::new(0),
+            progress: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let teller = Self { words: sender, said: Arc::clone(&said) };
         let listener = Listener {
             words,
-            dropped,
+            said,
             client,
             held,
             signal,
@@ -98,35 +134,54 @@ impl Teller {
             arrived: 0,
             missing: 0,
             unsure: None,
+            silent: false,
         };
         (teller, listener)
     }
 
     pub(crate) fn progress(&self, percent: u8, note: &str) {
         let note = Some(cut(note, NOTE_BYTES_MAX).0).filter(|note| !note.is_empty());
-        // When there is no room, lines are on their way and a later progress will be, too.
-        drop(self.words.try_send(Word::Progress(percent, note.map(str::to_owned))));
+        let before = lock(&self.said.progress).replace((percent, note.map(str::to_owned)));
+        if before.is_none() {
+            drop(self.words.send(Word::Progress));
+        }
     }
 
     pub(crate) fn line(&self, stream: LogStream, text: &str) {
         for line in pieces(text) {
-            if self.words.try_send(Word::Line(LogText { text: line, stream })).is_err() {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+            match Arc::clone(&self.said.room).try_acquire_many_owned(room_of(&line)) {
+                Ok(room) => self.put(stream, line, room),
+                Err(_) => drop(self.said.dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
     pub(crate) async fn line_when_there_is_room(&self, stream: LogStream, text: &str) {
         for line in pieces(text) {
-            if self.words.send(Word::Line(LogText { text: line, stream })).await.is_err() {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
+            match Arc::clone(&self.said.room).acquire_many_owned(room_of(&line)).await {
+                Ok(room) => self.put(stream, line, room),
+                Err(_) => drop(self.said.dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
+    fn put(&self, stream: LogStream, text: String, room: OwnedSemaphorePermit) {
+        self.put_dropped();
+        drop(self.words.send(Word::Line(LogText { text, stream }, room)));
+    }
+
+    fn put_dropped(&self) {
+        let dropped = self.said.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            drop(self.words.send(Word::Dropped(dropped)));
+        }
+    }
+
     /// Nothing that is said afterwards is heard.
-    pub(crate) async fn last(&self) {
-        drop(self.words.send(Word::Last).await);
+    pub(crate) fn last(&self) {
+        self.put_dropped();
+        self.said.ended.store(true, Ordering::Relaxed);
+        drop(self.words.send(Word::Last));
     }
 }
 
@@ -134,16 +189,24 @@ impl Listener {
     /// Sends until the last word, or until nobody wants to hear it.
     pub(crate) async fn run(mut self) {
         loop {
-            let mut round = self.gather().await;
-            if let Some((percent, note)) = round.progress.take() {
-                self.send_progress(percent, note).await;
+            let round = self.gather().await;
+            if round.progress {
+                self.send_progress().await;
             }
-            let last = round.last;
-            let of_use = !self.has_to_tell(&round) || self.send_lines(round).await;
-            if last || !of_use {
-                return;
+            let (last, ended) = (round.last, self.has_ended());
+            let sent = if round.given == 0 { Sent::All } else { self.send_lines(round).await };
+            match sent {
+                Sent::Gone => return self.note_missing(),
+                // A job that has ended does not wait for each of its batches that nobody takes.
+                Sent::NotTaken if ended => return self.end().await,
+                Sent::All | Sent::NotTaken if last => return self.end().await,
+                Sent::All | Sent::NotTaken => {}
             }
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.said.ended.load(Ordering::Relaxed)
     }
 
     async fn gather(&mut self) -> Round {
@@ -158,16 +221,11 @@ impl Listener {
                 Err(_) => break,
             }
         }
-        round.dropped = self.dropped.swap(0, Ordering::Relaxed);
         round
     }
 
-    /// What is missing is told with the next line, or at the end.
-    fn has_to_tell(&self, round: &Round) -> bool {
-        round.given() > 0 || round.last && self.missing > 0
-    }
-
-    async fn send_progress(&self, percent: u8, note: Option<String>) {
+    async fn send_progress(&self) {
+        let Some((percent, note)) = lock(&self.said.progress).take() else { return };
         let Leased { task_id, lease_id, .. } = *self.leased;
         let heartbeat = Heartbeat { lease_id, worker: None, progress: Some(percent), note };
         let sent = self.held.now();
@@ -184,29 +242,66 @@ impl Listener {
         }
     }
 
-    /// Sends lines, or drops and counts them. Answers whether more lines are of any use.
-    async fn send_lines(&mut self, round: Round) -> bool {
+    /// Sends lines, or drops and counts them.
+    async fn send_lines(&mut self, round: Round) -> Sent {
         let Leased { task_id, lease_id, .. } = *self.leased;
-        let given = round.given();
+        let given = round.given;
         let (gone, patience) = (self.signal.gone.clone(), self.patience);
         let delivery = tokio::time::timeout(patience, self.deliver(round));
-        let Some(delivered) = gone.run_until_cancelled(delivery).await else { return false };
+        let Some(delivered) = gone.run_until_cancelled(delivery).await else {
+            self.missing += given;
+            return Sent::Gone;
+        };
         let Err(error) = delivered.unwrap_or_else(|_| Err(late())) else {
             self.missing = 0;
-            return true;
+            return Sent::All;
         };
         if self.missing == 0 {
             tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "log lines were not taken");
         }
         self.missing += given;
-        !is_about_the_lease(&error)
+        if is_about_the_lease(&error) { Sent::Gone } else { Sent::NotTaken }
+    }
+
+    /// The handler has ended. The log says what is missing. The outcome can wait for that as long as nobody answers,
+    /// because it would not be heard either, but no longer than the lease.
+    async fn end(mut self) {
+        while let Ok(word) = self.words.try_recv() {
+            self.missing += word.given();
+        }
+        let until = Instant::now() + Duration::from_millis(self.leased.lease_ms).max(self.patience);
+        while self.missing > 0 {
+            let (gone, patience) = (self.signal.gone.clone(), self.patience);
+            let delivery = tokio::time::timeout(patience, self.deliver(Round::default()));
+            match gone.run_until_cancelled(delivery).await {
+                Some(Ok(Ok(()))) => self.missing = 0,
+                Some(Ok(Err(_)) | Err(_)) if self.silent && Instant::now() < until => {}
+                Some(Ok(Err(_)) | Err(_)) | None => return self.note_missing(),
+            }
+        }
+    }
+
+    /// The log cannot say it, so at least the worker does.
+    fn note_missing(&self) {
+        if self.missing > 0 {
+            let Leased { task_id, lease_id, .. } = *self.leased;
+            tracing::warn!(
+                task = task_id.0,
+                lease = lease_id.0,
+                lines = self.missing,
+                "log lines are missing, and the log does not say so"
+            );
+        }
     }
 
     /// Can be dropped at any time: what it has sent without an answer is asked for by the next one.
     async fn deliver(&mut self, round: Round) -> Result<(), Error> {
         self.find_place().await?;
-        let given = round.given();
-        let lines = with_marks(self.missing, round);
+        let given = round.given;
+        let lines = with_mark(self.missing, round.lines);
+        if lines.is_empty() {
+            return Ok(());
+        }
         let end = self.arrived + lines.len() as u64;
         let append = LogAppend { lease_id: self.leased.lease_id, lines, offset: Some(self.arrived) };
         self.unsure = Some(self.missing + given);
@@ -232,9 +327,9 @@ impl Listener {
         Ok(())
     }
 
-    /// Asks again while that may help. When lines are missing already and somebody waits for room, there is no
-    /// second try: the job goes on at the price of more lines.
-    async fn insist(&self, append: &LogAppend) -> Result<LogAppended, Error> {
+    /// Asks again while that may help. When lines are missing already and somebody waits, for room or for the end,
+    /// there is no second try: the job goes on at the price of more lines.
+    async fn insist(&mut self, append: &LogAppend) -> Result<LogAppended, Error> {
         let mut backoff = Backoff::endless();
         loop {
             let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
@@ -242,30 +337,45 @@ impl Listener {
                 Ok(appended) => return Ok(appended),
                 Err(error) => error,
             };
-            let in_the_way = self.missing > 0 && self.words.capacity() == 0;
+            self.silent = is_silence(&error);
+            let awaited = self.has_ended() || self.said.room.available_permits() < LINE_BYTES_MAX;
             match backoff.next(error.clone())? {
-                _ if in_the_way => return Err(error),
+                _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
                 wait => tokio::time::sleep(wait).await,
             }
         }
     }
 }
 
-impl Round {
-    fn take(&mut self, word: Word) {
-        match word {
-            Word::Line(line) => {
-                self.bytes += line.text.len();
-                self.lines.push(line);
-            }
-            Word::Progress(percent, note) => self.progress = Some((percent, note)),
-            Word::Last => self.last = true,
+impl Word {
+    /// Lines of the job that it stands for.
+    fn given(&self) -> u64 {
+        match self {
+            Self::Line(..) => 1,
+            Self::Dropped(lines) => *lines,
+            Self::Progress | Self::Last => 0,
         }
     }
+}
 
-    /// Lines of the job that this round stands for.
-    fn given(&self) -> u64 {
-        self.lines.len() as u64 + self.dropped
+impl Round {
+    fn take(&mut self, word: Word) {
+        self.given += word.given();
+        match word {
+            Word::Line(line, room) => {
+                self.bytes += line.text.len();
+                self.lines.push(line);
+                match &mut self.room {
+                    Some(taken) => taken.merge(room),
+                    None => self.room = Some(room),
+                }
+            }
+            Word::Dropped(lines) => self.lines.push(mark(format!(
+                "{lines} lines were dropped here: they came faster than they could be sent"
+            ))),
+            Word::Progress => self.progress = true,
+            Word::Last => self.last = true,
+        }
     }
 
     fn is_full(&self) -> bool {
@@ -273,21 +383,28 @@ impl Round {
     }
 }
 
-/// The lines of a round between what has to be said about those before and after them.
-fn with_marks(missing: u64, round: Round) -> Vec<LogText> {
-    let mark = |text| LogText { text, stream: LogStream::System };
-    let before = (missing > 0)
-        .then(|| mark(format!("{missing} lines are missing here: the coordinator did not take them")));
-    let dropped = round.dropped;
-    let after = (dropped > 0).then(|| {
-        mark(format!("{dropped} lines were dropped here: they came faster than they could be sent"))
-    });
-    before.into_iter().chain(round.lines).chain(after).collect()
+/// Lines after what has to be said about those before them.
+fn with_mark(missing: u64, lines: Vec<LogText>) -> Vec<LogText> {
+    let text = || format!("{missing} lines are missing here: the coordinator did not take them");
+    (missing > 0).then(|| mark(text())).into_iter().chain(lines).collect()
+}
+
+fn mark(text: String) -> LogText {
+    LogText { text, stream: LogStream::System }
+}
+
+fn room_of(line: &str) -> u32 {
+    u32::try_from(line.len() + LINE_BYTES_MORE).expect("a line is at most LINE_BYTES_MAX long")
 }
 
 /// Under a lease that is over, no line will ever be taken.
 fn is_about_the_lease(error: &Error) -> bool {
     matches!(error.code(), "stale_lease" | "not_found")
+}
+
+/// Nobody answered, so nobody would have taken an outcome either.
+fn is_silence(error: &Error) -> bool {
+    matches!(error.code(), "unreachable" | "interrupted" | "timed_out" | "no_leader" | "stopping")
 }
 
 fn late() -> Error {
@@ -315,175 +432,4 @@ pub(crate) fn cut(text: &str, bytes: usize) -> (&str, &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use orchestrix_core::{Json, LeaseId, Name, TaskId};
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::clock::manual::ManualClock;
-    use crate::fake::{Answer, Asked, coordinator, in_time};
-
-    /// The log of a task, as a coordinator keeps it.
-    #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
-
-    impl Log {
-        fn append(&self, body: &Value) -> Answer {
-            let mut stored = self.0.lock().unwrap();
-            if body["offset"].as_u64().is_none_or(|offset| offset == stored.len() as u64) {
-                let texts =
-                    body["lines"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap());
-                stored.extend(texts.map(str::to_owned));
-            }
-            Answer::ok(json!({"next": stored.len(), "dropped": 0}))
-        }
-
-        fn lines(&self) -> Vec<String> {
-            self.0.lock().unwrap().clone()
-        }
-    }
-
-    /// The mouth of a job whose coordinator answers like this, and its listener.
-    async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Teller, Listener) {
-        let leased = Leased {
-            task_id: TaskId(1),
-            lease_id: LeaseId(2),
-            queue: Name::new("q").unwrap(),
-            attempt: 1,
-            payload: Json::null(),
-            lease_ms: 60_000,
-        };
-        let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
-        let signal = held.add(leased.lease_id, Duration::from_secs(60));
-        let (teller, listener) = Teller::new(coordinator(answer).await, held, signal, Arc::new(leased));
-        (teller, Listener { patience: Duration::from_secs(1), ..listener })
-    }
-
-    #[tokio::test]
-    async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
-        let log = Arc::new(Log::default());
-        let (asked, mut refused) = mpsc::unbounded_channel();
-        let (teller, listener) = talk({
-            let log = Arc::clone(&log);
-            move |request| match asked.send(()) {
-                // Room comes back when the test has seen the refusal.
-                Ok(()) => Answer::problem(507, "storage_full"),
-                Err(_) => log.append(&request.body),
-            }
-        })
-        .await;
-        let listening = tokio::spawn(listener.run());
-        teller.line(LogStream::Stdout, "one\ntwo");
-        in_time(refused.recv()).await.unwrap();
-        drop(refused);
-        teller.line(LogStream::Stdout, "three");
-        teller.last().await;
-        in_time(listening).await.unwrap();
-        assert_eq!(log.lines(), ["2 lines are missing here: the coordinator did not take them", "three"]);
-    }
-
-    #[tokio::test]
-    async fn what_is_missing_at_the_end_is_told_without_another_line() {
-        let log = Arc::new(Log::default());
-        let (asked, mut refused) = mpsc::unbounded_channel();
-        let (teller, listener) = talk({
-            let log = Arc::clone(&log);
-            move |request| match asked.send(()) {
-                Ok(()) => Answer::problem(507, "storage_full"),
-                Err(_) => log.append(&request.body),
-            }
-        })
-        .await;
-        let listening = tokio::spawn(listener.run());
-        teller.line(LogStream::Stdout, "one");
-        in_time(refused.recv()).await.unwrap();
-        drop(refused);
-        teller.last().await;
-        in_time(listening).await.unwrap();
-        assert_eq!(log.lines(), ["1 lines are missing here: the coordinator did not take them"]);
-    }
-
-    #[tokio::test]
-    async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent_twice() {
-        let log = Arc::new(Log::default());
-        let (asked, mut stored) = mpsc::unbounded_channel();
-        let (teller, listener) = talk({
-            let log = Arc::clone(&log);
-            move |request| {
-                let answer = log.append(&request.body);
-                let first = request.body["offset"] == 0;
-                if first {
-                    asked.send(()).map_or(answer, |()| Answer::problem(500, "internal"))
-                } else {
-                    answer
-                }
-            }
-        })
-        .await;
-        let listening = tokio::spawn(listener.run());
-        teller.line(LogStream::Stdout, "one\ntwo");
-        in_time(stored.recv()).await.unwrap();
-        teller.line(LogStream::Stdout, "three");
-        teller.last().await;
-        in_time(listening).await.unwrap();
-        assert_eq!(log.lines(), ["one", "two", "three"]);
-    }
-
-    #[tokio::test]
-    async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
-        let (teller, listener) = talk(|_| Answer::problem(500, "internal")).await;
-        let listener = Listener { patience: Duration::from_millis(50), ..listener };
-        let listening = tokio::spawn(listener.run());
-        in_time(async {
-            for _ in 0..2 * WAITING_LINES_MAX {
-                teller.line_when_there_is_room(LogStream::Stdout, "again").await;
-            }
-            teller.last().await;
-            listening.await.unwrap();
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn nothing_more_is_sent_under_a_lease_that_is_over() {
-        let (teller, listener) = talk(|_| Answer::problem(409, "stale_lease")).await;
-        teller.line(LogStream::Stdout, "late");
-        in_time(listener.run()).await;
-    }
-
-    #[test]
-    fn a_text_becomes_lines_and_long_ones_are_cut_between_characters() {
-        assert_eq!(pieces("a\r\nb"), ["a", "b"]);
-        assert_eq!(pieces(""), [""]);
-        let long = "ä".repeat(LINE_BYTES_MAX);
-        let cut = pieces(&long);
-        assert_eq!(cut.len(), 2);
-        assert!(cut.iter().all(|piece| piece.len() <= LINE_BYTES_MAX));
-        assert_eq!(cut.concat(), long);
-    }
-
-    #[test]
-    fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
-        let line = |bytes| Word::Line(LogText { text: "x".repeat(bytes), stream: LogStream::Stdout });
-        let mut by_lines = Round::default();
-        (0..BATCH_LINES_MAX).for_each(|_| by_lines.take(line(1)));
-        assert!(by_lines.is_full());
-        let mut by_bytes = Round::default();
-        (0..16).for_each(|_| by_bytes.take(line(LINE_BYTES_MAX)));
-        assert!(by_bytes.is_full());
-        let mut ended = Round::default();
-        assert!(!ended.is_full());
-        ended.take(Word::Last);
-        assert!(ended.is_full());
-    }
-
-    #[test]
-    fn only_the_latest_progress_of_a_round_is_kept() {
-        let mut round = Round::default();
-        round.take(Word::Progress(10, None));
-        round.take(Word::Progress(20, Some("half".to_owned())));
-        assert_eq!(round.progress, Some((20, Some("half".to_owned()))));
-    }
-}
+mod tests;

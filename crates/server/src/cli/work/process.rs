@@ -3,10 +3,11 @@
 //! **Invariant:** the group is signalled only while its first process has not been reaped, so its number cannot
 //! belong to anybody else; and it is killed whenever this value goes away.
 
+use std::mem;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use orchestrix_client::{Job, JobError};
 use orchestrix_core::wire::LogStream;
@@ -14,15 +15,17 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::STREAMS;
 
 /// Bytes of one line; longer ones become several.
 const LINE_BYTES_MAX: usize = 16 << 10;
-/// How long output may take to arrive after the end of the command.
+/// How long output may take to arrive after the end of the command, and how much there may be: more than a pipe holds. What
+/// comes later is of a process that left the group.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
+const LAST_OUTPUT_BYTES_MAX: usize = 2 << 20;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +46,10 @@ pub(super) struct Process {
 /// The readers of both streams of a command.
 #[derive(Debug)]
 pub(super) struct Lines {
-    stdout: JoinHandle<String>,
-    stderr: JoinHandle<String>,
+    stdout: AbortOnDropHandle<String>,
+    stderr: AbortOnDropHandle<String>,
+    /// The command has ended.
+    ended: CancellationToken,
 }
 
 impl Process {
@@ -79,9 +84,11 @@ impl Process {
         let [stdout, stderr] = STREAMS;
         let out = self.child.stdout.take().expect("stdout of the command is a pipe, and taken once");
         let err = self.child.stderr.take().expect("stderr of the command is a pipe, and taken once");
+        let ended = CancellationToken::new();
         Lines {
-            stdout: tokio::spawn(read(out, stdout, job.clone())),
-            stderr: tokio::spawn(read(err, stderr, job.clone())),
+            stdout: AbortOnDropHandle::new(tokio::spawn(read(out, stdout, job.clone(), ended.clone()))),
+            stderr: AbortOnDropHandle::new(tokio::spawn(read(err, stderr, job.clone(), ended.clone()))),
+            ended,
         }
     }
 
@@ -119,17 +126,12 @@ impl Drop for Process {
 }
 
 impl Lines {
-    /// Waits for the last output; answers the last line of stderr. A process that left the group may hold the
-    /// pipe open for ever: it is not waited for.
-    pub(super) async fn finish(mut self) -> String {
-        let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
-        let last = match tokio::time::timeout(LAST_OUTPUT, both).await {
-            Ok((_, stderr)) => stderr.unwrap_or_default(),
-            Err(_) => String::new(),
-        };
-        self.stdout.abort();
-        self.stderr.abort();
-        last
+    /// Waits for the last output, however long the log takes for it; answers the last line of stderr. A process that left
+    /// the group may hold the pipe open for ever: it is not waited for.
+    pub(super) async fn finish(self) -> String {
+        self.ended.cancel();
+        let (_, stderr) = tokio::join!(self.stdout, self.stderr);
+        stderr.unwrap_or_default()
     }
 }
 
@@ -158,27 +160,49 @@ async fn feed(mut stdin: ChildStdin, payload: String) {
     drop(written.and(stdin.shutdown().await));
 }
 
-/// Logs line by line; answers the last line that was not empty.
-async fn read(pipe: impl AsyncRead + Unpin, stream: LogStream, job: Job) -> String {
+/// Logs line by line; answers the last line that was not empty. After the end of the command only what the pipe holds is
+/// waited for.
+async fn read(pipe: impl AsyncRead + Unpin, stream: LogStream, job: Job, ended: CancellationToken) -> String {
     let mut reader = BufReader::new(pipe);
     let mut last = String::new();
-    while let Some(line) = next_line(&mut reader).await {
+    let mut log = async |line: String| {
         job.log_from(stream, &line).await;
         if !line.trim().is_empty() {
             last = line;
         }
+    };
+    let mut begun = Vec::new();
+    while let Some(next) = ended.run_until_cancelled(next_line(&mut reader, &mut begun)).await {
+        match next {
+            Some(line) => log(line).await,
+            None => return last.trim().to_owned(),
+        }
+    }
+    let (mut left, mut bytes) = (LAST_OUTPUT, LAST_OUTPUT_BYTES_MAX);
+    loop {
+        let waits = Instant::now();
+        let next = tokio::time::timeout(left, next_line(&mut reader, &mut begun)).await;
+        let Ok(Some(line)) = next else { break };
+        // The time that the log takes does not count.
+        left = left.saturating_sub(waits.elapsed());
+        let Some(more) = bytes.checked_sub(line.len() + 1) else { break };
+        bytes = more;
+        log(line).await;
+    }
+    if !begun.is_empty() {
+        log(text(&begun)).await;
     }
     last.trim().to_owned()
 }
 
-/// The next line without its end, or a piece of one that is too long; none at the end of the stream.
-async fn next_line(reader: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
-    let mut line = Vec::new();
+/// The next line without its end, or a piece of one that is too long; none at the end of the stream. Can be dropped at any
+/// time: what was read of a line is in `line`.
+async fn next_line(reader: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> Option<String> {
     loop {
         // An error of a pipe is its end.
         let available = reader.fill_buf().await.unwrap_or_default();
         if available.is_empty() {
-            return (!line.is_empty()).then(|| text(&line));
+            return (!line.is_empty()).then(|| text(&mem::take(line)));
         }
         let room = LINE_BYTES_MAX - line.len();
         let some = &available[..available.len().min(room)];
@@ -186,14 +210,14 @@ async fn next_line(reader: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
             Some(end) => {
                 line.extend_from_slice(&some[..end]);
                 reader.consume(end + 1);
-                return Some(text(&line));
+                return Some(text(&mem::take(line)));
             }
             None => {
                 line.extend_from_slice(some);
                 let taken = some.len();
                 reader.consume(taken);
                 if line.len() == LINE_BYTES_MAX {
-                    return Some(text(&line));
+                    return Some(text(&mem::take(line)));
                 }
             }
         }
@@ -211,8 +235,8 @@ mod tests {
 
     async fn lines(bytes: &[u8]) -> Vec<String> {
         let mut reader = BufReader::with_capacity(7, bytes);
-        let mut lines = Vec::new();
-        while let Some(line) = next_line(&mut reader).await {
+        let (mut lines, mut begun) = (Vec::new(), Vec::new());
+        while let Some(line) = next_line(&mut reader, &mut begun).await {
             lines.push(line);
         }
         lines

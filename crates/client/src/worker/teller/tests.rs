@@ -1,0 +1,268 @@
+//! What becomes of lines when the coordinator is slow, refuses them or says nothing.
+
+use std::sync::Mutex;
+
+use orchestrix_core::{Json, LeaseId, Name, TaskId};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::clock::manual::ManualClock;
+use crate::fake::{Answer, Asked, coordinator, in_time};
+
+/// The log of a task, as a coordinator keeps it.
+#[derive(Default)]
+struct Log(Mutex<Vec<String>>);
+
+impl Log {
+    fn append(&self, body: &Value) -> Answer {
+        let mut stored = self.0.lock().unwrap();
+        if body["offset"].as_u64().is_none_or(|offset| offset == stored.len() as u64) {
+            let texts = body["lines"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap());
+            stored.extend(texts.map(str::to_owned));
+        }
+        Answer::ok(json!({"next": stored.len(), "dropped": 0}))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// The mouth of a job whose coordinator answers like this, and its listener.
+async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Teller, Listener) {
+    let leased = Leased {
+        task_id: TaskId(1),
+        lease_id: LeaseId(2),
+        queue: Name::new("q").unwrap(),
+        attempt: 1,
+        payload: Json::null(),
+        lease_ms: 60_000,
+    };
+    let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
+    let signal = held.add(leased.lease_id, Duration::from_secs(60));
+    let (teller, listener) = Teller::new(coordinator(answer).await, held, signal, Arc::new(leased));
+    (teller, Listener { patience: Duration::from_secs(1), ..listener })
+}
+
+#[tokio::test]
+async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
+    let log = Arc::new(Log::default());
+    let (asked, mut refused) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            // Room comes back when the test has seen the refusal.
+            Ok(()) => Answer::problem(507, "storage_full"),
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one\ntwo");
+    in_time(refused.recv()).await.unwrap();
+    drop(refused);
+    teller.line(LogStream::Stdout, "three");
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), ["2 lines are missing here: the coordinator did not take them", "three"]);
+}
+
+#[tokio::test]
+async fn what_is_missing_at_the_end_is_told_without_another_line() {
+    let log = Arc::new(Log::default());
+    let (asked, mut refused) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::problem(507, "storage_full"),
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one");
+    in_time(refused.recv()).await.unwrap();
+    drop(refused);
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), ["1 lines are missing here: the coordinator did not take them"]);
+}
+
+#[tokio::test]
+async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent_twice() {
+    let log = Arc::new(Log::default());
+    let (asked, mut stored) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| {
+            let answer = log.append(&request.body);
+            let first = request.body["offset"] == 0;
+            if first { asked.send(()).map_or(answer, |()| Answer::problem(500, "internal")) } else { answer }
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one\ntwo");
+    in_time(stored.recv()).await.unwrap();
+    teller.line(LogStream::Stdout, "three");
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), ["one", "two", "three"]);
+}
+
+#[tokio::test]
+async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
+    let (teller, listener) = talk(|_| Answer::problem(500, "internal")).await;
+    let listener = Listener { patience: Duration::from_millis(50), ..listener };
+    let listening = tokio::spawn(listener.run());
+    in_time(async {
+        for _ in 0..2 * WAITING_BYTES_MAX / LINE_BYTES_MORE {
+            teller.line_when_there_is_room(LogStream::Stdout, "again").await;
+        }
+        teller.last();
+        listening.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_more_is_sent_under_a_lease_that_is_over() {
+    let (teller, listener) = talk(|_| Answer::problem(409, "stale_lease")).await;
+    teller.line(LogStream::Stdout, "late");
+    in_time(listener.run()).await;
+}
+
+#[test]
+fn a_text_becomes_lines_and_long_ones_are_cut_between_characters() {
+    assert_eq!(pieces("a\r\nb"), ["a", "b"]);
+    assert_eq!(pieces(""), [""]);
+    let long = "ä".repeat(LINE_BYTES_MAX);
+    let cut = pieces(&long);
+    assert_eq!(cut.len(), 2);
+    assert!(cut.iter().all(|piece| piece.len() <= LINE_BYTES_MAX));
+    assert_eq!(cut.concat(), long);
+}
+
+#[test]
+fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
+    let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
+    let line = |bytes| {
+        let text = "x".repeat(bytes);
+        let room = Arc::clone(&room).try_acquire_many_owned(room_of(&text)).unwrap();
+        Word::Line(LogText { text, stream: LogStream::Stdout }, room)
+    };
+    let mut by_lines = Round::default();
+    (0..BATCH_LINES_MAX).for_each(|_| by_lines.take(line(1)));
+    assert!(by_lines.is_full());
+    let mut by_bytes = Round::default();
+    (0..16).for_each(|_| by_bytes.take(line(LINE_BYTES_MAX)));
+    assert!(by_bytes.is_full());
+    let mut ended = Round::default();
+    assert!(!ended.is_full());
+    ended.take(Word::Last);
+    assert!(ended.is_full());
+}
+
+#[tokio::test]
+async fn only_the_latest_progress_of_a_moment_is_told() {
+    let (asked, mut told) = mpsc::unbounded_channel();
+    let (teller, listener) = talk(move |request| {
+        drop(asked.send(request.body["progress"].clone()));
+        Answer::ok(json!({"lease_ms": 60_000, "cancel_requested": false}))
+    })
+    .await;
+    (0..=20).for_each(|percent| teller.progress(percent, "on the way"));
+    teller.last();
+    in_time(listener.run()).await;
+    assert_eq!((told.try_recv().ok(), told.try_recv().ok()), (Some(json!(20)), None));
+}
+
+/// Waits a little before it answers, as a coordinator with slow syncs does.
+fn slowly(answer: Answer) -> Answer {
+    std::thread::sleep(Duration::from_millis(20));
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_coordinator_gets_all_lines_also_after_the_end() {
+    let log = Arc::new(Log::default());
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| slowly(log.append(&request.body))
+    })
+    .await;
+    // Less than all of it takes: what counts is that lines go through.
+    let listener = Listener { patience: Duration::from_millis(500), ..listener };
+    let listening = tokio::spawn(listener.run());
+    let expected: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
+    in_time(async {
+        for line in &expected {
+            teller.line_when_there_is_room(LogStream::Stdout, line).await;
+        }
+        teller.last();
+        listening.await.unwrap();
+    })
+    .await;
+    assert!(log.lines() == expected, "{} lines are there", log.lines().len());
+}
+
+#[tokio::test]
+async fn what_waits_is_bounded_in_bytes_and_the_rest_is_counted() {
+    let log = Arc::new(Log::default());
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| log.append(&request.body)
+    })
+    .await;
+    let fit = WAITING_BYTES_MAX / LINE_BYTES_MAX - 1;
+    let text = "x".repeat(LINE_BYTES_MAX - LINE_BYTES_MORE);
+    (0..=fit + 1).for_each(|_| teller.line(LogStream::Stdout, &text));
+    teller.last();
+    in_time(listener.run()).await;
+    let lines = log.lines();
+    assert_eq!(lines.len(), fit + 2, "{fit} + 1 lines, and a mark");
+    assert_eq!(lines[fit + 1], "1 lines were dropped here: they came faster than they could be sent");
+}
+
+#[tokio::test]
+async fn a_line_that_finds_room_again_comes_after_the_mark() {
+    let log = Arc::new(Log::default());
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| log.append(&request.body)
+    })
+    .await;
+    let all = Arc::clone(&teller.said.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
+    teller.line(LogStream::Stdout, "one\ntwo");
+    drop(all);
+    teller.line(LogStream::Stdout, "three");
+    teller.last();
+    in_time(listener.run()).await;
+    assert_eq!(log.lines(), ["2 lines were dropped here: they came faster than they could be sent", "three"]);
+}
+
+#[tokio::test]
+async fn the_end_waits_for_a_coordinator_that_says_nothing() {
+    let log = Arc::new(Log::default());
+    let (asked, mut silent) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::Silence,
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listener = Listener { patience: Duration::from_millis(100), ..listener };
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one\ntwo");
+    teller.last();
+    // So often that each of the lines had its time.
+    for _ in 0..6 {
+        in_time(silent.recv()).await.unwrap();
+    }
+    assert!(!listening.is_finished(), "the outcome would not be heard either");
+    drop(silent);
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), ["2 lines are missing here: the coordinator did not take them"]);
+}
