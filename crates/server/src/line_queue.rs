@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use orchestrix_node::Counter;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
 
 /// Lines that wait to be written. Bounds memory; some thousand lines of a log.
 pub const WAITING_BYTES_MAX: usize = 1 << 20;
@@ -38,6 +39,8 @@ struct Shared {
     drained: Condvar,
     /// Lines that nobody will ever see, of all queues that count here.
     dropped: Arc<Counter>,
+    /// A line could not be written.
+    failed: CancellationToken,
 }
 
 #[derive(Default)]
@@ -88,7 +91,7 @@ impl LineQueue {
     pub fn start(name: &str, to: BorrowedFd<'_>, dropped: Arc<Counter>, notice: Notice) -> io::Result<Self> {
         let to = File::from(to.try_clone_to_owned()?);
         let (queue, filled, drained) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { queue, filled, drained, dropped });
+        let shared = Arc::new(Shared { queue, filled, drained, dropped, failed: CancellationToken::new() });
         let thread = std::thread::Builder::new().name(format!("orchestrix-{name}"));
         let writer = Arc::clone(&shared);
         thread.spawn(move || writer.write_all(&to, &notice))?;
@@ -110,6 +113,12 @@ impl LineQueue {
         queue.bytes += lines.len();
         queue.waiting.push_back(Entry::Lines(lines));
         self.shared.filled.notify_one();
+    }
+
+    /// Fires when a line cannot be written: whoever read them is gone.
+    #[must_use]
+    pub fn failed(&self) -> CancellationToken {
+        self.shared.failed.clone()
     }
 
     /// Waits until everything is written, but not longer than this. Answers whether it is.
@@ -164,6 +173,9 @@ impl Shared {
             let mut queue = self.lock();
             queue.writing = false;
             queue.failing = written.is_err();
+            if queue.failing {
+                self.failed.cancel();
+            }
             match (written, entry) {
                 (Ok(()), _) => {}
                 (Err(_), Entry::Lines(_)) => {

@@ -64,13 +64,18 @@ impl Fail {
 
     /// Tells people or programs, on stderr.
     pub(crate) fn tell(&self, format: Format) {
-        if self.text.is_empty() {
-            return;
+        if let Some(words) = self.words(format) {
+            note(&words);
         }
-        match format {
-            Format::People => note(&format!("orchestrix: {}", self.text)),
-            Format::Json => note(&serde_json::json!({"code": self.code, "detail": self.text}).to_string()),
-        }
+    }
+
+    /// What there is to tell.
+    pub(crate) fn words(&self, format: Format) -> Option<String> {
+        let words = match format {
+            Format::People => format!("orchestrix: {}", self.text),
+            Format::Json => serde_json::json!({"code": self.code, "detail": self.text}).to_string(),
+        };
+        (!self.text.is_empty()).then_some(words)
     }
 }
 

@@ -1,8 +1,12 @@
 //! `orchestrix work` against a real coordinator: what a command gets, what becomes of its task, and that
 //! nothing of it outlives its lease.
 
+use std::io::{ErrorKind, PipeReader, PipeWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -352,4 +356,83 @@ fn several_commands_run_at_once_and_no_more_than_allowed() {
     worker.signal(Signal::TERM);
     assert_eq!(worker.finish().0, Some(0));
     assert_eq!(coordinator.json(&["tasks", "--state", "WAITING"]).len(), 6);
+}
+
+/// A pipe that takes nothing any more.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = fcntl_getfl(writer.as_fd()).unwrap();
+    fcntl_setfl(writer.as_fd(), flags | OFlags::NONBLOCK).unwrap();
+    for size in [4096, 1] {
+        while writer
+            .write(&vec![b'\n'; size])
+            .map_err(|error| assert_eq!(error.kind(), ErrorKind::WouldBlock))
+            .is_ok()
+        {}
+    }
+    fcntl_setfl(writer.as_fd(), flags).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_worker_whose_lines_nobody_reads_keeps_its_leases_and_stops() {
+    let coordinator = Coordinator::start();
+    let (begun, go) = (file(&coordinator, "begun"), file(&coordinator, "go"));
+    let ids: Vec<String> = (0..3).map(|_| coordinator.submit(&["q", "1"])).collect();
+    let script = format!(
+        "echo $ORCHESTRIX_TASK_ID >> {}; until test -e {}; do sleep 0.05; done",
+        begun.display(),
+        go.display()
+    );
+    let ((_out, stdout), (_err, stderr)) = (full_pipe(), full_pipe());
+    let mut command = coordinator.command(&["work", "q", "--concurrency", "3", "--lease", "1s", "--json"]);
+    command.args(["--", "sh", "-c", &script]).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+    let mut worker = Running(command.spawn().unwrap());
+    let begun = || std::fs::read_to_string(&begun).unwrap_or_default().lines().count();
+    eventually("all commands run", || (begun() == 3).then_some(()));
+    // Each of three leases, over and over again: so long that all of them had ended otherwise.
+    eventually("leases are extended", || {
+        let metrics = coordinator.get("/metrics")?;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("orchestrix_leases_extended_total "))?;
+        (line.trim().parse::<f64>().ok()? >= 18.0).then_some(())
+    });
+    std::fs::write(&go, "").unwrap();
+    for id in &ids {
+        coordinator.wait_for_state(id, "COMPLETED");
+        assert_eq!(coordinator.task(id)["attempt"], 1);
+    }
+    assert_eq!(begun(), 3, "each command ran once");
+    worker.signal(Signal::TERM);
+    let ended = eventually("the worker ends", || worker.0.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn a_worker_sends_all_output_to_a_coordinator_with_slow_syncs() {
+    const LINES: usize = 20_000;
+    let coordinator = Coordinator::start();
+    let mut strace = Command::new("strace");
+    let pid = coordinator.pid().to_string();
+    strace.args(["-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_exit=150000"]);
+    strace.args(["-o", "/dev/null", "-p", &pid]).stdin(Stdio::null());
+    let _strace = Running(strace.spawn().unwrap());
+    let traced = format!("/proc/{pid}/status");
+    eventually("syncs are slow", || {
+        let status = std::fs::read_to_string(&traced).unwrap();
+        let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+        (tracer.trim() != "0").then_some(())
+    });
+    let id = coordinator.submit(&["q", "1"]);
+    let _worker = coordinator.work(&["q", "--", "seq", "1", &LINES.to_string()]);
+    let lines = || {
+        let first = format!("/v1/tasks/{id}/logs?offset={}&limit=1", LINES - 1);
+        coordinator.get(&first).filter(|page| page.contains(&format!("\"text\":\"{LINES}\"")))
+    };
+    // Longer than a worker once waited for the last lines; each half has its time.
+    eventually("half of the output is there", || {
+        let half = format!("/v1/tasks/{id}/logs?offset={}&limit=1", LINES / 2);
+        coordinator.get(&half).filter(|page| page.contains("\"text\""))
+    });
+    eventually("the last line is there", lines);
+    coordinator.wait_for_state(&id, "COMPLETED");
 }

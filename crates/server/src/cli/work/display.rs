@@ -7,8 +7,8 @@ use std::time::Instant;
 use orchestrix_client::{LeaseId, Notice, Noticed};
 use orchestrix_core::{TaskState, Timestamp};
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
+use super::printing::Printing;
 use crate::cli::out::{Out, Style, clean};
 use crate::cli::time::{millis, now, show_duration};
 
@@ -16,9 +16,8 @@ use crate::cli::time::{millis, now, show_duration};
 #[derive(Debug)]
 pub(super) struct Display {
     out: Out,
+    printing: Printing,
     began: Mutex<BTreeMap<LeaseId, Instant>>,
-    /// Nobody reads what we show: stop.
-    stop: CancellationToken,
 }
 
 /// How a line about the end of a task looks.
@@ -31,8 +30,8 @@ struct Ending {
 }
 
 impl Display {
-    pub(super) fn new(out: Out, stop: CancellationToken) -> Self {
-        Self { out, began: Mutex::default(), stop }
+    pub(super) fn new(out: Out, printing: Printing) -> Self {
+        Self { out, printing, began: Mutex::default() }
     }
 
     pub(super) fn begin(&self, queues: &[String], concurrency: usize, url: &str) {
@@ -41,12 +40,12 @@ impl Display {
         } else {
             format!("{concurrency} at a time")
         };
-        self.out.note(&format!("working on {} of {url}, {tasks}; stop with Ctrl-C", queues.join(", ")));
+        self.printing.note(&format!("working on {} of {url}, {tasks}; stop with Ctrl-C", queues.join(", ")));
     }
 
     pub(super) fn notice(&self, notice: &Notice) {
         let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = match ending(&notice.what, now()) {
+        let line = match ending(&notice.what, now()) {
             None => {
                 began.insert(notice.lease, Instant::now());
                 self.line_of_beginning(notice)
@@ -57,33 +56,32 @@ impl Display {
                 self.line_of_end(notice, &ending, took)
             }
         };
-        if written.is_err() {
-            self.stop.cancel();
-        }
+        self.printing.line(&line);
     }
 
-    fn line_of_beginning(&self, notice: &Notice) -> Result<(), crate::cli::fail::Fail> {
+    fn line_of_beginning(&self, notice: &Notice) -> String {
         let Notice { task, lease, queue, attempt, .. } = notice;
         if self.out.is_json() {
             let line = json!({"event": "began", "task_id": task, "lease_id": lease, "queue": queue, "attempt": attempt});
-            return self.out.json(&line);
+            return line.to_string();
         }
         let mark = self.out.paint(Style::Busy, "▶");
-        self.out.line(&format!("{mark} task {task} ({queue}) attempt {attempt} begins"))
+        format!("{mark} task {task} ({queue}) attempt {attempt} begins")
     }
 
-    fn line_of_end(&self, notice: &Notice, ending: &Ending, took: u64) -> Result<(), crate::cli::fail::Fail> {
+    fn line_of_end(&self, notice: &Notice, ending: &Ending, took: u64) -> String {
         let Notice { task, lease, queue, attempt, .. } = notice;
         let Ending { mark, style, word, state, detail } = ending;
         if self.out.is_json() {
-            return self.out.json(&json!({
+            let line = json!({
                 "event": word, "task_id": task, "lease_id": lease, "queue": queue, "attempt": attempt,
                 "state": state, "took_ms": took, "detail": detail,
-            }));
+            });
+            return line.to_string();
         }
         let detail = detail.as_ref().map(|detail| format!(": {}", clean(detail))).unwrap_or_default();
         let head = self.out.paint(*style, &format!("{mark} task {task} {word}"));
-        self.out.line(&format!("{head} after {}{detail}", show_duration(took)))
+        format!("{head} after {}{detail}", show_duration(took))
     }
 }
 

@@ -4,6 +4,7 @@
 //! somebody else by us, and at the latest when our lease may be over.
 
 mod display;
+mod printing;
 mod process;
 
 use std::path::Path;
@@ -19,6 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::display::Display;
+use self::printing::Printing;
 use self::process::{Ended, Process};
 use super::Context;
 use super::fail::{Exit, Fail};
@@ -80,11 +82,21 @@ struct Work {
 
 pub(crate) async fn run(args: WorkArgs, context: &Context) -> Result<(), Fail> {
     orchestrix_server::reaping::begin().map_err(|error| cannot_listen(&error))?;
-    show_warnings();
     check_command(&args.command[0])?;
+    let printing = Printing::start(context.out.format)?;
+    printing.show_warnings();
+    let ended = work(args, context, &printing).await;
+    if let Some(words) = ended.as_ref().err().and_then(|fail| fail.words(context.out.format)) {
+        printing.note(&words);
+    }
+    printing.flush();
+    ended.map_err(|fail| Fail::silent(fail.exit))
+}
+
+async fn work(args: WorkArgs, context: &Context, printing: &Printing) -> Result<(), Fail> {
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
-    let listening = tokio::spawn(listen(signals()?, stop.clone(), kill.clone()));
-    let display = Arc::new(Display::new(context.out, stop.clone()));
+    let listening = tokio::spawn(listen(signals()?, printing.unread(), stop.clone(), kill.clone()));
+    let display = Arc::new(Display::new(context.out, printing.clone()));
     let queues: Vec<String> = args.queues.iter().map(ToString::to_string).collect();
     display.begin(&queues, args.concurrency, context.client.url());
     let mut worker = Worker::new(context.client.clone(), queues)
@@ -211,8 +223,13 @@ fn is_ignored(kind: SignalKind, status: &str) -> bool {
     mask >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
-/// The first signal stops, the second kills.
-async fn listen(signals: Signals, stop: CancellationToken, kill: CancellationToken) {
+/// The first signal stops, and so does it when nobody reads what we show; the second kills.
+async fn listen(
+    signals: Signals,
+    unread: CancellationToken,
+    stop: CancellationToken,
+    kill: CancellationToken,
+) {
     let Signals { mut asking, hangup } = signals;
     let hung_up = async {
         match hangup {
@@ -223,6 +240,7 @@ async fn listen(signals: Signals, stop: CancellationToken, kill: CancellationTok
     tokio::select! {
         () = any(&mut asking) => {}
         _ = hung_up => {}
+        () = unread.cancelled() => {}
     }
     stop.cancel();
     any(&mut asking).await;
@@ -235,20 +253,6 @@ async fn any(signals: &mut [Signal]) {
         if came { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-}
-
-/// The worker warns of a coordinator that it cannot reach.
-fn show_warnings() {
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_writer(std::io::stderr)
-        .without_time()
-        .with_target(false)
-        // A terminal that was closed takes no warnings; complaining about that to it would be a panic.
-        .log_internal_errors(false)
-        .finish();
-    // Somebody else may have set one in the same process; then it is theirs.
-    drop(tracing::subscriber::set_global_default(subscriber));
 }
 
 #[cfg(test)]

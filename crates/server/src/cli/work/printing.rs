@@ -1,0 +1,80 @@
+//! What `orchestrix work` prints: lines about tasks on standard output, everything else on standard error.
+//!
+//! **Invariant:** nothing waits for whoever reads it. A worker that stands still because of a full pipe would lose the leases
+//! of commands that run.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use orchestrix_node::Counter;
+use orchestrix_server::line_queue::{LineQueue, Notice};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::fail::{Exit, Fail};
+use crate::cli::out::Format;
+
+/// How long an exit waits until all that was printed is taken.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Both ends.
+#[derive(Clone, Debug)]
+pub(super) struct Printing {
+    stdout: LineQueue,
+    stderr: LineQueue,
+}
+
+impl Printing {
+    pub(super) fn start(format: Format) -> Result<Self, Fail> {
+        let failed = |error: io::Error| Fail::new(Exit::Refused, format!("cannot print: {error}"));
+        let stdout = LineQueue::stdout(Arc::new(Counter::default()), notice(format)).map_err(failed)?;
+        let stderr =
+            LineQueue::stderr(Arc::new(Counter::default()), notice(Format::People)).map_err(failed)?;
+        Ok(Self { stdout, stderr })
+    }
+
+    /// Shows warnings from now on, those of a panic included.
+    pub(super) fn show_warnings(&self) {
+        let lines = self.stderr.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_writer(move || lines.clone())
+            .without_time()
+            .with_target(false)
+            .log_internal_errors(false)
+            .finish();
+        // Somebody else may have set one in the same process; then it is theirs.
+        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+            std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+        }
+    }
+
+    pub(super) fn line(&self, text: &str) {
+        self.stdout.push(format!("{text}\n").into_bytes());
+    }
+
+    pub(super) fn note(&self, text: &str) {
+        self.stderr.push(format!("{text}\n").into_bytes());
+    }
+
+    /// Fires when nobody can read the lines about tasks any more.
+    pub(super) fn unread(&self) -> CancellationToken {
+        self.stdout.failed()
+    }
+
+    /// Before an exit: waits for readers, but not for one who does not read.
+    pub(super) fn flush(&self) {
+        let began = Instant::now();
+        self.stdout.flush(FLUSH);
+        self.stderr.flush(FLUSH.saturating_sub(began.elapsed()));
+    }
+}
+
+/// Says how many lines are missing.
+fn notice(format: Format) -> Notice {
+    Box::new(move |missing| match format {
+        Format::People => format!("{missing} lines were dropped here: nobody read them in time\n"),
+        Format::Json => format!("{}\n", json!({"event": "dropped", "lines": missing})),
+    })
+}
