@@ -10,16 +10,22 @@ use orchestrix_core::wire::{Complete, CompleteItem, Outcome};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::held::Held;
-use super::persist;
 use crate::client::Client;
 use crate::error::Error;
+use crate::retry::Backoff;
 
 /// How long a completion waits for others. Short enough not to matter to who waits for the task.
 const GATHER: Duration = Duration::from_millis(3);
 /// Bytes of results in one request, if there is more than one. Half of what a coordinator takes.
 const BATCH_BYTES_MAX: usize = 512 << 10;
+
+/// How often a completion is told alone that the coordinator fails at.
+const REFUSALS_MAX: u32 = 6;
+/// How often a batch is told that nobody answers, before it is told in parts.
+const UNHEARD_MAX: u32 = 3;
 
 /// One completion that waits to be told.
 #[derive(Debug)]
@@ -37,21 +43,38 @@ pub(crate) struct Completer {
     pub(crate) give_up: CancellationToken,
 }
 
+/// Tells one batch after the other, and insists.
+#[derive(Clone, Debug)]
+struct Desk {
+    client: Client,
+    give_up: CancellationToken,
+}
+
+/// A batch that was not taken, and why.
+type NotTaken = (Vec<Completion>, Error);
+
 impl Completer {
     pub(crate) async fn run(mut self) {
+        let desk = Desk { client: self.client.clone(), give_up: self.give_up.clone() };
+        let insisting = TaskTracker::new();
         let mut left_over = None;
         loop {
             let first = match left_over.take() {
                 Some(completion) => completion,
                 None => match self.completions.recv().await {
                     Some(completion) => completion,
-                    None => return,
+                    None => break,
                 },
             };
             let batch;
             (batch, left_over) = self.gather(first).await;
-            self.tell(batch).await;
+            if let Err(not_taken) = desk.tell(batch).await {
+                let desk = desk.clone();
+                insisting.spawn(async move { desk.insist(not_taken).await });
+            }
         }
+        insisting.close();
+        insisting.wait().await;
     }
 
     /// What goes together, and the first that does not fit.
@@ -76,28 +99,66 @@ impl Completer {
         }
         (batch, None)
     }
+}
 
-    async fn tell(&self, batch: Vec<Completion>) {
+impl Desk {
+    /// Tells completions once.
+    async fn tell(&self, batch: Vec<Completion>) -> Result<(), NotTaken> {
         let items: Vec<_> = batch.iter().map(|completion| completion.item.clone()).collect();
-        let error = match persist(&self.give_up, || self.send(items.clone())).await {
+        let Some(told) = self.give_up.run_until_cancelled(self.send(items)).await else {
+            return Err((batch, Error::invalid("the worker stopped before the coordinator answered")));
+        };
+        match told {
             Ok(outcomes) if outcomes.len() == batch.len() => {
                 for (completion, outcome) in batch.into_iter().zip(outcomes) {
                     drop(completion.answer.send(outcome));
                 }
+                Ok(())
+            }
+            Ok(_) => {
+                let why = "the coordinator answered another number of completions than it got";
+                Err((batch, Error::invalid(why)))
+            }
+            Err(error) => Err((batch, error)),
+        }
+    }
+
+    /// Tells completions until each has an answer. What is wrong with a whole batch says nothing about its parts, so it is
+    /// halved: one that is never taken ends up alone, and the others go on.
+    async fn insist(&self, (mut batch, mut error): NotTaken) {
+        let (mut backoff, mut unheard, mut refused) = (Backoff::endless(), 0, 0);
+        loop {
+            match blame(&error) {
+                Blame::Coordinator => {}
+                Blame::Unclear => unheard += 1,
+                Blame::Batch => refused += 1,
+            }
+            let alone = batch.len() == 1;
+            if self.give_up.is_cancelled() || alone && (!error.is_retryable() || refused == REFUSALS_MAX) {
+                batch.into_iter().for_each(|completion| drop(completion.answer.send(Err(error.clone()))));
                 return;
             }
-            Ok(_) => Error::invalid("the coordinator answered another number of completions than it got"),
-            Err(error) => error,
-        };
-        if batch.len() > 1 && !self.give_up.is_cancelled() {
-            // What is wrong with the whole says nothing about its parts: each gets an answer of its own.
-            tracing::warn!(%error, completions = batch.len(), "completions are told one by one");
-            for completion in batch {
-                Box::pin(self.tell(vec![completion])).await;
+            if !alone && (refused > 0 || unheard == UNHEARD_MAX) {
+                tracing::warn!(%error, completions = batch.len(), "completions are told in two halves");
+                let second = batch.split_off(batch.len() / 2);
+                tokio::join!(Box::pin(self.tell_all(batch)), Box::pin(self.tell_all(second)));
+                return;
             }
-            return;
+            let wait = tokio::time::sleep(backoff.pause(error.retry_after()));
+            if self.give_up.run_until_cancelled(wait).await.is_none() {
+                continue;
+            }
+            match self.tell(batch).await {
+                Ok(()) => return,
+                Err(not_taken) => (batch, error) = not_taken,
+            }
         }
-        batch.into_iter().for_each(|completion| drop(completion.answer.send(Err(error.clone()))));
+    }
+
+    async fn tell_all(&self, batch: Vec<Completion>) {
+        if let Err(not_taken) = self.tell(batch).await {
+            self.insist(not_taken).await;
+        }
     }
 
     async fn send(&self, items: Vec<CompleteItem>) -> Result<Vec<Result<Outcome, Error>>, Error> {
@@ -109,6 +170,26 @@ impl Completer {
             Err(error) if error.is_retryable() => Err(error),
             outcome => Ok(vec![outcome]),
         }
+    }
+}
+
+/// What an error is about.
+enum Blame {
+    /// Its state: whatever it is told, it takes nothing now.
+    Coordinator,
+    /// The batch as it is, or one of it.
+    Batch,
+    /// Nobody knows: there was no answer.
+    Unclear,
+}
+
+fn blame(error: &Error) -> Blame {
+    match error.code() {
+        "unreachable" | "no_leader" | "stopping" | "behind" | "overloaded" | "rate_limited" => {
+            Blame::Coordinator
+        }
+        "interrupted" | "timed_out" | "outcome_unknown" => Blame::Unclear,
+        _ => Blame::Batch,
     }
 }
 
@@ -130,19 +211,14 @@ mod tests {
         tasks: &[u64],
         answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
     ) -> Vec<Result<TaskState, String>> {
-        let completer = Completer {
-            completions: mpsc::channel(1).1,
-            client: coordinator(answer).await,
-            held: Arc::new(Held::new(Arc::new(ManualClock::default()))),
-            give_up: CancellationToken::new(),
-        };
+        let desk = Desk { client: coordinator(answer).await, give_up: CancellationToken::new() };
         let complete = |task: &u64| {
             let (answer, answered) = oneshot::channel();
             let item = CompleteItem { task_id: TaskId(*task), lease_id: LeaseId(task + 1_000), result: None };
             (Completion { item, answer }, answered)
         };
         let (batch, answers): (Vec<_>, Vec<_>) = tasks.iter().map(complete).unzip();
-        in_time(completer.tell(batch)).await;
+        in_time(desk.tell_all(batch)).await;
         let mut told = Vec::new();
         for answer in answers {
             let outcome = answer.await.unwrap();
@@ -176,5 +252,53 @@ mod tests {
         })
         .await;
         assert_eq!(outcomes, [Ok(TaskState::Completed), Ok(TaskState::Completed)]);
+    }
+
+    /// A coordinator that fails at everything with task 2 in it.
+    fn poisoned(asked: &Asked) -> Answer {
+        let named = asked.path == "/v1/tasks/2/complete";
+        let items = asked.body["items"].as_array().cloned().unwrap_or_default();
+        if named || items.iter().any(|item| item["task_id"] == 2) {
+            return Answer::problem(500, "internal");
+        }
+        if items.is_empty() {
+            return Answer::ok(json!({"id": 1, "state": "COMPLETED"}));
+        }
+        let done: Vec<_> =
+            items.iter().map(|item| json!({"id": item["task_id"], "state": "COMPLETED"})).collect();
+        Answer::ok(json!({"items": done}))
+    }
+
+    #[tokio::test]
+    async fn a_completion_that_is_never_taken_is_given_up_alone() {
+        let outcomes = told(&[1, 2, 3, 4, 5], poisoned).await;
+        let good = outcomes.iter().filter(|outcome| **outcome == Ok(TaskState::Completed)).count();
+        assert_eq!((good, &outcomes[1]), (4, &Err("internal".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn completions_go_on_beside_one_that_is_never_taken() {
+        let (sender, completions) = mpsc::channel(8);
+        let completer = Completer {
+            completions,
+            client: coordinator(poisoned).await,
+            held: Arc::new(Held::new(Arc::new(ManualClock::default()))),
+            give_up: CancellationToken::new(),
+        };
+        let running = tokio::spawn(completer.run());
+        let complete = async |task: u64| {
+            let (answer, answered) = oneshot::channel();
+            let item = CompleteItem { task_id: TaskId(task), lease_id: LeaseId(9), result: None };
+            sender.send(Completion { item, answer }).await.unwrap();
+            answered
+        };
+        let mut poison = complete(2).await;
+        for task in [3, 4] {
+            assert!(in_time(complete(task).await).await.unwrap().is_ok());
+        }
+        assert!(poison.try_recv().is_err(), "it is still tried");
+        assert_eq!(in_time(poison).await.unwrap().unwrap_err().code(), "internal");
+        drop(sender);
+        in_time(running).await.unwrap();
     }
 }

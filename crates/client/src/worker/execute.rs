@@ -151,6 +151,9 @@ async fn complete(shared: &Shared, leased: &Leased, result: Option<Json>) -> Not
         Ok(Err(error)) if is_about_the_result(&error) && !shared.give_up.is_cancelled() => {
             fail(shared, leased, format!("the result was refused: {error}"), false).await
         }
+        Ok(Err(error)) if error.code() == "internal" && !shared.give_up.is_cancelled() => {
+            fail(shared, leased, format!("the result was not taken: {error}"), true).await
+        }
         Ok(Err(error)) => Noticed::Untold { error },
         Err(_) => Noticed::Lost,
     }

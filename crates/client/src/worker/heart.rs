@@ -44,14 +44,18 @@ impl Heart {
 
     /// Extends these leases, and tells their handlers what the coordinator said.
     pub(crate) async fn beat(&self, leases: Vec<LeaseId>) -> Result<(), Error> {
+        let mut beaten = Ok(());
         for some in leases.chunks(BATCH_ITEMS_MAX) {
             let sent = self.held.now();
             // An answer that takes longer than the time to the next heartbeat is worth less than a new try.
             let limit = self.interval().max(Duration::from_millis(100));
-            let answer = self.client.heartbeat_worker_once(&self.worker, some.to_vec(), limit).await?;
-            self.take(sent, &answer);
+            match self.client.heartbeat_worker_once(&self.worker, some.to_vec(), limit).await {
+                Ok(answer) => self.take(sent, &answer),
+                // What is wrong with some of them says nothing about the others.
+                Err(error) => beaten = beaten.and(Err(error)),
+            }
         }
-        Ok(())
+        beaten
     }
 
     fn take(&self, sent: Duration, answer: &WorkerExtended) {

@@ -126,6 +126,14 @@ impl Held {
         }
     }
 
+    /// Whether a handler may run under a lease at this moment.
+    pub(crate) fn is_trusted(&self, lease: LeaseId) -> bool {
+        let now = self.now();
+        let ours =
+            |entry: &Entry| entry.until.is_some_and(|until| now < until) && !entry.signal.gone.is_cancelled();
+        lock(&self.leases).get(&lease).is_some_and(ours)
+    }
+
     pub(crate) fn tell(&self, lease: LeaseId, stop: Stop) {
         if let Some(entry) = lock(&self.leases).get(&lease) {
             entry.signal.tell(stop);

@@ -98,10 +98,22 @@ impl Leasing {
                 (lease, signal)
             })
             .collect();
-        match asked_before {
+        let got = match asked_before {
             Asked::Never => got,
             Asked::Perhaps => self.confirm(got, stop, jobs).await,
+        };
+        let is_ours = |(lease, _): &(Leased, Arc<Signal>)| self.shared.held.is_trusted(lease.lease_id);
+        let (ours, over): (Got, Got) = got.into_iter().partition(is_ours);
+        for (lease, _) in over {
+            // Its answer was under way for as long as the lease lasts. What is begun now would have to stop at once.
+            tracing::warn!(
+                task = lease.task_id.0,
+                lease = lease.lease_id.0,
+                "a lease was over when it arrived"
+            );
+            jobs.spawn(give_back(Arc::clone(&self.shared), lease));
         }
+        ours
     }
 
     /// Leases that an earlier request may have got are as old as that request: only what a heartbeat extends
@@ -160,6 +172,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::clock::manual::ManualClock;
     use crate::fake::{Answer, Asked, coordinator, in_time, lease};
     use crate::worker::Worker;
 
@@ -212,5 +225,36 @@ mod tests {
         assert_eq!(in_time(asked.recv()).await.unwrap().path, "/v1/tasks/1/release");
         stop.cancel();
         in_time(running).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_over_when_it_arrives_is_not_begun() {
+        let clock = Arc::new(ManualClock::default());
+        let leasing = Mutex::new(vec![lease(1)]);
+        let (sender, mut asked) = mpsc::unbounded_channel();
+        let client = coordinator({
+            let clock = Arc::clone(&clock);
+            move |request| match request.path.as_str() {
+                "/v1/lease" => match leasing.lock().unwrap().pop() {
+                    Some(lease) => {
+                        clock.advance(Duration::from_secs(60));
+                        Answer::ok(json!({"leases": [lease], "waited_ms": 0}))
+                    }
+                    None => Answer::Silence,
+                },
+                path => {
+                    drop(sender.send(path.to_owned()));
+                    Answer::ok(json!({"id": 1, "state": "WAITING"}))
+                }
+            }
+        })
+        .await;
+        let stop = CancellationToken::new();
+        let worker = Worker::new(client, ["q"]).lease(Duration::from_secs(60)).clock(clock);
+        let running = tokio::spawn(worker.run(stop.clone(), never));
+        assert_eq!(in_time(asked.recv()).await.unwrap(), "/v1/tasks/1/release");
+        stop.cancel();
+        in_time(running).await.unwrap().unwrap();
+        assert_eq!(asked.try_recv().ok(), None);
     }
 }

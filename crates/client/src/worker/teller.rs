@@ -363,7 +363,7 @@ impl Round {
         self.given += word.given();
         match word {
             Word::Line(line, room) => {
-                self.bytes += line.text.len();
+                self.bytes += json_bytes(&line.text);
                 self.lines.push(line);
                 match &mut self.room {
                     Some(taken) => taken.merge(room),
@@ -391,6 +391,16 @@ fn with_mark(missing: u64, lines: Vec<LogText>) -> Vec<LogText> {
 
 fn mark(text: String) -> LogText {
     LogText { text, stream: LogStream::System }
+}
+
+/// What a text takes in JSON: a line of control characters takes six times as much as it has.
+fn json_bytes(text: &str) -> usize {
+    let bytes = |byte: u8| match byte {
+        b'"' | b'\\' => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(bytes).sum()
 }
 
 fn room_of(line: &str) -> u32 {

@@ -157,6 +157,14 @@ fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
     let mut by_bytes = Round::default();
     (0..16).for_each(|_| by_bytes.take(line(LINE_BYTES_MAX)));
     assert!(by_bytes.is_full());
+    let mut escaped = Round::default();
+    let nuls = |n| LogText { text: "\0".repeat(n), stream: LogStream::Stdout };
+    let few = Arc::new(Semaphore::new(3));
+    let some = || Arc::clone(&few).try_acquire_owned().unwrap();
+    (0..2).for_each(|_| escaped.take(Word::Line(nuls(LINE_BYTES_MAX), some())));
+    assert!(!escaped.is_full());
+    escaped.take(Word::Line(nuls(LINE_BYTES_MAX), some()));
+    assert!(escaped.is_full(), "as JSON it is six times as long");
     let mut ended = Round::default();
     assert!(!ended.is_full());
     ended.take(Word::Last);
