@@ -16,6 +16,7 @@ mod journal;
 mod keys;
 mod logs;
 mod register;
+mod rights;
 mod server;
 mod snapshots;
 mod watch;
@@ -45,11 +46,12 @@ impl RedisPlace {
     /// file of an authority with `?ca=FILE`, and asks what the server promises. Every later call waits at most `timeout` for each part of its answer.
     ///
     /// # Errors
-    /// When the URL is wrong, nobody answers, the server does not let us in, or it is a replica.
+    /// When the URL is wrong, nobody answers, the server does not let us in, it is a replica, or the user lacks a right.
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let server = Arc::new(Server::connect(url, timeout)?);
-        let warnings = durability::warnings(&server)?;
-        Ok(Self { server, keys: Arc::default(), journal: OnceLock::new(), warnings })
+        let (warnings, keys) = (durability::warnings(&server)?, Arc::default());
+        rights::check(&server, &keys)?;
+        Ok(Self { server, keys, journal: OnceLock::new(), warnings })
     }
 
     /// The same server for another domain than `default`: nothing is shared between domains.

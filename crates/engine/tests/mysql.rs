@@ -27,6 +27,7 @@ const KIND: Kind = Kind {
     scheme: "mysql",
     admin: "root",
     client,
+    page: include_str!("../../../docs/engines/mysql.md"),
     create_user: &["CREATE USER '#'@'%' IDENTIFIED BY 'SECRET'", "GRANT ALL ON #.* TO '#'@'%'"],
     without_numbers: "ALTER TABLE orchestrix_logs DROP INDEX one_of_each_number, DROP COLUMN number",
     rotten: "CONCAT(CHAR(255 - ASCII(#)), SUBSTR(#, 2))",

@@ -27,6 +27,7 @@ const KIND: Kind = Kind {
     scheme: "postgres",
     admin: "postgres",
     client,
+    page: include_str!("../../../docs/engines/postgres.md"),
     create_user: &["CREATE ROLE \"#\" LOGIN PASSWORD 'SECRET'", "GRANT ALL ON SCHEMA public TO \"#\""],
     without_numbers: "ALTER TABLE orchestrix_logs DROP COLUMN number",
     rotten: "set_byte(#, 0, 255 - get_byte(#, 0))",

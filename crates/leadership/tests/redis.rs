@@ -95,23 +95,32 @@ impl World {
     }
 }
 
+fn url(port: u16) -> String {
+    format!("redis://orchestrix:secret@127.0.0.1:{port}")
+}
+
+/// A server with the user that the page for operators has.
 fn redis() -> Server {
-    let command = |folder: &std::path::Path, port: u16| {
+    let page = include_str!("../../../docs/engines/redis.md");
+    let user =
+        page.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).expect("the page has the user");
+    let user: Vec<_> = user.split(' ').map(|word| word.replace("PASSWORD", "secret")).collect();
+    let command = move |folder: &std::path::Path, port: u16| {
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
         command.arg("--dir").arg(folder).arg("--port").arg(port.to_string());
+        command.arg("--user").args(&user);
         command
     };
     Server::start(tempfile::tempdir().unwrap(), command, |port| {
-        TcpStream::connect(("127.0.0.1", port)).is_ok()
-            && RedisPlace::connect(&format!("redis://127.0.0.1:{port}"), TTL).is_ok()
+        TcpStream::connect(("127.0.0.1", port)).is_ok() && RedisPlace::connect(&url(port), TTL).is_ok()
     })
 }
 
 #[test]
 fn of_fifty_candidates_one_leads_and_another_follows_it() {
     let mut server = redis();
-    let url = format!("redis://127.0.0.1:{}", server.port());
+    let url = url(server.port());
     let registers: Vec<_> =
         (0..CANDIDATES).map(|_| RedisPlace::connect(&url, TTL).unwrap().register()).collect();
     let world = World {
@@ -181,7 +190,7 @@ impl Duty for Ticks {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_duty_that_counts_ticks_shows_each_tick_once_per_term() {
     let mut server = redis();
-    let url = format!("redis://127.0.0.1:{}", server.port());
+    let url = url(server.port());
     let list = std::sync::Arc::new(Mutex::default());
     let start = |candidate: usize| {
         let register = RedisPlace::connect(&url, TTL / 4).unwrap().register();

@@ -59,11 +59,13 @@ fn replication(server: &Server) -> Result<Result<String, String>, Error> {
     told(server, server.ask(&command))
 }
 
-/// Not to be allowed to ask is an answer, unless nobody let us in.
+/// Not to be allowed to ask is an answer, and so is a server that hides the command. Anything else is none.
 fn told<T>(server: &Server, answer: Result<T, Failure>) -> Result<Result<T, String>, Error> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
-        Err(Failure::Refused { code, what }) if code != "NOAUTH" && code != "LOADING" => Ok(Err(what)),
+        Err(Failure::Refused { code, what }) if code == "NOPERM" || what.contains("unknown command") => {
+            Ok(Err(what))
+        }
         Err(failure) => Err(server.error(DOING, failure)),
     }
 }

@@ -14,7 +14,7 @@ use orchestrix_core::Position;
 use super::keys::Keys;
 use super::server::{Command, Failure, Script, Server, random};
 use super::snapshots::RedisSnapshots;
-use super::watch::{Outcome, Watch};
+use super::watch::{Outcome, ShortWay};
 use crate::fault::invalid;
 use crate::parcel::{PARCEL_BYTES_MORE, pack, unpack};
 use crate::{
@@ -49,8 +49,8 @@ pub(super) struct RedisJournal {
     seen: Mutex<Seen>,
     /// A batch whose outcome is not known.
     unresolved: Option<Link>,
-    /// The short way to the next append.
-    watch: Option<Watch>,
+    /// To the next append.
+    short_way: ShortWay,
 }
 
 /// What this handle was told, to be held against what it is told next.
@@ -98,7 +98,8 @@ impl RedisJournal {
             let what = format!("it was the journal {known} before, and is {id} now");
             return Err(server.damaged(DO_OPEN, &keys.meta(), what));
         }
-        let mut journal = Self { server, keys, id, seen: Mutex::default(), unresolved: None, watch: None };
+        let short_way = ShortWay::default();
+        let mut journal = Self { server, keys, id, seen: Mutex::default(), unresolved: None, short_way };
         let end = journal.refresh()?;
         journal.seen().own = end;
         Ok(journal)
@@ -169,22 +170,13 @@ impl RedisJournal {
 
     /// The short way, where it is open. Nothing was written if it was dropped.
     fn append_watched(&mut self, batch: &Batch, link: Link) -> Result<Outcome, Failure> {
-        let Some(mut watch) = self.watch.take() else { return Ok(Outcome::Dropped) };
-        // A connection that broke meanwhile has carried nothing of this batch.
-        let Ok(is_at) = watch.is_at(&self.server, self.id, batch.previous) else {
-            return Ok(Outcome::Dropped);
-        };
         // Whoever has heard of a later end may not go on from here, whatever the server says.
-        let open = is_at && self.seen().end == batch.previous && self.unresolved.is_none();
-        let outcome = if open {
-            watch.append(&self.server, &self.keys, link, &pack(self.id, batch))
-        } else {
-            Ok(Outcome::Dropped)
-        };
-        if outcome.is_ok() {
-            self.watch = Some(watch);
+        if self.seen().end != batch.previous || self.unresolved.is_some() {
+            self.short_way.give_up();
+            return Ok(Outcome::Dropped);
         }
-        outcome
+        let Self { server, keys, id, short_way, .. } = self;
+        short_way.append(server, keys, *id, batch.previous, (link, || pack(*id, batch)))
     }
 
     fn append_once(&self, batch: &Batch, link: Link) -> Result<Result<Answer, Error>, Failure> {
@@ -308,7 +300,7 @@ impl Journal for RedisJournal {
                     return Ok(Appended::Conflict(answer.end));
                 }
                 self.seen().own = link;
-                self.watch = Watch::begin(&self.server, &self.keys, self.watch.take());
+                self.short_way.begin(&self.server, &self.keys, self.id);
                 Ok(Appended::Done(link))
             }
             Err(Failure::Lost(what)) => {

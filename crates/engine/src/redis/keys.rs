@@ -56,6 +56,11 @@ impl Keys {
         self.name("meta")
     }
 
+    /// What is written and removed to see what the user may do.
+    pub(super) fn probe(&self) -> String {
+        self.name("probe")
+    }
+
     /// A hash from positions to the manifests of complete snapshots.
     pub(super) fn snapshots(&self) -> String {
         self.name("snapshots")
@@ -119,7 +124,13 @@ mod tests {
         let mut all = Vec::new();
         for keys in [Keys::default(), Keys::of("other").unwrap()] {
             all.extend([keys.journal(), keys.meta(), keys.snapshots(), keys.unfinished(), keys.logs()]);
-            all.extend([keys.writings(), keys.cells(), keys.log(TaskId(1)), keys.snapshot(Position(1), "a")]);
+            all.extend([
+                keys.writings(),
+                keys.cells(),
+                keys.probe(),
+                keys.log(TaskId(1)),
+                keys.snapshot(Position(1), "a"),
+            ]);
             all.extend(["leader", "journal", "nodes/a", "coordinator:leader"].map(|key| keys.cell(key)));
         }
         let different: std::collections::BTreeSet<_> = all.iter().collect();

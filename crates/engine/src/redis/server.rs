@@ -17,6 +17,7 @@ use redis::{
 use rustls::crypto::CryptoProvider;
 use sha1::{Digest as _, Sha1};
 
+use super::rights;
 use crate::{Cause, Error};
 
 /// Connections kept for later. Bounds what an idle node costs the server; a burst opens more for a while.
@@ -179,6 +180,7 @@ impl Server {
                 let source = Cause::Full { path: PathBuf::from(&self.place) };
                 return Error { operation: doing.to_owned(), retryable: true, source };
             }
+            Failure::Refused { code, what } if code == "NOPERM" => (rights::explain(&what), false),
             Failure::Refused { code, what } => (what, passes(&code)),
         };
         let source = Cause::Remote { place: self.place.clone(), what };

@@ -1,12 +1,13 @@
 //! The short way to append, for a handle that has just written.
 //!
 //! A script carries a batch through Lua, which copies it several times; without, the server needs a fraction of the
-//! time. So a handle that has written lets the server watch both keys of the journal, and adds its next batch in a
-//! transaction, which the server drops if anybody has touched either key meanwhile. The same message begins the next
-//! watch, so that it costs no turn of its own. Whatever is not plain success goes the long way, by the script.
+//! time. So a handle that has written lets the server watch both keys of the journal and begins a transaction, to which it
+//! adds its next batch; the server drops it if anybody has touched either key meanwhile. The same message begins the
+//! next watch, so that it costs no turn of its own. Whatever is not plain success goes the long way, by the script.
 //!
-//! **Invariant:** a transaction is sent only where the note, read after the watch began, has the end that the batch
-//! follows. So it is done if and only if the journal still ends there.
+//! **Invariant:** a batch is sent only on a connection whose WATCH and MULTI were answered with OK, and where the note, read
+//! between the two, has the end that the batch follows. So it is done if and only if the journal still ends there. A user
+//! that may not do this uses scripts.
 
 use std::fmt;
 
@@ -18,18 +19,30 @@ use super::keys::Keys;
 use super::server::{Command, Failure, Server};
 use crate::{ChainHash, JournalId, Link};
 
-/// A connection on which the journal is watched.
-pub(super) struct Watch {
-    connection: Connection,
-    end: End,
+/// Whether a handle may go the short way.
+#[derive(Debug, Default)]
+pub(super) enum ShortWay {
+    /// Nothing is watched. It begins after the next script that appends.
+    #[default]
+    Unwatched,
+    Watched(Watch),
+    /// The user may not: only scripts.
+    Denied,
 }
 
-/// Where the journal ends, if nobody has touched it since the watch began.
+/// A connection on which the journal is watched, in a transaction.
+pub(super) struct Watch {
+    connection: Connection,
+    asked: Asked,
+}
+
+/// What the server was asked to do, before the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// The server was asked; nobody waits for the answer before the next append.
-    Asked,
-    Told(Option<Link>),
+enum Asked {
+    /// To watch, to say where the journal ends, and to begin a transaction; nobody has waited for the answers.
+    Unheard,
+    /// It does all of this. The journal ended so; nowhere if the note is none.
+    Heard(Option<Link>),
 }
 
 /// What became of a transaction.
@@ -39,34 +52,85 @@ pub(super) enum Outcome {
     Dropped,
 }
 
-impl Watch {
-    /// Begins to watch, on a connection that is there or on a new one; `None` if that is not to be had now.
-    pub(super) fn begin(server: &Server, keys: &Keys, old: Option<Self>) -> Option<Self> {
-        let mut connection = match old {
-            Some(Self { connection, end: End::Told(_) }) => connection,
-            Some(Self { mut connection, end: End::Asked }) => {
-                let [_watched, _seen] = server.hear(&mut connection).ok()?;
-                connection
+impl ShortWay {
+    /// Begins to watch on a new connection, unless the user may not. Waits for the answers: a server that does not take
+    /// this now takes the next batch by the script.
+    pub(super) fn begin(&mut self, server: &Server, keys: &Keys, id: JournalId) {
+        match self {
+            Self::Watched(_) | Self::Denied => {}
+            Self::Unwatched => {
+                let Ok(mut connection) = server.open() else { return };
+                if server.say(&mut connection, &watching(keys)).is_ok() {
+                    *self = Watch { connection, asked: Asked::Unheard }.heard(server, id);
+                }
             }
-            None => server.open().ok()?,
-        };
-        let [watch, look] = watching(keys);
-        server.say(&mut connection, &[Command::new("UNWATCH"), watch, look]).ok()?;
-        let [_unwatched] = server.hear(&mut connection).ok()?;
-        Some(Self { connection, end: End::Asked })
-    }
-
-    /// Whether a journal ended so when the watch began.
-    pub(super) fn is_at(&mut self, server: &Server, id: JournalId, end: Link) -> Result<bool, Failure> {
-        if self.end == End::Asked {
-            let [_watched, seen] = server.hear(&mut self.connection)?;
-            self.end = End::Told(noted(id, &seen));
         }
-        Ok(self.end == End::Told(Some(end)))
     }
 
-    /// Adds a batch after the end. The watch goes on only if it was done; otherwise it has to begin anew.
+    /// What is watched is not what the next batch follows.
+    pub(super) fn give_up(&mut self) {
+        if matches!(self, Self::Watched(_)) {
+            *self = Self::Unwatched;
+        }
+    }
+
+    /// Adds a batch after the end, if the short way is open and the journal ends there. If nothing was written, the
+    /// script finds out why.
     pub(super) fn append(
+        &mut self,
+        server: &Server,
+        keys: &Keys,
+        id: JournalId,
+        end: Link,
+        (link, parcel): (Link, impl FnOnce() -> Vec<u8>),
+    ) -> Result<Outcome, Failure> {
+        // Whatever does not end well ends the use of this connection: it is in a transaction.
+        *self = match std::mem::take(self) {
+            Self::Watched(watch) => watch.heard(server, id),
+            other @ (Self::Unwatched | Self::Denied) => other,
+        };
+        let mut watch = match std::mem::take(self) {
+            Self::Watched(watch) if watch.asked == Asked::Heard(Some(end)) => watch,
+            Self::Watched(_) | Self::Unwatched => return Ok(Outcome::Dropped),
+            Self::Denied => {
+                *self = Self::Denied;
+                return Ok(Outcome::Dropped);
+            }
+        };
+        let outcome = watch.append(server, keys, link, &parcel())?;
+        if matches!(outcome, Outcome::Done) {
+            *self = Self::Watched(watch);
+        }
+        Ok(outcome)
+    }
+}
+
+impl Watch {
+    /// Hears what the server was asked before. A connection that broke has carried nothing of the next batch.
+    fn heard(mut self, server: &Server, id: JournalId) -> ShortWay {
+        if matches!(self.asked, Asked::Heard(_)) {
+            return ShortWay::Watched(self);
+        }
+        let Ok([watched, noted, begun]) = server.hear(&mut self.connection) else {
+            return ShortWay::Unwatched;
+        };
+        for answer in [&watched, &begun] {
+            if let Value::ServerError(error) = answer
+                && error.code() == "NOPERM"
+            {
+                let what = error.details().unwrap_or_default();
+                tracing::info!(place = server.place(), what, "no transactions: appending by scripts");
+                return ShortWay::Denied;
+            }
+            if *answer != Value::Okay {
+                return ShortWay::Unwatched;
+            }
+        }
+        self.asked = Asked::Heard(end_of(id, &noted));
+        ShortWay::Watched(self)
+    }
+
+    fn append(
         &mut self,
         server: &Server,
         keys: &Keys,
@@ -79,13 +143,17 @@ impl Watch {
         add.arg("hash").arg(link.hash.to_string()).arg("batch").arg(parcel);
         let mut note = Command::new("HSET");
         note.arg(keys.meta()).arg("position").arg(link.position.0).arg("hash").arg(link.hash.to_string());
-        let [watch, look] = watching(keys);
-        let all = [Command::new("MULTI"), add, note, Command::new("EXEC"), watch, look];
-        server.say(&mut self.connection, &all)?;
-        let [_begun, _added, _noted, executed] = server.hear(&mut self.connection)?;
-        self.end = End::Asked;
-        // Somebody has touched a key, or the server refuses such commands now; the script finds out.
-        if matches!(executed, Value::Nil | Value::ServerError(_)) {
+        let [watch, look, begin] = watching(keys);
+        server.say(&mut self.connection, &[add, note, Command::new("EXEC"), watch, look, begin])?;
+        let [added, noted, executed] = server.hear(&mut self.connection)?;
+        self.asked = Asked::Unheard;
+        // A command that the server refused is not queued, and then it executes none.
+        let refused = |answer: &Value| matches!(answer, Value::ServerError(_));
+        let queued = |answer: &Value| matches!(answer, Value::SimpleString(word) if word == "QUEUED");
+        if ![&added, &noted].iter().all(|answer| queued(answer) || refused(answer)) {
+            return Err(Failure::Lost(format!("a transaction was answered {added:?}, {noted:?}")));
+        }
+        if matches!(executed, Value::Nil) || refused(&executed) {
             return Ok(Outcome::Dropped);
         }
         let done = if let Value::Array(done) = &executed { &done[..] } else { &[] };
@@ -98,20 +166,20 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("end", &self.end).finish_non_exhaustive()
+        f.debug_struct("Watch").field("asked", &self.asked).finish_non_exhaustive()
     }
 }
 
-/// Begins to watch, and then looks.
-fn watching(keys: &Keys) -> [Command; 2] {
+/// Begins to watch, then looks, then begins a transaction.
+fn watching(keys: &Keys) -> [Command; 3] {
     let (mut watch, mut look) = (Command::new("WATCH"), Command::new("HMGET"));
     watch.arg(keys.meta()).arg(keys.journal());
     look.arg(keys.meta()).arg("id").arg("position").arg("hash");
-    [watch, look]
+    [watch, look, Command::new("MULTI")]
 }
 
 /// The end that is noted, in the journal that it should be.
-fn noted(id: JournalId, answer: &Value) -> Option<Link> {
+fn end_of(id: JournalId, answer: &Value) -> Option<Link> {
     let Value::Array(fields) = answer else { return None };
     let [Value::BulkString(found), Value::BulkString(position), Value::BulkString(hash)] = &fields[..] else {
         return None;

@@ -343,6 +343,7 @@ fn said(no: &No) -> Failure {
         (409, _) => Failure::Contested,
         // What stands before the store, or the store itself, gave up: what it had begun may go on.
         (408 | 429 | 500.., _) => Failure::Lost(no.to_string()),
+        (403, _) => Failure::Refused(format!("{no}; docs/engines/s3.md has the actions that the key needs")),
         _ => Failure::Refused(no.to_string()),
     }
 }

@@ -43,6 +43,20 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}")
 }
 
+/// The command that makes the user of a node, as the page for operators has it.
+pub(crate) fn user_of_the_page() -> String {
+    let page = include_str!("../../../../docs/engines/redis.md");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER orchestrix "));
+    line.expect("the page has the user").to_owned()
+}
+
+/// Makes the user of the page on a server, with these rights more or less, and gives its URL.
+pub(crate) fn url_of_the_page(server: &Server, changed: &str) -> String {
+    let rights = user_of_the_page().replace("PASSWORD", "secret");
+    Raw::to(server).run(format!("{rights} {changed}").trim_end());
+    format!("redis://orchestrix:secret@127.0.0.1:{}", server.port())
+}
+
 pub(crate) fn place(port: u16, timeout: Duration) -> RedisPlace {
     RedisPlace::connect(&url(port), timeout).unwrap()
 }

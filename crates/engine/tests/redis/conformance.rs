@@ -7,30 +7,34 @@ use orchestrix_core::TaskId;
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::{Bookmark, Error, Journal, LogChunk, LogPlace, Logged, Logs, Shared, suite};
 
-use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url};
+use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, place, redis, shared, url, url_of_the_page};
 
-fn does_what_every_engine_must_do(settings: &'static [&'static str]) {
+/// As the user of the page, with these rights more or less.
+fn does_what_every_engine_must_do(settings: &'static [&'static str], changed: &str) {
     let server = redis(settings);
-    let port = server.port();
+    let url = url_of_the_page(&server, changed);
+    let shared = move |domain: &str| -> Arc<dyn Shared> {
+        Arc::new(RedisPlace::connect(&url, PATIENT).unwrap().in_domain(domain).unwrap())
+    };
     // A new domain is a new, empty place.
     let domains = Cell::new(0);
     let next = || {
         domains.set(domains.get() + 1);
         format!("domain-{}", domains.get())
     };
-    let mut make = || -> Box<dyn Journal> { shared(port, &next()).journal().unwrap() };
+    let mut make = || -> Box<dyn Journal> { shared(&next()).journal().unwrap() };
     suite::journal(&mut make);
     suite::snapshots(&mut make);
     suite::register(&mut |handles| {
         let domain = next();
-        (0..handles).map(|_| shared(port, &domain).register()).collect()
+        (0..handles).map(|_| shared(&domain).register()).collect()
     });
     suite::shared(&mut || {
-        let domain = next();
-        Box::new(move || shared(port, &domain))
+        let (domain, shared) = (next(), shared.clone());
+        Box::new(move || shared(&domain))
     });
     suite::logs(&mut || {
-        let logs = shared(port, &next()).logs();
+        let logs = shared(&next()).logs();
         Box::new(Through(logs))
     });
     let mut raw = Raw::to(&server);
@@ -73,12 +77,17 @@ impl Logs for Through {
 
 #[test]
 fn a_server_without_a_disk_does_what_every_engine_must_do() {
-    does_what_every_engine_must_do(&FORGETFUL);
+    does_what_every_engine_must_do(&FORGETFUL, "");
 }
 
 #[test]
 fn a_server_that_syncs_always_does_what_every_engine_must_do() {
-    does_what_every_engine_must_do(&DURABLE);
+    does_what_every_engine_must_do(&DURABLE, "");
+}
+
+#[test]
+fn a_user_without_transactions_does_what_every_engine_must_do() {
+    does_what_every_engine_must_do(&FORGETFUL, "-@transaction");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn the_leader_is_where_people_look_for_it() {
 fn the_floor_is_raised_before_anything_is_removed() {
     let server = redis(&FORGETFUL);
     let mut raw = Raw::to(&server);
-    raw.run("ACL SETUSER careful on >pw ~* &* +@all -xtrim");
+    raw.run("ACL SETUSER careful on >pw ~* &* +@all");
     let careful = format!("redis://careful:pw@127.0.0.1:{}", server.port());
     let mut handle = RedisPlace::connect(&careful, PATIENT).unwrap().journal().unwrap();
     let mut batches = Vec::new();
@@ -37,6 +37,7 @@ fn the_floor_is_raised_before_anything_is_removed() {
             take_snapshot(&*handle, &[b"state"]);
         }
     }
+    raw.run("ACL SETUSER careful -xtrim");
     handle.truncate().expect_err("it may not remove anything");
     assert_eq!(raw.ask::<usize>("XLEN orchestrix:default:journal"), 400);
     assert_eq!(handle.read(Position(0), 100).unwrap(), Read::Truncated(Position(300)));

@@ -17,5 +17,6 @@ mod failover;
 mod forgetting;
 mod keeping;
 mod lost;
+mod rights;
 mod slow;
 mod tls;

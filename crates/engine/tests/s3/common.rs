@@ -1,5 +1,6 @@
 //! A private SeaweedFS for all tests of a program, others for those that kill theirs, and ways to them.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,25 @@ pub(crate) fn program(name: &str) -> PathBuf {
     path
 }
 
+/// The actions that the page for operators names, as this store calls them, for one bucket.
+fn actions_of_the_page() -> String {
+    let page = include_str!("../../../../docs/engines/s3.md");
+    let policy = page.split("```json\n").nth(1).and_then(|rest| rest.split("```").next());
+    let named = policy.expect("the page has the policy").split('"').filter(|word| word.starts_with("s3:"));
+    let actions: BTreeSet<&str> = named
+        .map(|action| match action {
+            "s3:ListBucket" => "List",
+            "s3:GetObject" => "Read",
+            // Here these two are one.
+            "s3:PutObject" | "s3:DeleteObject" => "Write",
+            other => panic!("{other} is not known to the tests"),
+        })
+        .collect();
+    assert_eq!(actions.len(), 3, "{actions:?}");
+    let actions: Vec<_> = actions.iter().map(|action| format!("\"{action}:{BUCKET}\"")).collect();
+    actions.join(",")
+}
+
 /// The ports of one SeaweedFS.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
@@ -57,9 +77,10 @@ impl Ports {
     }
 
     fn command(&self, folder: &Path, s3: u16) -> Command {
+        let actions = actions_of_the_page();
         let identities = format!(
             r#"{{"identities":[{{"name":"tests","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],
-            "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
+            "actions":[{actions}]}}]}}"#
         );
         std::fs::write(folder.join("identities"), identities).unwrap();
         if !folder.join("ca.crt").exists() {

@@ -10,7 +10,7 @@ use orchestrix_ports::free_port;
 use crate::common::{
     BUCKET, HASTY, KEY, PATIENT, SECRET, journal, new_prefix, place, program, shared_store, url,
 };
-use crate::support::http::{Fate, Front};
+use crate::support::http::{Asked, Fate, Front};
 use crate::support::{Server, listens};
 
 fn refused(url: &str, timeout: Duration) -> Error {
@@ -125,4 +125,25 @@ fn nothing_is_left_of_trying() {
     let prefix = new_prefix();
     drop(place(shared_store().s3, &prefix, PATIENT));
     assert_eq!(crate::common::Raw::of(&prefix).list("probe"), Vec::<String>::new());
+}
+
+/// An action, and the requests that it allows.
+type Denied = (&'static str, fn(&Asked) -> bool);
+
+/// What this store has no action for is denied on the way.
+#[test]
+fn a_key_that_lacks_an_action_is_refused_at_the_start() {
+    let front = Front::to(shared_store().s3);
+    let denied: [Denied; 4] = [
+        ("put", |asked| asked.method == "PUT"),
+        ("get", |asked| asked.method == "GET" && !asked.path.contains("list-type")),
+        ("delete", |asked| asked.method == "POST"),
+        ("list", |asked| asked.path.contains("list-type")),
+    ];
+    for (action, is_denied) in denied {
+        front.rule(move |asked| if is_denied(asked) { Fate::Say(403) } else { Fate::Pass });
+        let place = S3Place::connect(&url(front.port(), &new_prefix()), PATIENT);
+        let error = place.and_then(|place| place.journal().map(drop)).expect_err(action);
+        assert!(!error.retryable && error.to_string().contains("docs/engines/s3.md"), "{action}: {error}");
+    }
 }

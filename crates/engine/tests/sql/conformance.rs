@@ -8,9 +8,9 @@ use orchestrix_engine::{Journal, Logs, Register, Shared};
 
 use super::{Database, TIMEOUT, new_name};
 
-/// A place that nobody has used: a domain of its own.
+/// A place that nobody has used: a domain of its own. The user has the rights that the page names for nodes.
 fn place(database: &Database) -> impl Fn() -> Arc<dyn Shared> + use<> {
-    let (url, domain) = (database.url(), new_name());
+    let (url, domain) = (database.node_url(), new_name());
     move || Arc::new(SqlPlace::connect_to(&url, &domain, TIMEOUT).unwrap())
 }
 

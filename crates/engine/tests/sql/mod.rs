@@ -3,7 +3,7 @@
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use orchestrix_engine::sql::SqlPlace;
@@ -40,6 +40,8 @@ pub(crate) struct Kind {
     pub(crate) admin: &'static str,
     /// Runs SQL as the superuser, in a database if one is named; gives the fields, separated by tabs.
     pub(crate) client: fn(port: u16, database: &str, sql: &str) -> Command,
+    /// The page for operators, which has the rights of the users.
+    pub(crate) page: &'static str,
     pub(crate) create_user: &'static [&'static str],
     /// Takes the numbers of chunks of output away, as they were not there in the version before.
     pub(crate) without_numbers: &'static str,
@@ -62,6 +64,8 @@ pub(crate) struct Database {
     pub(crate) kind: Kind,
     pub(crate) server: Arc<Server>,
     pub(crate) name: String,
+    /// The URL of the user that only uses the tables, once it is made.
+    node: OnceLock<String>,
 }
 
 static NAMES: AtomicU32 = AtomicU32::new(0);
@@ -84,7 +88,15 @@ pub(crate) fn database(kind: Kind, common: &Common) -> Database {
     };
     let name = new_name();
     ask(kind, server.port(), "", &format!("CREATE DATABASE {name}"));
-    Database { kind, server, name }
+    let database = Database { kind, server, name, node: OnceLock::new() };
+    database.make_user(0);
+    database
+}
+
+/// What the page for operators has in its n-th block of SQL.
+fn statements_of_the_page(page: &str, block: usize) -> impl Iterator<Item = &str> {
+    let text = page.split("```sql\n").nth(block + 1).and_then(|rest| rest.split("```").next());
+    text.expect("the page has the rights of the users").split_terminator(";\n")
 }
 
 /// Runs SQL behind the back of the engine.
@@ -103,7 +115,25 @@ impl Database {
     }
 
     pub(crate) fn url_at(&self, port: u16) -> String {
-        format!("{}://{}@127.0.0.1:{port}/{}", self.kind.scheme, self.kind.admin, self.name)
+        format!("{}://{}_owner:pw@127.0.0.1:{port}/{}", self.kind.scheme, self.name, self.name)
+    }
+
+    /// As a user that may do no more than use the tables, which are there.
+    pub(crate) fn node_url(&self) -> String {
+        let made = self.node.get_or_init(|| {
+            self.connect();
+            self.make_user(1);
+            self.url().replacen("_owner:", "_node:", 1)
+        });
+        made.clone()
+    }
+
+    fn make_user(&self, block: usize) {
+        for statement in statements_of_the_page(self.kind.page, block) {
+            if !statement.starts_with("CREATE DATABASE") {
+                self.ask(&statement.replace("orchestrix", &self.name).replace("'PASSWORD'", "'pw'"));
+            }
+        }
     }
 
     pub(crate) fn ask(&self, sql: &str) -> String {

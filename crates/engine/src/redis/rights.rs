@@ -1,0 +1,43 @@
+//! Whether the user may do what the engine does, found by doing it once.
+//!
+//! A script that may not run its second write has done the first: so a user that lacks a right is refused before anything
+//! is written, and not when the right is needed.
+
+use super::keys::Keys;
+use super::server::{Script, Server};
+use crate::{Cause, Error};
+
+static RIGHTS: Script = Script::new(include_str!("scripts/rights.lua"));
+
+const DOING: &str = "check the rights of the user";
+
+/// Refuses a user that may not run scripts, or lacks a command that they have.
+pub(super) fn check(server: &Server, keys: &Keys) -> Result<(), Error> {
+    // In full, and then by its name: these are two commands.
+    for _ in 0..2 {
+        let answers: Vec<String> = server.get(DOING, &RIGHTS.with(&[keys.probe()]))?;
+        let denied = answers.chunks(2).filter(|answer| answer.get(1).is_some_and(|error| denies(error)));
+        let missing: Vec<_> = denied.map(|answer| format!("+{}", answer[0].to_lowercase())).collect();
+        if !missing.is_empty() {
+            let what = format!("the user lacks {}; docs/engines/redis.md has all rights", missing.join(" "));
+            let source = Cause::Remote { place: server.place().to_owned(), what };
+            return Err(Error { operation: DOING.to_owned(), retryable: false, source });
+        }
+    }
+    Ok(())
+}
+
+/// Any other error is of the server, and says nothing about the user. What it says differs between versions.
+fn denies(error: &str) -> bool {
+    ["can't run this command", "no permissions to run"].iter().any(|part| error.contains(part))
+}
+
+/// A refusal for want of a right, with the right that was wanted.
+pub(super) fn explain(what: &str) -> String {
+    let command = what.split_once("run the '").and_then(|(_, rest)| rest.split_once('\'')).map(|it| it.0);
+    match command {
+        Some(command) => format!("{what}; the user lacks +{command}"),
+        None if what.contains("key") => format!("{what}; the user lacks ~orchestrix:*"),
+        None => what.to_owned(),
+    }
+}
