@@ -131,6 +131,7 @@ pub const BUGS: &[Bug] = &[
     cluster("floor-unchecked-by-follower", "a follower takes what is truncated for the end", &["EL1", "W6"]),
     cluster("history-unchecked-at-load", "a node begins on whatever history it finds", &["EL1", "W3"]),
     cluster("silence-taken-for-damage", "a snapshot that cannot be reached is passed over", &["W1"]),
+    cluster("refusal-ends-a-node", "a refusal that passes is taken for damage", &["W1"]),
     cluster("loss-unnoticed", "a journal that is shorter than what was seen is followed", &["W3", "W6"]),
     cluster(
         "journal-counted-by-term",

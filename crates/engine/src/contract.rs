@@ -355,6 +355,23 @@ pub enum Cause {
     Stopped,
 }
 
+impl Error {
+    /// Whether a node that runs waits for it to pass. A password that changes, a right that was withdrawn or a server that
+    /// only reads is wrong at the start; later it is something that people repair. Damage never passes.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self.source {
+            Cause::Remote { .. } => true,
+            Cause::Io(_)
+            | Cause::Damaged { .. }
+            | Cause::InUse { .. }
+            | Cause::UnknownFormat { .. }
+            | Cause::Full { .. }
+            | Cause::Stopped => self.retryable,
+        }
+    }
+}
+
 impl fmt::Debug for JournalId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

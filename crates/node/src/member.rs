@@ -6,7 +6,7 @@ mod desk;
 mod fed;
 
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
@@ -80,6 +80,8 @@ struct Inner {
     running: Running,
     commands: Sender<Command>,
     tick_ms: u64,
+    /// Why the engine cannot be used, while it cannot.
+    waits_for: Mutex<Option<String>>,
 }
 
 enum Command {
@@ -133,6 +135,7 @@ impl Member {
             running: Running::new(),
             commands,
             tick_ms,
+            waits_for: Mutex::default(),
         });
         let options = orchestrix_leadership::Options { needs_proof: true, ..options };
         let duty: Arc<dyn Duty> = Arc::new(Leading(inner.commands.clone()));
@@ -268,8 +271,14 @@ impl Member {
             epoch: stats.epoch.get(),
             position: end,
             nodes,
-            why: self.leadership().why(),
+            why: self.inner.waiting().into_iter().chain(self.leadership().why()).collect(),
         }
+    }
+
+    /// What this node waits for, while it cannot use its engine.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<String> {
+        self.inner.waits_for().clone()
     }
 
     /// Passes the office to a node that is present and has read almost everything, or gives it back. The next term
@@ -329,6 +338,30 @@ impl Inner {
             "another node named {name} is alive, at {address}: no two nodes on an engine may have the same name; \
              give this one another with --node NAME"
         ))));
+    }
+
+    fn waits_for(&self) -> MutexGuard<'_, Option<String>> {
+        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> Option<String> {
+        let why = self.waits_for().clone()?;
+        Some(format!("{} cannot use the engine and waits: {why}", self.me.name))
+    }
+
+    /// Says so once for each reason.
+    fn engine_refuses(&self, failure: &Failure) {
+        let (mut waits_for, why) = (self.waits_for(), failure.to_string());
+        if waits_for.as_ref() != Some(&why) {
+            tracing::warn!(%failure, "cannot use the engine: waiting until it answers");
+            *waits_for = Some(why);
+        }
+    }
+
+    fn engine_answers(&self) {
+        if self.waits_for().take().is_some() {
+            tracing::info!("the engine answers again");
+        }
     }
 
     fn leadership(&self) -> &Leadership {

@@ -46,16 +46,18 @@ pub struct Failure {
     message: String,
     /// Whether the same may succeed later.
     retryable: bool,
+    /// Whether a node that runs waits for it to pass.
+    passes: bool,
 }
 
 impl Failure {
     pub(crate) fn new(message: String) -> Self {
-        Self { message, retryable: false }
+        Self { message, retryable: false, passes: false }
     }
 
     /// The same, for those who can begin anew.
     pub(crate) fn retry(self) -> Self {
-        Self { retryable: true, ..self }
+        Self { retryable: true, passes: true, ..self }
     }
 
     /// Whether the same may succeed later.
@@ -63,11 +65,18 @@ impl Failure {
     pub fn is_retryable(&self) -> bool {
         self.retryable
     }
+
+    /// Whether a node that runs waits for it to pass, as it does not where it starts.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.passes
+    }
 }
 
 impl From<orchestrix_engine::Error> for Failure {
     fn from(error: orchestrix_engine::Error) -> Self {
-        Self { message: error.to_string(), retryable: error.retryable }
+        let passes = error.may_pass() && (error.retryable || !is_planted("refusal-ends-a-node"));
+        Self { message: error.to_string(), retryable: error.retryable, passes }
     }
 }
 
@@ -203,7 +212,7 @@ pub(crate) fn newest_snapshot(
         match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Some(loaded)),
             // Whether it is damaged is not known.
-            Err(error) if error.is_retryable() && !is_planted("silence-taken-for-damage") => {
+            Err(error) if error.may_pass() && !is_planted("silence-taken-for-damage") => {
                 return Err(error);
             }
             Err(error) => {

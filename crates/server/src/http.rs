@@ -139,7 +139,11 @@ impl App {
     /// Why no new work should be sent here, if so.
     pub(crate) fn not_ready(&self) -> Option<Cow<'static, str>> {
         let stuck = || self.coordinator.unwritten().map(Cow::Owned);
-        self.unhealthy().or_else(stuck).or_else(|| self.unreachable().map(Cow::Borrowed))
+        let waits = || {
+            let why = self.coordinator.member()?.waits_for()?;
+            Some(Cow::Owned(format!("waiting for the engine: {why}")))
+        };
+        self.unhealthy().or_else(stuck).or_else(waits).or_else(|| self.unreachable().map(Cow::Borrowed))
     }
 
     fn unreachable(&self) -> Option<&'static str> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisError,
-    TlsCertificates, ToRedisArgs, Value, cmd,
+    Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisConnectionInfo,
+    RedisError, TlsCertificates, ToRedisArgs, Value, cmd,
 };
 use rustls::crypto::CryptoProvider;
 use sha1::{Digest as _, Sha1};
@@ -42,6 +42,7 @@ struct Address {
     /// How people may call it.
     place: String,
     tls: bool,
+    greeting: Vec<Cmd>,
 }
 
 /// What is asked of the server.
@@ -64,6 +65,8 @@ pub(super) struct Server {
     client: Client,
     place: String,
     tls: bool,
+    /// Who we are, and which database it is: what is said first on every connection.
+    greeting: Vec<Cmd>,
     timeout: Duration,
     idle: Mutex<Vec<Connection>>,
     /// The names of scripts that the server has run for us.
@@ -72,9 +75,10 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
-        let Address { client, place, tls } = address(url)?;
+        let Address { client, place, tls, greeting } = address(url)?;
         let timeout = timeout.max(TIMEOUT_MIN);
-        let server = Self { client, place, tls, timeout, idle: Mutex::default(), known: Mutex::default() };
+        let (idle, known) = (Mutex::default(), Mutex::default());
+        let server = Self { client, place, tls, greeting, timeout, idle, known };
         match server.open() {
             Ok(connection) => server.keep(connection),
             Err(failure) => return Err(server.error("connect to Redis", failure)),
@@ -181,7 +185,10 @@ impl Server {
                 return Error { operation: doing.to_owned(), retryable: true, source };
             }
             Failure::Refused { code, what } if code == "NOPERM" => (rights::explain(&what), false),
-            Failure::Refused { code, what } => (what, passes(&code)),
+            Failure::Refused { code, what } => {
+                let passes = passes(&code, &what);
+                (what, passes)
+            }
         };
         let source = Cause::Remote { place: self.place.clone(), what };
         Error { operation: doing.to_owned(), retryable, source }
@@ -200,8 +207,13 @@ impl Server {
         let connection = connection.and_then(|connection| self.shake_hands(connection));
         connection.map_err(|error| {
             let said = error.to_string();
-            let (what, retryable) = if matches!(error.kind(), ErrorKind::AuthenticationFailed) {
-                ("the server did not accept the password".to_owned(), false)
+            let code = error.code().unwrap_or_default();
+            let (what, retryable) = if passes(code, &said) {
+                (said, true)
+            } else if code == "WRONGPASS" || matches!(error.kind(), ErrorKind::AuthenticationFailed) {
+                (format!("the server did not accept the password ({said})"), false)
+            } else if code == "NOPERM" {
+                (rights::explain(&said), false)
             } else if said.contains("invalid peer certificate") {
                 let why = "the server does not prove who it is";
                 (format!("{why} ({said}); if its authority is your own, give it with ?ca=FILE"), false)
@@ -216,11 +228,15 @@ impl Server {
         })
     }
 
-    /// The driver leaves this to the first command. Then nobody would know whether that was sent.
+    /// Every answer is looked at before the first command: the driver would leave some to that, and take others for a
+    /// wrong password. Then nobody would know whether the command was sent.
     fn shake_hands(&self, mut connection: Connection) -> Result<Connection, RedisError> {
+        connection.set_read_timeout(Some(self.timeout))?;
+        connection.set_write_timeout(Some(self.timeout))?;
+        for command in &self.greeting {
+            let () = command.query(&mut connection)?;
+        }
         if self.tls {
-            connection.set_read_timeout(Some(self.timeout))?;
-            connection.set_write_timeout(Some(self.timeout))?;
             match redis::cmd("PING").query::<()>(&mut connection) {
                 // To be refused is an answer, too.
                 Err(error) if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
@@ -302,8 +318,11 @@ impl fmt::Debug for Server {
 }
 
 /// Whether the server may say something else later.
-fn passes(code: &str) -> bool {
-    ["BUSY", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "READONLY", "TRYAGAIN"].contains(&code)
+fn passes(code: &str, what: &str) -> bool {
+    let codes =
+        ["BUSY", "CLUSTERDOWN", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "READONLY", "TRYAGAIN"];
+    // This one has no code of its own.
+    codes.contains(&code) || what.contains("max number of clients")
 }
 
 /// The URL itself is never repeated: it has a password.
@@ -326,15 +345,17 @@ fn address(url: &str) -> Result<Address, Error> {
     };
     let info: ConnectionInfo = url.parse().map_err(|_| wrong(form))?;
     // Answers have the same form on all servers, and nothing but the password is sent before the first command.
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+    let (greeting, db) = (greeting(info.redis_settings()), info.redis_settings().db());
+    let settings =
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
     let scheme = if tls { "rediss" } else { "redis" };
-    let place = format!("{scheme}://{}/{}", info.addr(), settings.db());
+    let place = format!("{scheme}://{}/{}", info.addr(), db);
     // The end of a large batch must not wait until the server has acknowledged its beginning.
     let tcp = TcpSettings::default().set_nodelay(true);
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     if !tls {
         let client = Client::open(info).map_err(|_| wrong(form))?;
-        return Ok(Address { client, place, tls });
+        return Ok(Address { client, place, tls, greeting });
     }
     // The driver asks for the one of the process. Whoever has chosen one keeps it.
     if CryptoProvider::get_default().is_none() {
@@ -345,7 +366,26 @@ fn address(url: &str) -> Result<Address, Error> {
     })?;
     let client = Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert });
     let client = client.map_err(|error| wrong(&format!("TLS cannot be set up: {error}")))?;
-    Ok(Address { client, place, tls })
+    Ok(Address { client, place, tls, greeting })
+}
+
+/// What is said first: who we are, and which database it is.
+fn greeting(settings: &RedisConnectionInfo) -> Vec<Cmd> {
+    let mut greeting = Vec::new();
+    if let Some(password) = settings.password() {
+        let mut login = cmd("AUTH");
+        if let Some(user) = settings.username() {
+            login.arg(user);
+        }
+        login.arg(password);
+        greeting.push(login);
+    }
+    if settings.db() != 0 {
+        let mut select = cmd("SELECT");
+        select.arg(settings.db());
+        greeting.push(select);
+    }
+    greeting
 }
 
 /// Bytes that nobody else draws.
@@ -362,6 +402,15 @@ pub(super) fn random() -> Result<[u8; 16], Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_has_no_room_for_a_client_may_have_it_later() {
+        for code in ["LOADING", "READONLY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "BUSY"] {
+            assert!(passes(code, ""), "{code}");
+        }
+        assert!(passes("ERR", "ERR max number of clients reached"));
+        assert!(!passes("ERR", "ERR wrong number of arguments") && !passes("WRONGPASS", ""));
+    }
 
     #[test]
     fn a_script_is_called_by_the_name_that_servers_give_it() {

@@ -341,6 +341,13 @@ fn said(no: &No) -> Failure {
         (404, "NoSuchBucket") => Failure::Refused("there is no such bucket".to_owned()),
         (404 | 412, _) => Failure::Unmet,
         (409, _) => Failure::Contested,
+        (507, _) => Failure::Lost(format!("the store is full: {no}")),
+        (_, "XMinioStorageFull" | "InsufficientCapacity" | "QuotaExceeded" | "StorageFull") => {
+            Failure::Lost(format!("the store is full: {no}"))
+        }
+        (403, "RequestTimeTooSkewed") => {
+            Failure::Refused(format!("{no}; the clock of this machine and that of the store differ"))
+        }
         // What stands before the store, or the store itself, gave up: what it had begun may go on.
         (408 | 429 | 500.., _) => Failure::Lost(no.to_string()),
         (403, _) => Failure::Refused(format!("{no}; docs/engines/s3.md has the actions that the key needs")),
@@ -377,6 +384,14 @@ mod tests {
     fn kind(status: u16, code: &str) -> String {
         let failure = said(&No { status, code: code.to_owned(), words: String::new() });
         format!("{failure:?}").chars().take_while(char::is_ascii_alphabetic).collect()
+    }
+
+    #[test]
+    fn a_full_store_is_called_full_and_asked_again() {
+        for (status, code) in [(507, ""), (507, "XMinioStorageFull"), (403, "QuotaExceeded")] {
+            let failure = said(&No { status, code: code.to_owned(), words: String::new() });
+            assert!(matches!(failure, Failure::Lost(ref what) if what.contains("the store is full")));
+        }
     }
 
     #[test]

@@ -123,7 +123,8 @@ pub(super) const STATEMENTS: Statements = Statements {
         SET owner_id = ?, epoch = ?, version = ?, value = ?, status = ?,
             expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, updated_at = UTC_TIMESTAMP(6)
         WHERE lock_key = ? AND version = ?
-            AND (? = 1 OR status = 0 OR owner_id = ? OR expires_at < UTC_TIMESTAMP(6))",
+            AND (? = 1 OR status = 0 OR owner_id = ? OR expires_at < UTC_TIMESTAMP(6)
+                OR updated_at > UTC_TIMESTAMP(6))",
     cells: "SELECT lock_key, owner_id, epoch, version, value, status,
             TIMESTAMPDIFF(MICROSECOND, updated_at, expires_at)
         FROM helix_locks",
@@ -273,14 +274,17 @@ fn failure(error: sqlx::Error) -> Failure {
     match number {
         // ER_DUP_ENTRY, and ER_DUP_FIELDNAME, ER_DUP_KEYNAME for changes of tables.
         1060..=1062 => Failure::Duplicate,
-        // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
+        // ER_DISK_FULL, ER_RECORD_FILE_FULL. The same is sent until there is room.
+        1021 | 1114 => Failure::Lost(format!("the store is full: {what}")),
+        // ER_OUT_OF_RESOURCES, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED, ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT,
+        // ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
         // when somebody flushes the hosts.
-        1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),
+        1041 | 1203 | 1226 | 1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),
         // No right to the database or the table, no such database, table or column, a text that is no statement, a
-        // value that does not fit, a packet that is too large, a full table, a server that only reads or cannot
+        // value that does not fit, a packet that is too large, a server that only reads or cannot
         // log what READ COMMITTED writes.
-        1044 | 1045 | 1049 | 1054 | 1064 | 1114 | 1130 | 1136 | 1142 | 1146 | 1153 | 1251 | 1264 | 1290
-        | 1366 | 1406 | 1665 | 1698 | 1836 => Failure::Refused(what),
+        1044 | 1045 | 1049 | 1054 | 1064 | 1130 | 1136 | 1142 | 1146 | 1153 | 1251 | 1264 | 1290 | 1366
+        | 1406 | 1665 | 1698 | 1792 | 1836 => Failure::Refused(what),
         _ => Failure::Lost(what),
     }
 }

@@ -138,7 +138,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         SET owner_id = ?, epoch = ?, version = ?, value = ?, status = CAST(? AS BIGINT),
             expires_at = now() + ? * INTERVAL '1 microsecond', updated_at = now()
         WHERE lock_key = ? AND version = ?
-            AND (? = 1 OR status = 0 OR owner_id = ? OR expires_at < now())",
+            AND (? = 1 OR status = 0 OR owner_id = ? OR expires_at < now() OR updated_at > now())",
     cells: "SELECT lock_key, owner_id, epoch, version, value, status,
             CAST(extract(epoch FROM expires_at - updated_at) * 1000000 AS BIGINT)
         FROM helix_locks",
@@ -279,12 +279,15 @@ fn failure(error: sqlx::Error) -> Failure {
     let what = format!("{} (error {code})", answer.message());
     match code.as_str() {
         "23505" => Failure::Duplicate,
+        // disk_full. The same is sent until there is room.
+        "53100" => Failure::Lost(format!("the store is full: {what}")),
         // serialization_failure, deadlock_detected, lock_not_available, too_many_connections, cannot_connect_now
         "40001" | "40P01" | "55P03" | "53300" | "57P03" => Failure::Busy(what),
         _ => match code.get(..2) {
-            // Data, constraints, a transaction that only reads, who one is, no such database, syntax and rights, and
-            // no room.
-            Some("22" | "23" | "25" | "28" | "3D" | "42" | "53" | "54") => Failure::Refused(what),
+            // Not enough memory or connections.
+            Some("53") => Failure::Busy(what),
+            // Data, constraints, a transaction that only reads, who one is, no such database, syntax, rights and limits.
+            Some("22" | "23" | "25" | "28" | "3D" | "42" | "54") => Failure::Refused(what),
             _ => Failure::Lost(what),
         },
     }

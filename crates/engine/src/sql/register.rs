@@ -1,7 +1,8 @@
 //! The register: the table `helix_locks`, one row per cell. Rows are never deleted, so an epoch never begins anew.
 //!
 //! **Invariant:** a cell changes by one statement that names the version it replaces. A held cell goes to another
-//! owner only when its time is over by the clock of the database, unless the one who wrote it passes it on.
+//! owner only when its time is over by the clock of the database, unless the one who wrote it passes it on, or that clock
+//! was set back: then it says nothing about the cell.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

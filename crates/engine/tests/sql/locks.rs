@@ -37,6 +37,22 @@ pub(crate) fn a_live_lock_is_not_stolen(database: &Database) {
     done(set(&*again, Some(&renewed), &claim("holder", 2, 60_000)));
 }
 
+/// A row that was written after now was written before the clock was set back. How long nobody has renewed it is for the
+/// candidate to judge, as on engines without a clock.
+pub(crate) fn a_clock_that_was_set_back_keeps_no_lock(database: &Database) {
+    let (holder, next) = (database.connect().register(), database.connect().register());
+    let version = done(set(&*holder, None, &claim("holder", 1, 60_000)));
+    assert!(matches!(set(&*next, Some(&version), &claim("next", 2, 60_000)), Set::Conflict(Some(_))));
+    let hour = if database.kind.scheme == "mysql" { "INTERVAL 1 HOUR" } else { "INTERVAL '1 hour'" };
+    database.ask(&format!(
+        "UPDATE helix_locks SET expires_at = expires_at + {hour}, updated_at = updated_at + {hour}"
+    ));
+    assert_eq!(next.read("leader").unwrap().unwrap().claim.ttl_ms, 60_000);
+    let taken = done(set(&*next, Some(&version), &claim("next", 2, 60_000)));
+    // Now its times are of the clock as it is.
+    assert!(matches!(set(&*holder, Some(&taken), &claim("holder", 3, 60_000)), Set::Conflict(Some(_))));
+}
+
 pub(crate) fn whoever_holds_a_lock_may_pass_it_on(database: &Database) {
     let (holder, heir) = (database.connect().register(), database.connect().register());
     let version = done(set(&*holder, None, &claim("holder", 1, 60_000)));

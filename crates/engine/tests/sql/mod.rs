@@ -197,7 +197,7 @@ macro_rules! every_sentence {
                 fifty_writers_on_fifty_connections_agree,
             },
             locks::{
-                a_live_lock_is_not_stolen, whoever_holds_a_lock_may_pass_it_on,
+                a_live_lock_is_not_stolen, a_clock_that_was_set_back_keeps_no_lock, whoever_holds_a_lock_may_pass_it_on,
                 a_lock_can_be_given_back_twice_and_taken_at_once, an_epoch_never_begins_anew,
                 fractions_of_a_second_are_kept, times_are_added_as_times, the_row_of_the_leader_has_its_name,
                 a_key_that_a_server_would_confuse_is_refused,

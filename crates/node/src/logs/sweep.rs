@@ -61,7 +61,7 @@ impl Sweep {
                 Swept::Over
             }
             Ok(swept) => swept,
-            Err(error) if error.retryable => {
+            Err(error) if error.may_pass() => {
                 tracing::debug!(%error, "looks for the output of purged tasks again later");
                 Swept::Pause(PAUSE_AFTER_FAILURE)
             }

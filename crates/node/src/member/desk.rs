@@ -153,7 +153,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Reads to the end, unless this node leads. An engine that does not answer is asked again later.
+    /// Reads to the end, unless this node leads. An engine that does not answer, or refuses for a reason that can pass, is
+    /// asked again later.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.leads.is_some() {
             return Ok(());
@@ -164,10 +165,11 @@ impl Desk {
                     // The one who waits goes only with this thread.
                     let _ = waiting.send(position);
                 }
+                self.inner.engine_answers();
                 Ok(())
             }
-            Err(failure) if failure.is_retryable() => {
-                tracing::warn!(%failure, "cannot follow the journal: trying again");
+            Err(failure) if failure.may_pass() => {
+                self.inner.engine_refuses(&failure);
                 Ok(())
             }
             Err(failure) => Err(failure),
@@ -194,8 +196,9 @@ impl Desk {
         while goes_on(&self.inner) && self.leads.is_none() {
             match self.try_lead(term) {
                 Ok(()) => return Ok(()),
-                Err(failure) if failure.is_retryable() => {
+                Err(failure) if failure.may_pass() => {
                     tracing::warn!(%failure, epoch = term.epoch, "cannot begin a term: trying again");
+                    self.inner.engine_refuses(&failure);
                     self.standby.forget_state();
                     std::thread::sleep(PAUSE / 10);
                 }
@@ -236,6 +239,7 @@ impl Desk {
                 .retry());
         }
         tracing::info!(epoch = term.epoch, position = self.inner.following.stats().durable.get(), "decides");
+        self.inner.engine_answers();
         self.leads = Some((term.epoch, node.clone()));
         self.inner.seat.send_replace(Seat::Leads(node.clone()));
         let (commands, epoch) = (self.inner.commands.clone(), term.epoch);

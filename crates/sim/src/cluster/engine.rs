@@ -12,6 +12,9 @@ use orchestrix_node::Mark;
 
 use crate::rng::Rng;
 
+/// What the engine's clock says first: late enough to be set back often.
+const CLOCK_US: u64 = 1 << 50;
+
 /// Which server the engine stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
@@ -38,6 +41,7 @@ pub(crate) struct Stored {
     replaced: Option<Version>,
     pub(crate) by: Who,
     /// On the engine's clock, in microseconds.
+    updated_at: u64,
     expires_at: u64,
 }
 
@@ -82,7 +86,9 @@ pub(crate) struct Model {
     cells: BTreeMap<String, Stored>,
     writings: u64,
     /// The engine's own clock, in microseconds.
-    pub(crate) clock_us: u64,
+    clock_us: u64,
+    /// By how much that clock was set back so far.
+    set_back_us: u64,
     /// Nodes that cannot reach it at this moment.
     pub(crate) cut_off: Vec<bool>,
     /// So many of a million calls that are answered at once are not answered at all.
@@ -90,6 +96,8 @@ pub(crate) struct Model {
     pub(crate) rng: Rng,
     /// It does not answer anybody.
     pub(crate) down: bool,
+    /// It answers everybody with a refusal, and does nothing.
+    pub(crate) refuses: bool,
     /// Appends by handles themselves, which the world has not looked at yet.
     pub(crate) direct: Vec<(Who, Batch)>,
     /// Kept only where the engine may go back to it.
@@ -109,15 +117,27 @@ impl Model {
             snapshots: BTreeMap::new(),
             cells: BTreeMap::new(),
             writings: 0,
-            clock_us: 0,
+            clock_us: CLOCK_US,
+            set_back_us: 0,
             cut_off: vec![false; nodes],
             flaky: 0,
             rng,
             down: false,
+            refuses: false,
             direct: Vec::new(),
             pasts: forgets.then(Vec::new),
             losses: 0,
         }
+    }
+
+    /// It is so late in the world.
+    pub(crate) fn tick(&mut self, now: u64) {
+        self.clock_us = (CLOCK_US + now).saturating_sub(self.set_back_us);
+    }
+
+    /// Somebody sets the engine's clock back.
+    pub(crate) fn set_back(&mut self, by_us: u64) {
+        self.set_back_us += by_us;
     }
 
     pub(crate) fn id(&self) -> JournalId {
@@ -245,13 +265,14 @@ impl Model {
             claim: claim.clone(),
         };
         let cell = Cell { version: version.clone(), claim: claim.clone() };
-        let expires_at = self.clock_us + claim.ttl_ms * 1_000;
-        self.cells.insert(key.to_owned(), Stored { cell, replaced: seen.cloned(), by, expires_at });
+        let (updated_at, replaced) = (self.clock_us, seen.cloned());
+        let expires_at = updated_at + claim.ttl_ms * 1_000;
+        self.cells.insert(key.to_owned(), Stored { cell, replaced, by, updated_at, expires_at });
         self.remember();
         (Set::Done(version), Some(landing))
     }
 
-    /// An engine with a clock keeps a cell for its owner until the time is over by that clock.
+    /// An engine with a clock keeps a cell for its owner until the time is over by that clock, unless it was set back.
     fn may_take(&self, by: Who, there: Option<&Stored>, claim: &Claim) -> bool {
         match self.flavour {
             Flavour::Redis | Flavour::S3 => true,
@@ -260,6 +281,7 @@ impl Model {
                     || stored.cell.claim.owner == claim.owner
                     || stored.by == by
                     || stored.expires_at <= self.clock_us
+                    || stored.updated_at > self.clock_us
             }),
         }
     }

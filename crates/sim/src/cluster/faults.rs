@@ -1,7 +1,7 @@
 //! What goes wrong with nodes, their clocks and their engine.
 
 use crate::check::Violation;
-use crate::cluster::engine::Who;
+use crate::cluster::engine::{Flavour, Who};
 use crate::cluster::handles::lock;
 use crate::cluster::record::Fact;
 use crate::cluster::sights::ClusterSight;
@@ -21,6 +21,17 @@ impl ClusterWorld {
             lock(&self.model).down = true;
             let takes = self.rng.skewed(10 * MS, 2 * ttl);
             self.push(self.now + takes, Happening::EngineUp);
+        }
+        if self.refusals.chance(plan.engine_refusals) {
+            self.sights.add(ClusterSight::EngineRefused);
+            lock(&self.model).refuses = true;
+            let takes = self.refusals.skewed(10 * MS, 3 * ttl);
+            self.push(self.now + takes, Happening::EngineWilling);
+        }
+        if plan.flavour == Flavour::Sql && self.refusals.chance(plan.engine_clocks) {
+            self.sights.add(ClusterSight::EngineClockSetBack);
+            let by = self.refusals.skewed(ttl / 10, 1_000 * ttl);
+            lock(&self.model).set_back(by);
         }
         if self.rng.chance(plan.losses) {
             self.lose()?;

@@ -1,5 +1,6 @@
 //! The handles that a node has of the engine: what ships talks to these.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,9 +32,16 @@ pub(crate) fn unreachable(operation: &str) -> Error {
     Error { operation: operation.to_owned(), retryable: true, source }
 }
 
+/// The engine says no, and has done nothing: as one that only reads, or has no room for a client.
+pub(crate) fn refused(operation: &str) -> Error {
+    let source = Cause::Remote { place: PLACE.to_owned(), what: "not now".to_owned() };
+    Error { operation: operation.to_owned(), retryable: false, source }
+}
+
 /// It will never be answered otherwise: another journal is there, or what was asked makes no sense.
 fn exchanged(operation: &str) -> Error {
-    let source = Cause::Remote { place: PLACE.to_owned(), what: "it is another journal now".to_owned() };
+    let (path, what) = (PathBuf::from(PLACE), "it is another journal now".to_owned());
+    let source = Cause::Damaged { path, offset: 0, what };
     Error { operation: operation.to_owned(), retryable: false, source }
 }
 
@@ -49,7 +57,11 @@ impl Connection {
         let mut model = lock(&self.model);
         let flaky = model.flaky;
         let answers = model.reaches(self.who.node) && !model.rng.chance(flaky);
-        if answers { Ok(model) } else { Err(unreachable(operation)) }
+        match answers {
+            true if model.refuses => Err(refused(operation)),
+            true => Ok(model),
+            false => Err(unreachable(operation)),
+        }
     }
 
     /// The engine, if it still has the journal.

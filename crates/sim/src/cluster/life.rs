@@ -38,7 +38,7 @@ impl ClusterWorld {
         let mut standby = Standby::new(engine, options, following.clone());
         match standby.read_to_end() {
             Ok(_) => {}
-            Err(failure) if failure.is_retryable() => {
+            Err(failure) if failure.may_pass() => {
                 let takes = self.rng.range(100 * MS, 2 * SECOND);
                 self.push(self.now + takes, Happening::Start(node));
                 return Ok(());

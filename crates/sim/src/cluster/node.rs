@@ -283,7 +283,7 @@ impl ClusterWorld {
                 self.publish(who);
                 self.soon(who, Doing::Elect);
             }
-            Err(failure) if failure.is_retryable() => {
+            Err(failure) if failure.may_pass() => {
                 process.standby.forget_state();
                 self.after(BEGIN_AGAIN, who, Doing::Begin(epoch));
             }
@@ -313,7 +313,7 @@ impl ClusterWorld {
                 }
                 self.compare(who)
             }
-            Err(failure) if failure.is_retryable() => Ok(()),
+            Err(failure) if failure.may_pass() => Ok(()),
             Err(failure) => self.refused(who.node, &failure),
         }
     }

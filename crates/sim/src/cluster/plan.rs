@@ -54,6 +54,8 @@ pub struct ClusterPlan {
     pub(crate) jump_ms: &'static [i64],
     /// Per second.
     pub(crate) engine_stalls: u32,
+    pub(crate) engine_refusals: u32,
+    pub(crate) engine_clocks: u32,
     pub(crate) losses: u32,
 }
 
@@ -70,7 +72,7 @@ pub(crate) struct NodePlan {
 }
 
 /// Everything that goes wrong with nodes, engine and network.
-const FAULTS: [Rate<ClusterPlan>; 16] = [
+const FAULTS: [Rate<ClusterPlan>; 18] = [
     |plan| &mut plan.unsent,
     |plan| &mut plan.request_lost,
     |plan| &mut plan.reply_lost,
@@ -86,6 +88,8 @@ const FAULTS: [Rate<ClusterPlan>; 16] = [
     |plan| &mut plan.cuts,
     |plan| &mut plan.jumps,
     |plan| &mut plan.engine_stalls,
+    |plan| &mut plan.engine_refusals,
+    |plan| &mut plan.engine_clocks,
     |plan| &mut plan.losses,
 ];
 
@@ -164,8 +168,13 @@ impl ClusterPlan {
             jumps,
             jump_ms: &ANY_JUMP,
             engine_stalls,
+            engine_refusals: 0,
+            engine_clocks: 0,
             losses,
         };
+        if !calm {
+            (plan.engine_refusals, plan.engine_clocks) = troubles(seed);
+        }
         if rng.chance(100_000) && !forgets && !calm {
             plan.make_restless(&mut rng);
         }
@@ -176,6 +185,7 @@ impl ClusterPlan {
         let mut often = || u32::try_from(rng.range(50_000, 200_000)).unwrap_or(0);
         (self.crashes, self.stops, self.jumps) = (often(), often(), often());
         (self.freezes, self.cuts, self.engine_stalls, self.jump_ms) = (0, 0, 0, &SHORT_JUMPS);
+        (self.engine_refusals, self.engine_clocks) = (0, 0);
         let ttl = Duration::from_millis(rng.range(300, 900));
         self.nodes.iter_mut().for_each(|node| node.ttl = ttl);
         self.actors.workers = 3;
@@ -222,6 +232,15 @@ impl ClusterPlan {
     pub(crate) fn options(&self, node: usize) -> Options {
         Options { node: format!("n{node}"), ..self.actors.node() }
     }
+}
+
+/// How often an engine refuses for a while, and how often its clock is set back, each in three of ten worlds. Has a
+/// generator of its own.
+fn troubles(seed: u64) -> (u32, u32) {
+    let mut rng = Rng::new(seed ^ 0x0e50_5a15);
+    let mut rate =
+        || if rng.chance(300_000) { u32::try_from(rng.skewed(2_000, 60_000)).unwrap_or(0) } else { 0 };
+    (rate(), rate())
 }
 
 impl Shrink for ClusterPlan {

@@ -5,7 +5,7 @@ use orchestrix_node::Clock;
 
 use crate::check::Violation;
 use crate::cluster::engine::{Flavour, Try, Who};
-use crate::cluster::handles::{lock, unreachable};
+use crate::cluster::handles::{lock, refused, unreachable};
 use crate::cluster::node::OFFICE;
 use crate::cluster::record::{Fact, Seat};
 use crate::cluster::sights::ClusterSight;
@@ -26,6 +26,8 @@ pub(crate) enum Said {
     Appended(Appended),
     Cell(Option<Cell>),
     Set(Set),
+    /// No, and nothing was done.
+    Refused,
 }
 
 /// A request, until its answer was heard and it cannot arrive any more.
@@ -146,7 +148,9 @@ impl ClusterWorld {
             self.settle(id);
             return Ok(());
         }
+        let refuses = lock(&self.model).refuses;
         let said = match what {
+            _ if refuses => Said::Refused,
             What::Read => {
                 let cell = lock(&self.model).cell(OFFICE).map(|stored| stored.cell.clone());
                 Said::Cell(cell)
@@ -226,6 +230,7 @@ impl ClusterWorld {
             What::Append { .. } => {
                 let answer = match said {
                     Some(Said::Appended(appended)) => Ok(appended),
+                    Some(Said::Refused) => self.refused_append(who, id),
                     _ if unsent => Err(unreachable("append to the journal")),
                     _ => Ok(Appended::Unknown),
                 };
@@ -250,6 +255,17 @@ impl ClusterWorld {
         }
     }
 
+    /// A batch that was refused was not written now; if it was sent before, nobody knows.
+    fn refused_append(&mut self, who: Who, id: u64) -> Result<Appended, orchestrix_engine::Error> {
+        let remembers = self.plan.flavour == Flavour::Redis;
+        let leads = self.process(who).leads.as_ref().filter(|leads| leads.sent == Some(id));
+        if remembers && leads.is_some_and(|leads| leads.unknown) {
+            Ok(Appended::Unknown)
+        } else {
+            Err(refused("append to the journal"))
+        }
+    }
+
     fn heard_set(&mut self, who: Who, said: Option<Said>, unsent: bool, claim: &Claim) {
         let now = self.machines[who.node].clock.boot();
         let remembers = match self.plan.flavour {
@@ -261,9 +277,10 @@ impl ClusterWorld {
         process.asking = None;
         let takes = process.elector.leads(now).is_none() && claim.held;
         let unsure = process.unsure && takes;
+        let refused = matches!(said, Some(Said::Refused));
         let set = match said {
             Some(Said::Set(set)) => Some(set),
-            _ if unsent && !(remembers && unsure) => None,
+            _ if (refused || unsent) && !(remembers && unsure) => None,
             _ => Some(Set::Unknown),
         };
         if takes {

@@ -14,6 +14,10 @@ pub enum ClusterSight {
     RegisterMute,
     ClockJump,
     EngineStalled,
+    /// It answered everything with a refusal that passes.
+    EngineRefused,
+    /// On an engine that has one.
+    EngineClockSetBack,
     RequestUnsent,
     RequestLost,
     ReplyLost,
@@ -52,6 +56,8 @@ impl Kind for ClusterSight {
         Self::RegisterMute,
         Self::ClockJump,
         Self::EngineStalled,
+        Self::EngineRefused,
+        Self::EngineClockSetBack,
         Self::RequestUnsent,
         Self::RequestLost,
         Self::ReplyLost,

@@ -45,6 +45,8 @@ const SLACK: u64 = 3 * SECOND;
 pub struct ClusterWorld {
     pub(crate) plan: ClusterPlan,
     pub(crate) rng: Rng,
+    /// When the engine refuses, apart from everything else.
+    pub(crate) refusals: Rng,
     /// Who hangs up, and when.
     pub(crate) impatience: Rng,
     pub(crate) now: u64,
@@ -126,6 +128,8 @@ pub(crate) enum Happening {
     /// A node that was cut off reaches the engine again.
     Mended(usize),
     EngineUp,
+    /// The engine refuses no more.
+    EngineWilling,
     FaultsEnd,
     /// Whoever runs the nodes accepts that data is lost.
     Accepted,
@@ -183,6 +187,7 @@ impl ClusterWorld {
         let ttl_us = u64::try_from(plan.longest_ttl().as_micros()).unwrap_or(u64::MAX);
         Self {
             rng,
+            refusals: Rng::new(plan.seed ^ 0x5a15_0e50),
             impatience: Rng::new(plan.seed ^ IMPATIENCE).fork(),
             now: 0,
             faulty: true,
@@ -273,7 +278,7 @@ impl ClusterWorld {
             }
             self.now = self.now.max(at);
             self.time.store(self.now, Relaxed);
-            lock(&self.model).clock_us = self.now;
+            lock(&self.model).tick(self.now);
             self.trace.update(format!("{at} {happening:?}\n").as_bytes());
             self.tell(|| format!("{happening:?}"));
             self.happen(happening)?;
@@ -308,6 +313,7 @@ impl ClusterWorld {
             Happening::Cut(node) => self.cut(node),
             Happening::Mended(node) => lock(&self.model).cut_off[node] = false,
             Happening::EngineUp => lock(&self.model).down = false,
+            Happening::EngineWilling => lock(&self.model).refuses = false,
             Happening::FaultsEnd => self.faults_end(),
             Happening::Accepted => self.accept_loss()?,
             Happening::LeaderDue => self.leader_is_due()?,
@@ -347,7 +353,7 @@ impl ClusterWorld {
         self.record.note(self.now, Fact::Healed);
         {
             let mut model = lock(&self.model);
-            (model.down, model.flaky) = (false, 0);
+            (model.down, model.refuses, model.flaky) = (false, false, 0);
             model.cut_off.fill(false);
         }
         for node in 0..self.machines.len() {

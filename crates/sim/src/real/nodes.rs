@@ -37,9 +37,11 @@ const MUST: &[&str] = &[
     "woken leaders that lost their office",
     "stale appends refused",
     "completions",
+    // A bucket cannot be made to refuse.
+    "engines that refused",
 ];
 
-/// Each kind of round once, and the kills twice.
+/// Each kind of round once.
 pub(super) const ENOUGH: u64 = 6;
 
 pub(super) fn on_redis(trial: &Trial<'_>) -> Tried {
@@ -60,7 +62,11 @@ pub(super) fn on_postgres(trial: &Trial<'_>) -> Tried {
 
 fn run(trial: &Trial<'_>, kind: Kind) -> Tried {
     let mut cluster: Option<Nodes> = None;
-    trial.rounds(ENOUGH, MUST, |round| {
+    let must = match kind {
+        Kind::Redis | Kind::MariaDb | Kind::Postgres => MUST,
+        Kind::SeaweedFs => &MUST[..MUST.len() - 1],
+    };
+    trial.rounds(ENOUGH, must, |round| {
         let here = match cluster.take() {
             Some(cluster) => cluster,
             None => Nodes::start(trial, kind)?,
@@ -93,6 +99,7 @@ pub(super) fn prepare(
 /// Three nodes, their engine, and what they are held to.
 pub(super) struct Nodes {
     engine: Server,
+    kind: Kind,
     /// How long a leader holds its office.
     pub(super) ttl: Duration,
     pub(super) nodes: Vec<Coordinator>,
@@ -121,7 +128,8 @@ impl Nodes {
     pub(super) fn launch(engine: Server, ttl: Duration, mut nodes: Vec<Coordinator>) -> Checked<Self> {
         nodes.iter_mut().try_for_each(Coordinator::launch)?;
         let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
-        Ok(Self { engine, ttl, nodes, ledger, acknowledged: 0, completed: 0 })
+        let kind = engine.kind();
+        Ok(Self { engine, kind, ttl, nodes, ledger, acknowledged: 0, completed: 0 })
     }
 
     fn round(&mut self, round: &mut Round<'_>) -> Checked {
@@ -129,12 +137,13 @@ impl Nodes {
         let load = self.start_load(round)?;
         std::thread::sleep(Duration::from_millis(round.rng.range(50, 300)));
         // The first rounds have one of each kind.
-        let kind = if round.number <= ENOUGH { round.number % 5 } else { round.rng.range(0, 5) };
+        let kind = if round.number <= ENOUGH { round.number % 6 } else { round.rng.range(0, 6) };
         match kind {
             0 => self.hold_inside_an_append(round, leader)?,
             1 => self.kill_leader(round, leader)?,
             2 => self.freeze_leader(round, leader)?,
             3 => self.stop_leader(round, leader)?,
+            4 => self.refuse(round)?,
             _ => self.kill_engine(round)?,
         }
         round.tried.faults += 1;
@@ -227,6 +236,31 @@ impl Nodes {
         round.tried.see("engines killed", 1);
         std::thread::sleep(Duration::from_millis(round.rng.range(10, 2_000)));
         self.engine.launch()
+    }
+
+    /// The engine answers everybody with a refusal for about as long as a switchover takes. Nobody ends because of it.
+    fn refuse(&mut self, round: &mut Round<'_>) -> Checked {
+        if matches!(self.kind, Kind::SeaweedFs) {
+            return self.kill_engine(round);
+        }
+        let refusal = self.engine.refuse()?;
+        round.tried.see("engines that refused", 1);
+        let says_so = || -> Checked<Option<()>> {
+            let why = self.nodes.iter().map(|node| {
+                round.runtime.block_on(node.client()?.cluster()).map_err(|error| error.to_string())
+            });
+            let why: Checked<Vec<Cluster>> = why.collect();
+            Ok(why?.iter().all(|cluster| !cluster.why.is_empty()).then_some(()))
+        };
+        eventually("every node says what it waits for", says_so)?;
+        std::thread::sleep(Duration::from_millis(round.rng.range(10, 3_000)));
+        refusal.end()?;
+        for (n, node) in self.nodes.iter().enumerate() {
+            let client = node.client()?;
+            let queues = || Ok(round.runtime.block_on(client.queues()).ok());
+            eventually(&format!("n{n} outlives the refusals"), queues)?;
+        }
+        Ok(())
     }
 
     /// Threads of the leader are held where they send, for longer than an office without proof lasts. When the one

@@ -188,6 +188,10 @@ impl Server {
         Ok(server)
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Starts it again, on what it left in its folder.
     pub(crate) fn launch(&mut self) -> Checked {
         let log = std::fs::File::create(self.log_file()).map_err(failed("make a file"))?;
@@ -224,6 +228,65 @@ impl Server {
         child.wait().map(drop).map_err(failed("wait for a server"))
     }
 
+    /// Answers everybody with a refusal from now on, also those that are connected: no room for a client, or a server that
+    /// only reads. It stays so until what is given back is asked to end it.
+    pub(crate) fn refuse(&self) -> Checked<Refusal<'_>> {
+        let talk = match self.kind {
+            Kind::Redis => {
+                let mut talk = TcpStream::connect((self.host, self.port)).map_err(failed("reach Redis"))?;
+                say(&mut talk, "CONFIG SET maxclients 1")?;
+                say(&mut talk, "CLIENT KILL TYPE normal SKIPME yes")?;
+                Some(talk)
+            }
+            Kind::MariaDb => {
+                self.sql(&["SET GLOBAL read_only = 1"])?;
+                let others = "SELECT CONCAT('KILL ', id) FROM information_schema.processlist \
+                              WHERE user = 'root' AND id <> CONNECTION_ID()";
+                for kill in self.sql(&[others])?.lines() {
+                    // Whoever is gone already need not be killed.
+                    let _ = self.sql(&[kill]);
+                }
+                None
+            }
+            Kind::Postgres => {
+                let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                              WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+                let only_read = "ALTER SYSTEM SET default_transaction_read_only = on";
+                self.sql(&[only_read, "SELECT pg_reload_conf()", others])?;
+                None
+            }
+            Kind::SeaweedFs => return Err("a bucket cannot be made to refuse here".to_owned()),
+        };
+        Ok(Refusal { server: self, talk })
+    }
+
+    /// Runs statements as the superuser.
+    fn sql(&self, statements: &[&str]) -> Checked<String> {
+        let port = self.port.to_string();
+        let mut client = match self.kind {
+            Kind::MariaDb => {
+                let mut client = Command::new("mariadb");
+                client.args(["--no-defaults", "-N", "-B", "-h127.0.0.1", "-uroot", "-P", &port]);
+                client.args(["-e", &statements.join("; ")]);
+                client
+            }
+            Kind::Postgres => {
+                let mut client = Command::new("psql");
+                client.args(["-X", "-q", "-h", "127.0.0.1", "-U", "postgres", "-p", &port]);
+                for sql in statements {
+                    client.args(["-c", sql]);
+                }
+                client
+            }
+            Kind::Redis | Kind::SeaweedFs => return Err(format!("{} has no SQL", self.kind.name())),
+        };
+        let output = client.output().map_err(failed("run a client"))?;
+        if !output.status.success() {
+            return Err(format!("{statements:?}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Where nodes find it.
     pub(crate) fn url(&self) -> String {
         let port = self.port;
@@ -239,6 +302,41 @@ impl Server {
 
     fn log_file(&self) -> PathBuf {
         self.folder.path().join("log")
+    }
+}
+
+/// A server that refuses.
+pub(crate) struct Refusal<'a> {
+    server: &'a Server,
+    /// The one connection for which there is room.
+    talk: Option<TcpStream>,
+}
+
+impl Refusal<'_> {
+    /// From now on it answers as before.
+    pub(crate) fn end(self) -> Checked {
+        match (self.talk, self.server.kind) {
+            (Some(mut talk), _) => say(&mut talk, "CONFIG SET maxclients 10000"),
+            (None, Kind::Postgres) => {
+                let reset = "ALTER SYSTEM RESET default_transaction_read_only";
+                self.server.sql(&[reset, "SELECT pg_reload_conf()"]).map(drop)
+            }
+            (None, Kind::Redis | Kind::MariaDb | Kind::SeaweedFs) => {
+                self.server.sql(&["SET GLOBAL read_only = 0"]).map(drop)
+            }
+        }
+    }
+}
+
+/// One command to Redis that must not be refused.
+fn say(talk: &mut TcpStream, command: &str) -> Checked {
+    talk.set_read_timeout(Some(Duration::from_secs(5))).map_err(failed("set a timeout"))?;
+    talk.write_all(format!("{command}\r\n").as_bytes()).map_err(failed("ask Redis"))?;
+    let mut answer = [0; 256];
+    let length = talk.read(&mut answer).map_err(failed("hear Redis"))?;
+    match &answer[..length] {
+        [] | [b'-', ..] => Err(format!("{command}: {}", String::from_utf8_lossy(&answer[..length]))),
+        _ => Ok(()),
     }
 }
 
