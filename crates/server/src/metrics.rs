@@ -44,7 +44,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 43] = [
+pub const ROWS: [Row; 45] = [
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
