@@ -33,7 +33,10 @@ fn live(state: &mut State, number: usize) {
         backoff: None,
     };
     let task = TaskId(state.apply(at, created.into()).0);
-    state.apply(at, Event::TaskCancelled(TaskCancelled { task, reason: CancelReason::Requested }));
+    state.apply(
+        at,
+        Event::TaskCancelled(TaskCancelled { task, reason: CancelReason::Requested, actor: None }),
+    );
     let tasks = vec![Purge { task, key_until: Some(Timestamp(1_000)) }];
     state.apply(at, Event::TaskPurged(TaskPurged { tasks, keys_kept: Some(KEYS as u64) }));
 }

@@ -17,7 +17,7 @@ use orchestrix_node::{
 const SNAPSHOT_BYTES: u64 = 32 << 10;
 
 fn options() -> Options {
-    let retention = Retention { done_ms: 0, failed_ms: 0, count: 0 };
+    let retention = Retention { done_ms: 0, failed_ms: 0, count: 0, key_ms: 0, keys: 0 };
     Options { snapshot_bytes: SNAPSHOT_BYTES, retention, ..Options::default() }
 }
 
@@ -47,7 +47,7 @@ fn write_a_kilobyte(node: &Node, stepped: &mut Stepped) {
     let payload = Json::parse(&format!("\"{}\"", "x".repeat(1_000))).unwrap();
     let (outcome, _) =
         answer(node.submit(Submit::new(Name::new("mail").unwrap(), payload)), stepped).unwrap();
-    answer(node.cancel(outcome.id), stepped).unwrap();
+    answer(node.cancel(outcome.id, None), stepped).unwrap();
 }
 
 fn answer<T>(asked: impl Future<Output = T>, stepped: &mut Stepped) -> T {

@@ -90,7 +90,7 @@ fn after_a_change_of_leader_plain_processes_settle() {
     let mut next = World::new();
     *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
     next.now = world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     assert!(!heartbeat(&mut next, "a", "a", &serves, None).fenced, "nobody else was heard of");
     assert!(!heartbeat(&mut next, "a", "other", &serves, None).fenced, "it may be a new connection");
     for _ in 0..3 {
@@ -136,7 +136,7 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
     let mut next = World::new();
     *next.desk.state_mut() = state;
     next.now = world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     next.turn();
     let look = |world: &mut World, session: &str| {
         let ask = ShardAsk::Assignment { service: name("s"), worker: name("a"), session: name(session) };

@@ -252,7 +252,7 @@ fn t4_a_completed_task_that_is_retried() {
 #[test]
 fn t4_a_task_that_is_purged_while_it_waits() {
     let mut story = Story::new();
-    story.add(NOW, TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }] });
+    story.add(NOW, TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }], keys_kept: None });
     story.breaks("T4");
 }
 
@@ -285,7 +285,7 @@ fn t7_a_key_that_is_forgotten_with_its_task() {
     story.complete(NOW, 2, lease);
     let lease = story.grant(NOW, task.0, 1);
     story.complete(NOW, task.0, lease);
-    story.add(NOW, TaskPurged { tasks: vec![Purge { task, key_until: None }] });
+    story.add(NOW, TaskPurged { tasks: vec![Purge { task, key_until: None }], keys_kept: None });
     story.breaks("T7");
 }
 

@@ -159,7 +159,10 @@ fn t1_a_task_that_is_purged_before_its_time() {
     story.call(lease_call("q", None), leased(2, lease, |_| {}));
     story.complete(NOW, 2, lease);
     story.call(complete(lease), Ok(completed()));
-    story.add(NOW + LEASE, TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }] });
+    story.add(
+        NOW + LEASE,
+        TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }], keys_kept: None },
+    );
     story.holds();
     story.0.retention =
         Some(Retention { done_ms: LEASE, failed_ms: LEASE, count: 1, ..Retention::default() });
