@@ -306,7 +306,8 @@ async fn output_that_a_crash_left_behind_is_deleted_at_the_next_start() {
     let disk =
         || std::sync::Arc::new(orchestrix_engine::disk::RealDisk::open(folder.path().join("data")).unwrap());
     let logs = orchestrix_engine::file::FileLogs::open(disk()).unwrap();
-    orchestrix_engine::Logs::append(&logs, TaskId(77), orchestrix_core::LeaseId(78), 0, b"whose?").unwrap();
+    let unknown = orchestrix_engine::LogPlace::first(TaskId(77), orchestrix_core::LeaseId(78));
+    orchestrix_engine::Logs::append(&logs, unknown, b"whose?").unwrap();
     drop(logs);
     start(folder.path()).0.stop().await.unwrap();
     let logs = orchestrix_engine::file::FileLogs::open(disk()).unwrap();
