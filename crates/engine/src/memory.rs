@@ -326,6 +326,14 @@ impl Register for MemoryRegister {
         Ok(Set::Done(version))
     }
 
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        let mut cells = self.lock();
+        if cells.by_key.get(key).is_some_and(|cell| cell.version == *seen) {
+            cells.by_key.remove(key);
+        }
+        Ok(())
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
         let cells = self.lock();
         let from = cells.by_key.range(prefix.to_owned()..);

@@ -38,8 +38,8 @@ pub enum Set {
     Unknown,
 }
 
-/// Keyed cells with compare-and-set. Shared between threads. Cells are never deleted, so a count in one never
-/// begins anew.
+/// Keyed cells with compare-and-set. Shared between threads. A cell in which something is counted, as that of a leader, is never
+/// removed: the count would begin anew.
 pub trait Register: Send + Sync {
     /// # Errors
     /// Whatever keeps the engine from answering.
@@ -53,6 +53,13 @@ pub trait Register: Send + Sync {
     /// # Errors
     /// Only when nothing was written: otherwise the answer is [`Set::Unknown`].
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error>;
+
+    /// Removes a cell if it still has the version that was seen; otherwise does nothing. Where an engine cannot do both at once, a
+    /// writing in between may be lost: only for cells that are written again and again.
+    ///
+    /// # Errors
+    /// Whatever keeps the engine from removing it.
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error>;
 
     /// All cells whose key begins with `prefix`, by key.
     ///

@@ -12,11 +12,15 @@ use tokio_util::sync::CancellationToken;
 use crate::duty::{self, Duty, Term};
 use crate::elector::Elector;
 use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, Shared};
+use crate::lister::{Lister, NODES};
 use crate::news::News;
 use crate::office::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::options::{Options, Policy, Roster};
 use crate::own_name::OwnName;
 use crate::roster::Presence;
+
+/// Between two looks whether a listing is there.
+const LISTING_POLL: Duration = Duration::from_millis(20);
 
 /// Between two looks at what is due.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -40,6 +44,10 @@ pub(crate) struct Driver {
     gave_up: bool,
     next_heartbeat: Duration,
     next_list: Duration,
+    lister: Lister,
+    /// When a listing was asked for last, and when this one's own cell was written last.
+    asked_at: Duration,
+    shown_at: Duration,
     /// By a roster: when the mandate began, and when it is renewed.
     mandate: Option<(Duration, Duration)>,
     /// The term that the duties act under.
@@ -57,9 +65,10 @@ impl Driver {
         elector: Elector,
         presence: Presence,
         turns: mpsc::UnboundedSender<Turn>,
-    ) -> Self {
+    ) -> std::io::Result<Self> {
         let name = OwnName::new(shared.me.clone(), roster_of(&shared.options).worker_timeout);
-        Self {
+        let lister = Lister::start(Arc::clone(&register))?;
+        Ok(Self {
             shared,
             register,
             key: key.to_owned(),
@@ -69,11 +78,14 @@ impl Driver {
             gave_up: false,
             next_heartbeat: Duration::ZERO,
             next_list: Duration::ZERO,
+            lister,
+            asked_at: Duration::ZERO,
+            shown_at: Duration::ZERO,
             mandate: None,
             acting: None,
             turns,
             stopping: None,
-        }
+        })
     }
 
     pub(crate) fn run(mut self, asked: &Receiver<Command>) {
@@ -96,7 +108,7 @@ impl Driver {
             let until = match self.stopping {
                 Some(_) => until,
                 None if self.gave_up => until,
-                None => until.min(self.next_heartbeat).min(self.next_list).min(self.mandate_due()),
+                None => until.min(self.next_heartbeat).min(self.list_due(now)).min(self.mandate_due()),
             };
             match asked.recv_timeout(until.saturating_sub(now).min(LONGEST_WAIT)) {
                 Ok(command) => self.obey(command),
@@ -176,9 +188,10 @@ impl Driver {
             held,
             value: serde_json::to_vec(&peer).expect("a candidate is plain JSON"),
         };
-        let key = format!("nodes/{}", me.name);
+        let key = format!("{NODES}{}", me.name);
         for _ in 0..2 {
             let asked = self.shared.clock.boot();
+            self.shown_at = asked;
             match self.register.compare_and_set(&key, self.name.version(), &claim) {
                 Ok(Set::Done(version)) => return self.name.written(asked, version),
                 // Whoever leaves says so only of itself.
@@ -206,27 +219,46 @@ impl Driver {
         self.shared.namesake.send_replace(Some(other));
     }
 
+    /// Takes in what was listed, and asks for the next listing. Nobody waits for one here. Whoever leads has the cells of
+    /// those that are long gone removed.
     fn list(&mut self, now: Duration) {
-        if now < self.next_list || self.stopping.is_some() || self.gave_up {
+        if self.stopping.is_some() || self.gave_up {
             return;
         }
-        self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;
-        match self.register.list("nodes/") {
-            Ok(cells) => {
-                let own = format!("nodes/{}", self.shared.me.name);
-                let own = cells.iter().find(|(key, _)| *key == own);
-                let other = own.and_then(|(_, cell)| self.name.seen(self.shared.clock.boot(), cell));
-                if let Some(other) = other {
+        let found = self.lister.found();
+        let is_due = now >= self.next_list && !self.lister.is_asked();
+        if found.is_none() && !is_due {
+            return;
+        }
+        match found {
+            Some(Ok(cells)) => {
+                let own = cells.iter().find(|(id, _)| *id == self.shared.me.name);
+                // A listing from before the last writing of this one's cell says nothing about who has its name.
+                let own = own.filter(|_| self.asked_at > self.shown_at);
+                if let Some(other) = own.and_then(|(_, cell)| self.name.seen(now, cell)) {
                     return self.give_up(other);
                 }
-                let named = |(key, cell): (String, _)| (key.trim_start_matches("nodes/").to_owned(), cell);
-                self.presence.heard(self.shared.clock.boot(), cells.into_iter().map(named).collect());
+                self.presence.heard(now, cells);
             }
-            Err(error) => self.trouble(&error),
+            Some(Err(error)) => self.trouble(&error),
+            None => {}
         }
         let (present, peers) = (self.presence.present(now), self.presence.peers(now));
-        let mut status = self.shared.lock();
-        (status.present, status.peers) = (present, peers);
+        {
+            let mut status = self.shared.lock();
+            (status.present, status.peers) = (present, peers);
+        }
+        if is_due {
+            self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;
+            self.asked_at = self.shared.clock.boot();
+            let leads = self.elector.leads(now).is_some();
+            self.lister.ask(if leads { self.presence.long_gone(now) } else { Vec::new() });
+        }
+    }
+
+    /// When to look at listings again.
+    fn list_due(&self, now: Duration) -> Duration {
+        if self.lister.is_asked() { now + LISTING_POLL } else { self.next_list }
     }
 
     /// Whether to stand, and how far the cold start is.

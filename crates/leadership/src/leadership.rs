@@ -178,12 +178,14 @@ impl Leadership {
         elector.set_stands(Stands::No);
         let (commands, asked) = channel();
         let (turns, heard) = mpsc::unbounded_channel();
+        let no_thread = |error: std::io::Error| OptionsError::from(format!("cannot start a thread: {error}"));
         let driver = Driver::new(Arc::clone(&shared), register, key, elector, presence, turns);
+        let driver = driver.map_err(no_thread)?;
         tokio::spawn(run_duties(Arc::clone(&shared), duties, heard));
         std::thread::Builder::new()
             .name("orchestrix-leader".to_owned())
             .spawn(move || driver.run(&asked))
-            .map_err(|error| OptionsError::from(format!("cannot start a thread: {error}")))?;
+            .map_err(no_thread)?;
         Ok(Self { shared, commands })
     }
 

@@ -12,6 +12,7 @@ mod driver;
 mod duty;
 mod elector;
 mod leadership;
+mod lister;
 mod news;
 mod office;
 mod options;

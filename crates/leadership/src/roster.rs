@@ -4,7 +4,7 @@
 //! `worker_timeout` on its own clock takes the candidate for gone. The lowest id of those present stands; whether it
 //! gets the office is for the register to say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use orchestrix_engine::{Cell, Version};
@@ -12,6 +12,13 @@ use orchestrix_engine::{Cell, Version};
 use crate::news::{News, Phase};
 use crate::office::{Candidate, Peer};
 use crate::options::Roster;
+
+/// A candidate that was not seen to change for so long, and for so many times as long as anybody is waited for, is long
+/// gone: its cell is removed. If it comes back, it writes a new one with its next heartbeat.
+const GONE_AFTER: Duration = Duration::from_secs(3600);
+const GONE_TIMEOUTS: u32 = 100;
+/// Cells removed with one listing. Bounds how late the listing is.
+const GONE_AT_ONCE: usize = 20;
 
 /// What one candidate knows of the others.
 #[derive(Clone, Debug)]
@@ -42,6 +49,10 @@ impl Presence {
 
     /// Takes in what was listed: each candidate by its id, and whether it has left.
     pub fn heard(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
+        // Listings may be stale: who is present stays until its time is over.
+        let listed: BTreeSet<&String> = cells.iter().map(|(id, _)| id).collect();
+        let timeout = self.options.worker_timeout;
+        self.seen.retain(|id, seen| listed.contains(id) || now < seen.at + timeout);
         for (id, cell) in cells {
             let known = self.seen.get(&id).filter(|seen| seen.version == cell.version);
             let at = known.map_or(now, |seen| seen.at);
@@ -77,7 +88,15 @@ impl Presence {
         seen.peer.as_ref().map(|peer| peer.candidate.clone())
     }
 
-    /// Everybody who was ever seen, by id.
+    /// Some of those that are long gone, with the last that was seen of each.
+    #[must_use]
+    pub fn long_gone(&self, now: Duration) -> Vec<(String, Version)> {
+        let after = GONE_AFTER.max(self.options.worker_timeout.saturating_mul(GONE_TIMEOUTS));
+        let gone = self.seen.iter().filter(|(id, seen)| **id != self.me && now >= seen.at + after);
+        gone.take(GONE_AT_ONCE).map(|(id, seen)| (id.clone(), seen.version.clone())).collect()
+    }
+
+    /// Everybody who was seen and is not long gone, by id.
     #[must_use]
     pub fn peers(&self, now: Duration) -> Vec<Peer> {
         let peer = |seen: &Seen| {
@@ -187,5 +206,31 @@ mod tests {
         let mut hasty = Presence::new("a".into(), Roster { skip_cold_start: true, ..Roster::default() });
         assert!(hasty.stands(Duration::ZERO) && hasty.acts());
         assert!(hasty.advance(Duration::ZERO, true, true).is_empty());
+    }
+
+    #[test]
+    fn a_cell_that_did_not_change_for_an_hour_is_long_gone() {
+        let mut a = presence("a");
+        let gone = GONE_AFTER.max(Roster::default().worker_timeout * GONE_TIMEOUTS);
+        let cells = |alive: u64| {
+            vec![("a".into(), cell(1, true)), ("b".into(), cell(alive, true)), ("c".into(), cell(7, true))]
+        };
+        a.heard(SECOND, cells(1));
+        a.heard(gone, cells(2));
+        assert_eq!(a.long_gone(gone), [], "one second is missing");
+        let after = gone + SECOND;
+        assert_eq!(
+            a.long_gone(after),
+            [("c".to_owned(), Version("7".to_owned()))],
+            "not itself, and not who lives"
+        );
+        a.heard(after, vec![("b".into(), cell(3, true))]);
+        assert!(
+            a.long_gone(2 * after).iter().all(|(id, _)| id == "b"),
+            "what was removed is not removed again"
+        );
+        let many = (0..1_000).map(|n| (format!("d{n}"), cell(1, true))).collect();
+        a.heard(after, many);
+        assert_eq!(a.long_gone(3 * after).len(), GONE_AT_ONCE);
     }
 }

@@ -137,6 +137,11 @@ impl Register for Stuck {
         self.register.compare_and_set(key, seen, claim)
     }
 
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.wait();
+        self.register.remove(key, seen)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
         self.wait();
         self.register.list(prefix)
@@ -296,6 +301,10 @@ impl Register for Watching {
         self.inner.compare_and_set(key, seen, claim)
     }
 
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.inner.remove(key, seen)
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
         self.inner.list(prefix)
     }
@@ -354,6 +363,10 @@ impl Register for Silent {
         let set = self.answer(|| self.inner.compare_and_set(key, seen, claim));
         // Whoever wrote before it fell silent does not know what became of it.
         set.or(Ok(Set::Unknown))
+    }
+
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.answer(|| self.inner.remove(key, seen))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
@@ -488,4 +501,60 @@ async fn one_that_was_killed_and_starts_again_at_once_keeps_its_name() {
     heartbeats(&again, 8).await;
     assert!(again.is_leader() && again.why().is_empty(), "{:?}", again.why());
     again.stop().await;
+}
+
+/// A register whose listings take for ever.
+struct Endless {
+    inner: MemoryRegister,
+    ended: AtomicBool,
+    listings: AtomicU64,
+}
+
+impl Register for Endless {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        self.inner.read(key)
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        self.inner.compare_and_set(key, seen, claim)
+    }
+
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.inner.remove(key, seen)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        self.listings.fetch_add(1, SeqCst);
+        while !self.ended.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.inner.list(prefix)
+    }
+
+    fn look_every(&self) -> Duration {
+        self.inner.look_every()
+    }
+}
+
+#[tokio::test]
+async fn a_listing_that_takes_for_ever_delays_no_renewal() {
+    let register = Arc::new(Endless {
+        inner: MemoryRegister::default(),
+        ended: AtomicBool::new(false),
+        listings: AtomicU64::new(0),
+    });
+    let shared: Arc<dyn Register> = register.clone();
+    let one =
+        Leadership::start(shared, "leader", candidate("a"), Options::first_come(TTL), Vec::new()).unwrap();
+    eventually("it leads", || one.is_leader()).await;
+    eventually("it lists", || register.listings.load(SeqCst) == 1).await;
+    let (began, token) = (Instant::now(), one.token());
+    eventually("three times of an office pass", || {
+        assert_eq!(one.token(), token, "it leads all the while");
+        began.elapsed() > 3 * TTL
+    })
+    .await;
+    assert_eq!(register.listings.load(SeqCst), 1, "one at a time");
+    register.ended.store(true, SeqCst);
+    one.stop().await;
 }

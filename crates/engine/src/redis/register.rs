@@ -17,9 +17,12 @@ static LIST: Script =
     Script::new(concat!(include_str!("scripts/cell.lua"), include_str!("scripts/list.lua")));
 static SET: Script = Script::new(concat!(include_str!("scripts/cell.lua"), include_str!("scripts/set.lua")));
 
+static REMOVE: Script = Script::new(include_str!("scripts/remove.lua"));
+
 const DO_READ: &str = "read a cell";
 const DO_SET: &str = "write a cell";
 const DO_LIST: &str = "list cells";
+const DO_REMOVE: &str = "remove a cell";
 
 /// Shorter than anybody waits for a leader, longer than a look takes.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -128,6 +131,11 @@ impl Register for RedisRegister {
             }
             (Err(failure), Repeated::No) => Err(self.server.error(DO_SET, failure)),
         }
+    }
+
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        let mut command = REMOVE.with(&[self.keys.cell(key), self.keys.cells()]);
+        self.server.get(DO_REMOVE, command.arg(key).arg(&seen.0))
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {

@@ -21,6 +21,7 @@ const TRIES: usize = 3;
 const DO_READ: &str = "read a cell";
 const DO_SET: &str = "write a cell";
 const DO_LIST: &str = "list cells";
+const DO_REMOVE: &str = "remove a cell";
 
 /// A handle of the register.
 #[derive(Debug)]
@@ -130,6 +131,16 @@ impl Register for S3Register {
             }
         }
         Ok(self.keep(key, writing, &Failure::Contested))
+    }
+
+    /// No store has to delete under a condition, so it is looked at first. Who writes in between writes anew.
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        let name = self.keys.cell(key)?;
+        let failed = |failure: Failure| self.store.error(DO_REMOVE, failure);
+        match self.store.get(&name).map_err(failed)? {
+            Some(there) if there.etag == seen.0 => self.store.delete(&[name]).map_err(failed),
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {

@@ -1,4 +1,5 @@
-//! The register: the table `helix_locks`, one row per cell. Rows are never deleted, so an epoch never begins anew.
+//! The register: the table `helix_locks`, one row per cell. The leader's row is never deleted, so an epoch never begins
+//! anew.
 //!
 //! **Invariant:** a cell changes by one statement that names the version it replaces. A held cell goes to another
 //! owner only when its time is over by the clock of the database, unless the one who wrote it passes it on, or that clock
@@ -30,13 +31,16 @@ const TTL_MS_MAX: u64 = 100 * 365 * 86_400_000;
 /// The cells of a domain.
 pub(super) struct SqlRegister {
     session: Session,
+    /// For listings, which may take longer than a renewal can wait.
+    listing: Session,
     /// What this handle wrote last in each cell. Whoever wrote it may pass it on before its time is over.
     written: Mutex<BTreeMap<String, i64>>,
 }
 
 impl SqlRegister {
     pub(super) fn new(session: Session) -> Self {
-        Self { session, written: Mutex::default() }
+        let listing = Session::new(session.home());
+        Self { session, listing, written: Mutex::default() }
     }
 
     fn row_key(&self, key: &str) -> String {
@@ -127,12 +131,21 @@ impl Register for SqlRegister {
         }
     }
 
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        // None of ours, so the cell cannot have it.
+        let Ok(seen) = seen.0.parse::<i64>() else { return Ok(()) };
+        let (sql, row_key) =
+            ("DELETE FROM helix_locks WHERE lock_key = ? AND version = ?", self.row_key(key));
+        let removed = self.listing.execute(sql, &[Value::Text(&row_key), Value::Int(seen)]);
+        removed.map(drop).map_err(|failure| failure.error(self.session.home(), "remove a cell"))
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
         let home = self.session.home();
         let sql =
             format!("{} WHERE lock_key LIKE ? ESCAPE '!' OR lock_key = ?", home.server.statements().cells);
         let like = format!("{}%", escape(&format!("{}/{prefix}", home.domain)));
-        let rows = self.session.rows(&sql, CELL, &[Value::Text(&like), Value::Text(LEADER_ROW)]);
+        let rows = self.listing.rows(&sql, CELL, &[Value::Text(&like), Value::Text(LEADER_ROW)]);
         let rows = rows.map_err(|failure| failure.error(home, "list cells"))?;
         let cells =
             rows.into_iter().map(cell).filter_map(|(row_key, cell)| Some((self.key(&row_key)?, cell)));

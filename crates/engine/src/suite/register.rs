@@ -18,6 +18,7 @@ pub fn register(make: MakeRegister<'_>) {
     one_of_many_wins(make);
     epochs_only_grow(make, steps());
     a_value_may_be_any_bytes(make);
+    a_cell_is_removed_only_as_it_was_seen(make);
 }
 
 fn claim(owner: &str, epoch: u64) -> Claim {
@@ -69,6 +70,25 @@ pub fn a_cell_changes_only_from_the_version_that_was_seen(make: MakeRegister<'_>
     let there = Cell { version: second, claim: claim("b", 2) };
     assert_eq!(set(&*handles[0], "leader", Some(&first), &claim("a", 3)), Set::Conflict(Some(there.clone())));
     assert_eq!(read(&*handles[0], "leader"), Some(there));
+}
+
+pub fn a_cell_is_removed_only_as_it_was_seen(make: MakeRegister<'_>) {
+    let handles = make(2);
+    let remove = |version: &Version| handles[1].remove("nodes/a", version).expect("a cell is removed");
+    let first = done(set(&*handles[0], "nodes/a", None, &claim("a", 1)));
+    let second = done(set(&*handles[0], "nodes/a", Some(&first), &claim("a", 1)));
+    let other = done(set(&*handles[0], "nodes/b", None, &claim("b", 1)));
+    remove(&first);
+    remove(&Version("of nobody".to_owned()));
+    assert_eq!(read(&*handles[0], "nodes/a").map(|cell| cell.version), Some(second.clone()));
+    remove(&second);
+    remove(&second);
+    assert_eq!(read(&*handles[0], "nodes/a"), None);
+    let listed = handles[0].list("nodes/").expect("a register is listed");
+    assert_eq!(listed.into_iter().map(|(_, cell)| cell.version).collect::<Vec<_>>(), [other]);
+    // Who comes back finds nothing, and writes anew.
+    assert_eq!(set(&*handles[0], "nodes/a", Some(&second), &claim("a", 1)), Set::Conflict(None));
+    done(set(&*handles[0], "nodes/a", None, &claim("a", 1)));
 }
 
 pub fn no_two_writings_have_the_same_version(make: MakeRegister<'_>) {

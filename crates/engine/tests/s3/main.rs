@@ -18,4 +18,5 @@ mod faults;
 mod forgetting;
 mod keeping;
 mod lost;
+mod presence;
 mod tls;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A request, as far as a test is interested.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ impl Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Pass,
+    /// It takes so long to get there.
+    PassAfter(Duration),
     /// It does not arrive, and this is the answer.
     Say(u16),
     /// It does not arrive, and the answer is a listing of nothing.
@@ -137,6 +140,7 @@ impl State {
             match fate {
                 Fate::Say(status) => say(client, status, EXPLANATION)?,
                 Fate::SayNothingThere => say(client, 200, EMPTY)?,
+                Fate::PassAfter(time) => std::thread::sleep(time),
                 Fate::Pass | Fate::DoThenSay(_) | Fate::DoThenCut => {}
             }
             if matches!(fate, Fate::Say(_) | Fate::SayNothingThere) {
@@ -150,7 +154,7 @@ impl State {
             match fate {
                 Fate::DoThenSay(status) => say(client, status, EXPLANATION)?,
                 Fate::DoThenCut => return Ok(()),
-                Fate::Pass | Fate::Say(_) | Fate::SayNothingThere => {
+                Fate::Pass | Fate::PassAfter(_) | Fate::Say(_) | Fate::SayNothingThere => {
                     let mut client = client;
                     client.write_all(head.as_bytes())?;
                     client.write_all(&body)?;

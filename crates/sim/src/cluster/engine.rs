@@ -272,6 +272,14 @@ impl Model {
         (Set::Done(version), Some(landing))
     }
 
+    /// A cell goes, if it still is as it was seen.
+    pub(crate) fn remove(&mut self, key: &str, seen: &Version) {
+        if self.cells.get(key).is_some_and(|stored| stored.cell.version == *seen) {
+            self.cells.remove(key);
+            self.remember();
+        }
+    }
+
     /// An engine with a clock keeps a cell for its owner until the time is over by that clock, unless it was set back.
     fn may_take(&self, by: Who, there: Option<&Stored>, claim: &Claim) -> bool {
         match self.flavour {

@@ -103,6 +103,11 @@ impl Register for Connection {
         Ok(self.reached("write a cell")?.set(self.who, key, seen, claim, Try::First).0)
     }
 
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.reached("remove a cell")?.remove(key, seen);
+        Ok(())
+    }
+
     fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
         let model = self.reached("list cells")?;
         let found = model.cells().filter(|(key, _)| key.starts_with(prefix));
