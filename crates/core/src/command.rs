@@ -176,6 +176,7 @@ impl ShardCommand {
                 in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
             }
             Self::LetGo { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
+            Self::Overrule { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
             Self::SetWeights { weights, .. } => {
                 at_most("weights", weights.len(), SHARDS_MAX as usize)?;
                 let heaviest = weights.values().max().copied().unwrap_or(1);

@@ -230,6 +230,10 @@ events! {
         #[n(0)] pub service: Name,
         #[n(1)] pub worker: Name,
         #[n(2)] pub shards: Runs,
+        /// It was told to stop and has not said that it did, and in this service nobody waits for that.
+        #[n(3)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub overruled: Option<bool>,
     }
 
     /// One round of a service: some workers are told to stop, some get what is free. The position of this event is the

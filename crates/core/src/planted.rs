@@ -152,6 +152,7 @@ pub const BUGS: &[Bug] = &[
     shards("any-session-believed", "whoever knows the name of a worker speaks for it", &["H7"]),
     shards("former-life-believed", "what a process said before it was replaced counts later", &["H7"]),
     shards("ended-process-believed", "two plain processes of one name take turns", &["H7"]),
+    shards("aware-overruled", "shards are taken from workers that could be asked", &["H3"]),
     shards("any-session-leaves", "whoever knows the name of a worker ends it", &["H2", "H3"]),
     shards(
         "told-to-any-session",

@@ -66,6 +66,9 @@ pub struct ShardWorker {
     /// How many shards it takes at most.
     #[n(1)]
     pub capacity: Option<u32>,
+    /// The lowest number that no other worker of the service had when it joined; it keeps it. Older snapshots have none.
+    #[n(2)]
+    pub place: Option<u32>,
     /// The shards that it has, also those that it was told to stop.
     #[cbor(skip)]
     shards: BTreeSet<u32>,
@@ -172,6 +175,11 @@ impl Service {
         (!withdrawn.is_empty() || !granted.is_empty()).then_some((withdrawn, granted))
     }
 
+    fn free_place(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.workers.values().filter_map(|worker| worker.place).collect();
+        (0..).find(|place| !taken.contains(place)).expect("workers are fewer than numbers")
+    }
+
     /// A worker says how many shards there are.
     fn said(&mut self, worker: &Name, count: u32) {
         self.said.insert(worker.clone(), count);
@@ -226,6 +234,7 @@ impl State {
             }
             ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
             ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
+            ShardCommand::Overrule { service, worker, shards } => Ok(self.overrule(service, worker, shards)),
             ShardCommand::SetCount { service, count, worker } => {
                 self.set_count(service, *count, worker.as_ref())
             }
@@ -291,7 +300,19 @@ impl State {
             return Decision::Nothing;
         }
         let shards: Runs = shards.into_iter().collect();
-        event(ShardsLetGo { service: service.clone(), worker: worker.clone(), shards })
+        event(ShardsLetGo { service: service.clone(), worker: worker.clone(), shards, overruled: None })
+    }
+
+    /// Takes back what was withdrawn and may still be served.
+    fn overrule(&self, service: &Name, worker: &Name, shards: &BTreeSet<u32>) -> Decision {
+        let Some(known) = self.services.get(service) else { return Decision::Nothing };
+        let withdrawn = known.withdrawn_from(worker).map(|(shard, _)| shard);
+        let shards: Runs = withdrawn.filter(|shard| shards.contains(shard)).collect();
+        if shards.is_empty() {
+            return Decision::Nothing;
+        }
+        let (service, worker, overruled) = (service.clone(), worker.clone(), Some(true));
+        event(ShardsLetGo { service, worker, shards, overruled })
     }
 
     fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Result<Decision, Refusal> {
@@ -345,8 +366,8 @@ impl State {
         if let Some(count) = count {
             known.said(&worker, count);
         }
-        let shards = BTreeSet::new();
-        let before = known.workers.insert(worker, ShardWorker { joined, capacity, shards });
+        let (place, shards) = (Some(known.free_place()), BTreeSet::new());
+        let before = known.workers.insert(worker, ShardWorker { joined, capacity, place, shards });
         assert!(before.is_none(), "a worker joins once");
         known.generation = joined;
     }
@@ -472,6 +493,12 @@ pub enum ShardCommand {
         service: Name,
         worker: Name,
         shards: Vec<u32>,
+    },
+    /// A worker was told to stop serving some of its shards, and does not listen.
+    Overrule {
+        service: Name,
+        worker: Name,
+        shards: BTreeSet<u32>,
     },
     /// Somebody changes the number of shards: a worker its own word, or an operator.
     SetCount {

@@ -103,7 +103,12 @@ impl<R: Recipient> DecisionLoop<R> {
                     stats.shard_vacant.observe_us(vacant_ms * 1_000);
                 }
             }
-            Event::ShardsLetGo(event) => self.sharding.vacate(&event.service, event.shards.iter(), at),
+            Event::ShardsLetGo(event) => {
+                if event.overruled == Some(true) {
+                    stats.shards_overruled.add(event.shards.len());
+                }
+                self.sharding.vacate(&event.service, event.shards.iter(), at);
+            }
             Event::ShardWorkerLeft(event) => {
                 let there = self.state.service(&event.service);
                 let shards = there.into_iter().flat_map(|known| known.tokens_of(&event.worker));

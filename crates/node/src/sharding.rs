@@ -8,6 +8,7 @@
 
 mod belief;
 mod ended;
+mod overrule;
 mod soft;
 mod views;
 
@@ -196,14 +197,14 @@ impl<R: Recipient> DecisionLoop<R> {
             let said = self.say_count(&service, &worker, body.max_shard_count, now);
             if let (Ok(()), Some(until)) = (&said, waited_until) {
                 let soft = self.sharding.services.entry(service.clone()).or_default();
-                soft.waiting.push(Waiting { to, worker, session, body, until });
+                soft.waiting.push(Waiting::new(to, worker, session, body, until));
                 return self.schedule(&service);
             }
             self.schedule(&service);
-            let answer = said.map(|()| Answer::Assignment(self.assignment(&service, &worker, body.seq)));
+            let answer = said.map(|()| Answer::Assignment(self.promised(&service, &worker, body.seq)));
             return self.reply(to, answer);
         }
-        self.wait(&service, Waiting { to, worker, session, body, until }, now);
+        self.wait(&service, Waiting::new(to, worker, session, body, until), now);
     }
 
     /// Lets a worker in if nobody of its name is in its way, and lets it wait for its share.
@@ -234,7 +235,8 @@ impl<R: Recipient> DecisionLoop<R> {
         let until = self.promised_until(now);
         self.sharding.ended.remove(service, &waiting.worker, &waiting.session);
         let soft = self.sharding.services.entry(service.clone()).or_default();
-        soft.promise(&waiting.worker, until).session = Some(waiting.session.clone());
+        let known = soft.promise(&waiting.worker, until);
+        (known.session, known.plain) = (Some(waiting.session.clone()), waiting.body.seq.is_none());
         soft.want_round(DEBOUNCE_MS, now);
         Ok(())
     }
@@ -261,8 +263,12 @@ impl<R: Recipient> DecisionLoop<R> {
             self.shard_command(ShardCommand::LetGo { service: service.clone(), worker, shards }, now)?;
             self.want_round(&service, 0, now);
         }
+        let ignored = self.ignored_by(service, worker, &assigned_shards, (generation, seq));
+        self.overrule(service, worker, ignored, now)?;
+        let answer = self.promised(service, worker, seq);
+        self.overrule_for_waiting(service, now)?;
         self.schedule(service);
-        Ok(Answer::Assignment(self.assignment(service, worker, seq)))
+        Ok(Answer::Assignment(answer))
     }
 
     fn deregister(
@@ -344,6 +350,7 @@ impl<R: Recipient> DecisionLoop<R> {
             if round.is_some_and(|round| round <= now) {
                 self.round(&service, now);
             }
+            self.press(&service, now);
             self.answer_waiting(&service, now);
             self.schedule(&service);
         }
@@ -416,7 +423,7 @@ impl<R: Recipient> DecisionLoop<R> {
         for (waiting, let_in) in ready {
             let answer = if let_in {
                 self.promise(service, &waiting.worker, now);
-                self.assignment(service, &waiting.worker, waiting.body.seq)
+                self.promised(service, &waiting.worker, waiting.body.seq)
             } else {
                 Assignment { seq: waiting.body.seq, ..Assignment::default() }
             };
@@ -438,6 +445,16 @@ impl<R: Recipient> DecisionLoop<R> {
         if let Some(soft) = self.sharding.services.get_mut(service) {
             soft.promise(worker, until);
         }
+    }
+
+    /// What a worker should serve, in an answer that it will have heard.
+    fn promised(&mut self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {
+        let answer = self.assignment(service, worker, seq);
+        let soft = self.sharding.services.get_mut(service);
+        if let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) {
+            known.told = answer.generation;
+        }
+        answer
     }
 
     fn want_round(&mut self, service: &Name, after_ms: u64, now: Timestamp) {

@@ -98,6 +98,8 @@ pub struct Stats {
     /// Shards that workers were told to give up.
     pub shards_withdrawn: Counter,
     pub shards_granted: Counter,
+    /// Shards that were taken from plain workers which had not said that they stopped.
+    pub shards_overruled: Counter,
     /// Workers of services that fell silent.
     pub shard_workers_lost: Counter,
     pub batches: Counter,

@@ -44,7 +44,7 @@ const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &
 }
 
 /// Everything that is counted about the node since it started.
-pub const ROWS: [Row; 45] = [
+pub const ROWS: &[Row] = &[
     counter(
         "orchestrix_duplicate_executions_total",
         "Grants of a task whose last lease ended by time: its worker may still be at it.",
@@ -116,6 +116,11 @@ pub const ROWS: [Row; 45] = [
         &s.shards_withdrawn
     }),
     counter("orchestrix_shards_granted_total", "Shards that workers were given.", |s| &s.shards_granted),
+    counter(
+        "orchestrix_shards_overruled_total",
+        "Shards taken from plain workers that had not said they stopped: two may have served each.",
+        |s| &s.shards_overruled,
+    ),
     counter("orchestrix_shard_workers_lost_total", "Workers of services that fell silent.", |s| {
         &s.shard_workers_lost
     }),
@@ -250,7 +255,7 @@ pub(crate) fn render(
     unprinted: &Counter,
 ) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
-    for row in &ROWS {
+    for row in ROWS {
         text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
         text.line(row.name, &[], (row.value)(stats).get());
     }
@@ -313,6 +318,11 @@ fn render_services(text: &mut Text, services: &[ServiceSummary]) {
             "orchestrix_shards_moving",
             "Shards whose worker was told to stop and has not let go yet.",
             sum(|service| service.withdrawn),
+        ),
+        (
+            "orchestrix_shards_overlapping",
+            "Shards that a plain worker said it serves though they are not its own.",
+            sum(|service| service.overlapping),
         ),
         (
             "orchestrix_shards_unowned",
@@ -478,7 +488,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ROWS.len());
-        for row in &ROWS {
+        for row in ROWS {
             assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Counter, "{}", row.name);
         }
     }

@@ -110,6 +110,13 @@ impl Stored {
                 worker.shards.insert(number);
             }
         }
-        Ok((name, Service { group, count, shards: rows, workers, generation, weights, said }))
+        let mut service = Service { group, count, shards: rows, workers, generation, weights, said };
+        for worker in names {
+            let place = service.free_place();
+            if let Some(worker) = service.workers.get_mut(&worker) {
+                worker.place.get_or_insert(place);
+            }
+        }
+        Ok((name, service))
     }
 }

@@ -337,3 +337,37 @@ proptest! {
         prop_assert_eq!(counts.iter().sum::<usize>(), service.count as usize);
     }
 }
+
+#[test]
+fn only_what_was_withdrawn_is_overruled() {
+    let mut state = three();
+    does(&mut state, join("d", 10)).unwrap();
+    does(&mut state, shuffle()).unwrap();
+    assert_eq!(withdrawn(&state, "a"), [3]);
+    let overrule = |shards: &[u32]| ShardCommand::Overrule {
+        service: name("s"),
+        worker: name("a"),
+        shards: shards.iter().copied().collect(),
+    };
+    assert_eq!(does(&mut state, overrule(&[0, 4])), None, "it should serve the one, and never had the other");
+    let Some(Event::ShardsLetGo(event)) = does(&mut state, overrule(&[0, 3, 4])) else { panic!("an event") };
+    assert_eq!((event.shards.iter().collect::<Vec<_>>(), event.overruled), (vec![3], Some(true)));
+    does(&mut state, shuffle()).unwrap();
+    assert_eq!((held(&state, "d"), held(&state, "a")), (vec![3], vec![0, 1, 2]));
+}
+
+#[test]
+fn a_worker_keeps_its_place_while_others_come_and_go() {
+    let mut state = State::new();
+    let place = |state: &State, worker: &str| state.service(&name("s")).unwrap().workers[&name(worker)].place;
+    for worker in ["c", "a", "b"] {
+        does(&mut state, join(worker, 10)).unwrap();
+    }
+    assert_eq!(["c", "a", "b"].map(|worker| place(&state, worker)), [Some(0), Some(1), Some(2)]);
+    does(&mut state, leave("a")).unwrap();
+    assert_eq!(["c", "b"].map(|worker| place(&state, worker)), [Some(0), Some(2)]);
+    does(&mut state, join("aa", 10)).unwrap();
+    does(&mut state, join("a", 10)).unwrap();
+    let places = ["c", "aa", "b", "a"].map(|worker| place(&state, worker));
+    assert_eq!(places, [Some(0), Some(1), Some(2), Some(3)]);
+}

@@ -89,6 +89,15 @@ pub struct Assignment {
     pub fenced: bool,
 }
 
+fn yes() -> bool {
+    true
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_yes(it: &bool) -> bool {
+    *it
+}
+
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -112,8 +121,14 @@ pub struct ShardWorkerView {
     pub shards: Vec<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
+    /// A number that no other worker of the service has, as low as it was free when this one joined.
+    #[serde(default)]
+    pub place: u32,
     /// Milliseconds after which its time is over if nothing is heard of it.
     pub left_ms: u64,
+    /// Whether it serves what it is told to serve. Missing unless it does not.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub listens: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +158,9 @@ pub struct ServiceSummary {
     pub held: u64,
     pub withdrawn: u64,
     pub free: u64,
+    /// Shards that a plain worker said it serves though they are another's or nobody's. Missing if there are none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub overlapping: u64,
 }
 
 /// What an operator changes of a service.

@@ -58,9 +58,14 @@ impl<R: Recipient> DecisionLoop<R> {
             return serves.is_empty() || is_of_this_life || is_planted("former-life-believed");
         }
         let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
-        // Whoever echoes no generation is believed less, but it cannot be asked for more.
-        let heard = |token: &Position| generation.is_none_or(|generation| generation >= *token);
-        let serves_its_own = serves.iter().all(|shard| tokens.get(shard).is_some_and(heard));
+        let serves_its_own = match generation {
+            Some(generation) => {
+                let heard = |token: &Position| generation >= *token;
+                serves.iter().all(|shard| tokens.get(shard).is_some_and(heard))
+            }
+            // It cannot be asked for more, and may name what was taken from it, too.
+            None => serves.is_empty() || serves.iter().any(|shard| tokens.contains_key(shard)),
+        };
         if !serves_its_own || (serves.is_empty() && !tokens.is_empty()) {
             return false;
         }
@@ -70,7 +75,7 @@ impl<R: Recipient> DecisionLoop<R> {
         if let Some(before) = known.session.replace(session.clone()) {
             ended.add(service, worker, &before);
         }
-        known.echoes = false;
+        (known.echoes, known.plain, known.told) = (false, false, Position(0));
         true
     }
 

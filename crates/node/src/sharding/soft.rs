@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::ShardRegister;
-use orchestrix_core::{Name, Timestamp, is_planted};
+use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
 use super::DEBOUNCE_MS;
 use super::ended::Ended;
+use super::overrule::PRESSING_MS;
 use crate::request::Recipient;
 
 /// What is known of all services besides the state.
@@ -85,6 +86,14 @@ pub(super) struct Known {
     pub(super) replaced: bool,
     /// It has echoed a generation: what comes without one is older, or from another process.
     pub(super) echoes: bool,
+    /// It echoes none: it came without a number, or said without a generation what it serves.
+    pub(super) plain: bool,
+    /// The generation of the last answer that it was given.
+    pub(super) told: Position,
+    /// It is plain, and what it serves is not what it was told.
+    pub(super) is_deaf: bool,
+    /// Shards that it said it serves though they are not its own.
+    pub(super) beyond: u64,
     /// Shards that were withdrawn and missing in a heartbeat without a generation, and since when.
     pub(super) missing: BTreeMap<u32, Timestamp>,
 }
@@ -97,6 +106,8 @@ pub(super) struct Waiting<R> {
     pub(super) session: Name,
     pub(super) body: ShardRegister,
     pub(super) until: Timestamp,
+    /// Its patience is nearly over.
+    pub(super) is_pressing: bool,
 }
 
 impl<R: Recipient> Soft<R> {
@@ -121,6 +132,11 @@ impl<R: Recipient> Soft<R> {
         self.round = Some(self.round.map_or(due, |round| round.min(due)));
     }
 
+    /// Shards that plain workers said they serve though they are not theirs.
+    pub(super) fn overlapping(&self) -> u64 {
+        self.workers.values().map(|known| known.beyond).sum()
+    }
+
     /// Whether nobody is there and nobody waits.
     pub(super) fn is_idle(&self) -> bool {
         self.workers.is_empty() && self.waiting.is_empty()
@@ -128,8 +144,19 @@ impl<R: Recipient> Soft<R> {
 
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let ends = self.ends.first().map(|(at, _)| *at);
-        let waiting = self.waiting.iter().map(|waiting| waiting.until).min();
+        let waiting = self.waiting.iter().map(Waiting::next).min();
         ends.into_iter().chain(self.round).chain(waiting).min()
+    }
+}
+
+impl<R> Waiting<R> {
+    pub(super) fn new(to: R, worker: Name, session: Name, body: ShardRegister, until: Timestamp) -> Self {
+        Self { to, worker, session, body, until, is_pressing: false }
+    }
+
+    /// When something is to be done for it next.
+    fn next(&self) -> Timestamp {
+        if self.is_pressing { self.until } else { Timestamp(self.until.0.saturating_sub(PRESSING_MS)) }
     }
 }
 

@@ -6,6 +6,7 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Name, Position, Refusal, Timestamp, is_planted};
 
+use super::soft::Soft;
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
 
@@ -41,15 +42,14 @@ impl<R: Recipient> DecisionLoop<R> {
         let Some(service) = self.state.service(name) else {
             return Err(self.refuse(Refusal::NoService(name.clone())));
         };
-        let until = |worker: &Name| {
-            let soft = self.sharding.services.get(name)?;
-            soft.workers.get(worker).map(|known| known.until)
-        };
-        let workers = service.workers.iter().map(|(worker, known)| ShardWorkerView {
+        let known = |worker: &Name| self.sharding.services.get(name)?.workers.get(worker);
+        let workers = service.workers.iter().map(|(worker, there)| ShardWorkerView {
             worker: worker.clone(),
             shards: service.held_by(worker).map(|(shard, _)| shard).collect(),
-            capacity: known.capacity,
-            left_ms: until(worker).map_or(0, |until| until.since(now)),
+            capacity: there.capacity,
+            place: there.place.unwrap_or(0),
+            left_ms: known(worker).map_or(0, |known| known.until.since(now)),
+            listens: !known(worker).is_some_and(|known| known.is_deaf),
         });
         let shards = (0..).zip(&service.shards).map(|(number, shard)| {
             let (state, token) = match shard {
@@ -85,6 +85,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 held: count(|shard| matches!(shard, Shard::Held { .. })),
                 withdrawn: count(|shard| matches!(shard, Shard::Withdrawn { .. })),
                 free: count(|shard| *shard == Shard::Free),
+                overlapping: self.sharding.services.get(name).map_or(0, Soft::overlapping),
             }
         };
         ServiceList { services: services.map(summary).collect() }

@@ -8,6 +8,7 @@ mod coming;
 mod common;
 mod deciding;
 mod leasing;
+mod overruling;
 mod repeats;
 mod sharding;
 mod starving;

@@ -135,7 +135,8 @@ fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
 
 #[test]
 fn whoever_waits_for_others_in_vain_is_told_what_there_is_for_it() {
-    let (mut world, _) = three();
+    let (mut world, told) = three();
+    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(told[1].1.generation));
     register(&mut world, "d", "d");
     for _ in 0..13 {
         // The others live, and do not let go.
@@ -178,7 +179,8 @@ fn a_worker_that_has_echoed_a_generation_lets_go_of_nothing_by_heartbeats_withou
 
 #[test]
 fn in_between_it_may_say_that_it_serves_it_after_all() {
-    let (mut world, _) = three();
+    let (mut world, told) = three();
+    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(told[1].1.generation));
     register(&mut world, "d", "d");
     after(&mut world, 250);
     for serves in [&[0, 1, 2][..], &[0, 1, 2, 3], &[0, 1, 2]] {

@@ -13,10 +13,12 @@ use super::time::show_duration;
 
 /// Shards in one row of the map.
 const ROW: usize = 50;
-/// One letter for each worker, in the order of their names; then they begin again.
+/// One letter for each worker, which it keeps while others come and go; then they begin again.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const WITHDRAWN: &str = "~";
 const FREE: &str = ".";
+/// What stands beside a worker that says it serves other shards than it was told.
+const DEAF: &str = "does not listen";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -80,7 +82,7 @@ async fn list(context: &Context, group: Option<&Name>) -> Result<(), Fail> {
 
 fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
     let letters: BTreeMap<&Name, usize> =
-        service.workers.iter().enumerate().map(|(place, worker)| (&worker.worker, place)).collect();
+        service.workers.iter().map(|worker| (&worker.worker, worker.place as usize)).collect();
     for (row, shards) in service.shards.chunks(ROW).enumerate() {
         let blocks: String = shards.iter().map(|shard| block(out, shard, &letters)).collect();
         out.line(&format!("{:>7}  {blocks}", row * ROW))?;
@@ -93,8 +95,10 @@ fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
         ("MOVING", Align::Right),
         ("CAPACITY", Align::Right),
         ("LEFT", Align::Right),
+        ("", Align::Left),
     ]);
-    for (place, worker) in service.workers.iter().enumerate() {
+    for worker in &service.workers {
+        let place = worker.place as usize;
         let moving =
             |shard: &&ShardView| shard.state == "WITHDRAWN" && shard.worker.as_ref() == Some(&worker.worker);
         table.row(vec![
@@ -104,6 +108,7 @@ fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
             Cell::from(service.shards.iter().filter(moving).count()),
             Cell::from(worker.capacity.map(|capacity| capacity.to_string()).unwrap_or_default()),
             Cell::from(show_duration(worker.left_ms)),
+            Cell::styled(if worker.listens { "" } else { DEAF }, Style::Wait),
         ]);
     }
     out.table(&table)?;

@@ -8,6 +8,7 @@ mod examples;
 mod library;
 mod measure;
 mod process;
+mod seed;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "it is shared with tests that need more of it")]
 mod support;

@@ -31,6 +31,15 @@ impl Town {
         town
     }
 
+    /// With the times that the seed says, which are the defaults.
+    pub(crate) fn of_the_seed() -> Self {
+        let zmq = orchestrix_ports::free_port();
+        let options = ["--zmq", &format!("127.0.0.1:{zmq}")].map(str::to_owned).to_vec();
+        let mut town = Self { coordinator: Coordinator::prepared(), options, zmq };
+        town.launch();
+        town
+    }
+
     pub(crate) fn launch(&mut self) {
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
         self.coordinator.launch_with(&options);
@@ -53,6 +62,18 @@ impl Town {
     fn view(&self, service: &str) -> Option<Value> {
         let answer = self.coordinator.get(&format!("/v1/services/{service}"))?;
         serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// The value of a metric without labels.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        let answer = self.coordinator.get("/metrics")?;
+        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        line.trim().parse().ok()
+    }
+
+    /// What the command line prints.
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
+        String::from_utf8(self.coordinator.run(arguments).stdout).unwrap()
     }
 
     /// How many shards are in a state.

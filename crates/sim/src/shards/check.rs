@@ -1,12 +1,13 @@
 //! Holds the journal, the answers and what the workers did against the invariants of shards (H).
 //!
 //! [`model`] walks the journal and says whether each event may follow those before it, [`answers`] whether each
-//! assignment is what the journal says, [`served`] whether two were ever at work on one shard. None of them uses the
-//! rules' own code: what is wrong there must not be wrong here too.
+//! assignment is what the journal says, [`sessions`] whether processes of one name take turns, [`served`] whether two were
+//! ever at work on one shard. None of them uses the rules' own code: what is wrong there must not be wrong here too.
 
 mod answers;
 mod model;
 mod served;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,7 @@ pub(crate) fn check(history: &mut History, plan: &ShardPlan) -> Vec<Violation> {
     let model = model::walk(history, &mut record, &rights);
     let mut found = model.found;
     found.extend(answers::check(history, &record, &model.versions));
+    found.extend(sessions::check(history));
     found.extend(served::check(&mut record, plan));
     history.shards = record;
     let mut named = BTreeSet::new();

@@ -39,6 +39,10 @@ pub(crate) struct ShardPlan {
     /// Of workers.
     pub(crate) plain: u32,
     pub(crate) limited: u32,
+    /// Services, by their number, whose workers hear only what they are told first.
+    pub(crate) deaf: Vec<usize>,
+    /// Services of which the first worker is like that.
+    pub(crate) one_deaf: Vec<usize>,
     /// Milliseconds after which the next worker of a service comes; at any time in the beginning if none are said.
     pub(crate) apart_ms: Option<u64>,
     /// What becomes of single messages, by their number.
@@ -102,10 +106,13 @@ impl ShardPlan {
             count_changes,
             plain,
             limited,
+            deaf: Vec::new(),
+            one_deaf: Vec::new(),
             apart_ms: None,
             fates: Vec::new(),
         };
         plan.draw_duels(seed);
+        plan.draw_deaf(seed);
         plan
     }
 
@@ -120,14 +127,32 @@ impl ShardPlan {
         }
     }
 
+    fn draw_deaf(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0xdeaf_5a4d);
+        for service in 0..self.services.len() {
+            if rng.chance(80_000) {
+                self.deaf.push(service);
+            } else if rng.chance(40_000) {
+                self.one_deaf.push(service);
+            }
+        }
+    }
+
     /// The same without any fault.
     pub(crate) fn without_faults(mut self) -> Self {
+        self.hear();
         FAULTS.iter().for_each(|rate| *rate(&mut self) = 0);
         self
     }
 
+    fn hear(&mut self) {
+        self.deaf.clear();
+        self.one_deaf.clear();
+    }
+
     /// Leaves only what happens to workers that do everything right.
     pub(crate) fn make_calm(&mut self) {
+        self.hear();
         self.calm = true;
         (self.lost, self.doubled, self.late, self.reconnects, self.twins) = (0, 0, 0, 0, 0);
         (self.count_changes, self.plain, self.limited) = (0, 0, 0);
@@ -151,6 +176,9 @@ impl ShardPlan {
             change(&mut easier);
             found.push(easier);
         };
+        if !self.deaf.is_empty() || !self.one_deaf.is_empty() {
+            smaller(&Self::hear);
+        }
         if self.services.len() > 1 {
             smaller(&|plan| plan.services.truncate(1));
         }

@@ -22,6 +22,18 @@ pub(crate) enum Kind {
     Aware,
     /// It does what the last answer says and knows nothing of time.
     Plain,
+    /// It does what the first answer says, whatever comes after.
+    Deaf,
+}
+
+impl Kind {
+    /// Whether it echoes no generation.
+    pub(crate) fn is_plain(self) -> bool {
+        match self {
+            Self::Aware => false,
+            Self::Plain | Self::Deaf => true,
+        }
+    }
 }
 
 /// A process served a shard, in microseconds of the world.
@@ -85,6 +97,12 @@ impl Process {
 }
 
 impl Record {
+    /// Whether a service has workers that do not listen, and one for whose sake nobody is overruled.
+    pub(crate) fn is_stuck(&self, service: &Name) -> bool {
+        let has = |kind| self.processes.iter().any(|it| it.service == *service && it.kind == kind);
+        has(Kind::Deaf) && has(Kind::Aware)
+    }
+
     /// A process begins. Answers its number.
     pub(crate) fn begin(&mut self, process: Process) -> usize {
         self.processes.push(process);

@@ -5,6 +5,7 @@ use orchestrix_core::{Name, State};
 
 use crate::actors::Actor;
 use crate::shards::plan::ShardPlan;
+use crate::shards::record::Kind;
 use crate::shards::worker::ShardWorker;
 use crate::world::{MS, SECOND};
 
@@ -17,15 +18,26 @@ pub(crate) fn bound_us(plan: &ShardPlan) -> u64 {
 
 /// Nothing if all is well, else what is not.
 pub(crate) fn unrest(state: &State, actors: &[Actor]) -> Option<String> {
-    let workers = actors.iter().filter_map(|actor| match actor {
-        Actor::ShardWorker(worker) => Some(worker),
-        Actor::Submitter(_) | Actor::Worker(_) | Actor::Away => None,
-    });
+    let workers = || {
+        actors.iter().filter_map(|actor| match actor {
+            Actor::ShardWorker(worker) => Some(worker),
+            Actor::Submitter(_) | Actor::Worker(_) | Actor::Away => None,
+        })
+    };
     let mut known = 0;
-    for worker in workers {
+    for worker in workers() {
         match (worker.is_down(), worker.is_twin()) {
             (true, true) => {}
             (_, true) => return Some("a second process has not ended".to_owned()),
+            (_, false) if worker.is_deaf() => {
+                known += 1;
+                if !worker.is_in() {
+                    return Some(format!(
+                        "a worker that does not listen is not in: {}",
+                        worker.whereabouts()
+                    ));
+                }
+            }
             (_, false) => {
                 known += 1;
                 let problem = unsettled(state, worker);
@@ -35,11 +47,14 @@ pub(crate) fn unrest(state: &State, actors: &[Actor]) -> Option<String> {
             }
         }
     }
+    let has = |service: &Name, kind| workers().any(|it| it.names().0 == service && it.kind() == kind);
     let there: usize = state.services().map(|(_, service)| service.workers.len()).sum();
     if there != known {
         return Some(format!("{there} workers are in, and {known} are alive"));
     }
-    state.services().find_map(|(name, service)| {
+    // Nobody is overruled for whoever could be asked, so there is no end to waiting.
+    let is_stuck = |service: &Name| has(service, Kind::Deaf) && has(service, Kind::Aware);
+    state.services().filter(|(name, _)| !is_stuck(name)).find_map(|(name, service)| {
         let lies = |shard: &Shard| match shard {
             Shard::Held { .. } => false,
             Shard::Withdrawn { .. } => true,

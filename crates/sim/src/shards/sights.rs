@@ -38,6 +38,8 @@ pub enum ShardSight {
     PlainOverlap,
     PlainOverlapMs,
     PlainMove,
+    /// A shard was taken from a worker that does not listen.
+    Overruled,
 }
 
 impl Kind for ShardSight {
@@ -71,6 +73,7 @@ impl Kind for ShardSight {
         Self::NotLetIn,
         Self::CapacityFull,
         Self::PlainMove,
+        Self::Overruled,
     ];
 }
 

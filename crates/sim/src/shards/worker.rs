@@ -44,6 +44,10 @@ pub(crate) struct ShardWorker {
     count: u32,
     capacity: Option<u32>,
     seq: u64,
+    /// It was answered once.
+    heard: bool,
+    /// Started again after the faults, as somebody would who sees that it does not listen.
+    restarted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +77,10 @@ pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
         let service = name(&format!("s{number}"));
         for worker in 0..*workers {
             // Processes of one name are of one kind: what a name is promised depends on it.
-            let kind = if rng.chance(plan.plain) { Kind::Plain } else { Kind::Aware };
+            let mut kind = if rng.chance(plan.plain) { Kind::Plain } else { Kind::Aware };
+            if plan.deaf.contains(&number) || (worker == 0 && plan.one_deaf.contains(&number)) {
+                kind = Kind::Deaf;
+            }
             let anytime = rng.range(0, 2 * SECOND);
             let comes = plan.apart_ms.map_or(anytime, |apart| apart * MS * worker as u64);
             let place = (name(&format!("w{worker}")), kind, comes);
@@ -125,6 +132,8 @@ impl ShardWorker {
             count: plan.count,
             capacity: limited.then(|| u32::try_from(rng.range(0, 6)).unwrap_or(0)),
             seq: 0,
+            heard: false,
+            restarted: false,
             rng,
         }
     }
@@ -133,6 +142,18 @@ impl ShardWorker {
     pub(crate) fn settled(&self) -> Option<Vec<(u32, Position)>> {
         let serves = self.serves.iter().filter(|(_, serving)| serving.stops_at.is_none());
         (self.standing == Standing::In).then(|| serves.map(|(shard, it)| (*shard, it.token)).collect())
+    }
+
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.process.kind == Kind::Deaf
+    }
+
+    pub(crate) fn is_in(&self) -> bool {
+        self.standing == Standing::In
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.process.kind
     }
 
     pub(crate) fn is_twin(&self) -> bool {
@@ -171,6 +192,9 @@ impl ShardWorker {
         } else if world.faulty() && !self.is_steady && self.misfortune(world, me) {
             return;
         } else if self.is_twin && !world.faulty() {
+            self.die(world);
+        } else if self.is_deaf() && !self.restarted && !world.faulty() {
+            self.restarted = true;
             self.die(world);
         }
         self.speak(world, me);
@@ -237,7 +261,7 @@ impl ShardWorker {
     fn begin(&mut self, world: &mut dyn Ground) {
         self.number = world.shards().begin(self.process.clone());
         self.sessions += 1;
-        (self.standing, self.since) = (Standing::Out, world.now());
+        (self.standing, self.since, self.heard) = (Standing::Out, world.now(), false);
         (self.generation, self.trusted_until, self.next_beat) = (Position(0), 0, world.now());
     }
 
@@ -347,14 +371,14 @@ impl ShardWorker {
         let (service, worker) = (self.service.clone(), self.name.clone());
         match self.standing {
             Standing::Down(_) | Standing::Coming { .. } => {}
-            Standing::Out if self.rng.chance(500_000) => {
+            Standing::Out if self.is_deaf() || self.rng.chance(500_000) => {
                 self.say(world, Word::Comes { count: self.count });
                 let body = ShardRegister {
                     max_shard_count: self.count,
                     capacity: self.capacity,
                     group: None,
                     session: Some(self.session()),
-                    ..ShardRegister::default()
+                    seq: (!self.process.kind.is_plain()).then_some(self.seq),
                 };
                 let op = self.ask(world, me, ShardAsk::Register { service, worker, body });
                 self.standing = Standing::Coming { op };
@@ -363,14 +387,14 @@ impl ShardWorker {
                 let op = self.beat(world, me, None);
                 self.standing = Standing::Coming { op };
             }
-            Standing::In if self.rng.chance(200_000) => {
+            Standing::In if !self.is_deaf() && self.rng.chance(200_000) => {
                 self.ask(world, me, ShardAsk::Assignment { service, worker, session: self.session() });
                 self.next_beat = now + self.rng.range(MS, 100 * MS);
             }
             Standing::In => {
                 let generation = match self.process.kind {
                     Kind::Aware => Some(self.generation),
-                    Kind::Plain => None,
+                    Kind::Plain | Kind::Deaf => None,
                 };
                 self.beat(world, me, generation);
             }
@@ -383,7 +407,7 @@ impl ShardWorker {
         self.seq += 1;
         let seq = match self.process.kind {
             Kind::Aware => Some(self.seq),
-            Kind::Plain => None,
+            Kind::Plain | Kind::Deaf => None,
         };
         let body = ShardHeartbeat {
             max_shard_count: self.count,

@@ -10,7 +10,7 @@ use orchestrix_node::ShardAsk;
 use super::{Rights, Versions};
 use crate::check::Violation;
 use crate::history::{Answer, Call, History, Question};
-use crate::shards::record::{Kind, Record};
+use crate::shards::record::Record;
 
 /// An assignment that was given.
 struct Told<'a> {
@@ -144,7 +144,7 @@ impl<'a> Look<'a> {
 
     /// H7: a token is for one process, and whoever was replaced speaks again only when it comes with nothing.
     fn identity(&mut self, record: &Record, told: &Told<'a>) -> Result<(), Violation> {
-        if !told.promises() || record.processes[told.process].kind == Kind::Plain {
+        if !told.promises() || record.processes[told.process].kind.is_plain() {
             return Ok(());
         }
         for (shard, token) in told.shards() {

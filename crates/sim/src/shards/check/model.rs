@@ -10,7 +10,7 @@ use orchestrix_core::{
 use super::{Rights, Versions};
 use crate::check::Violation;
 use crate::history::{Entry, History};
-use crate::shards::record::{Kind, Record, Word};
+use crate::shards::record::{Kind, Process, Record, Word};
 use crate::shards::sights::ShardSight;
 
 /// Milliseconds between two rounds of a service at least.
@@ -228,7 +228,10 @@ impl Walk<'_> {
 
     /// H3: only what was withdrawn is let go.
     fn let_go(&mut self, at: Position, event: &ShardsLetGo) {
-        let ShardsLetGo { service, worker, shards } = event;
+        let ShardsLetGo { service, worker, shards, overruled } = event;
+        if *overruled == Some(true) {
+            self.overruled(at, event);
+        }
         for shard in shards.iter() {
             self.record.sights.add(ShardSight::LetGo);
             let known = self.services.entry(service.clone()).or_default();
@@ -238,13 +241,27 @@ impl Walk<'_> {
             self.ensure(told, "H3", || {
                 format!("{worker} let go of {shard} at {at}, and was not told to stop")
             });
-            let kind = |process: &crate::shards::record::Process| {
-                process.service == *service && process.worker == *worker && process.kind == Kind::Plain
+            let kind = |process: &Process| {
+                process.service == *service && process.worker == *worker && process.kind.is_plain()
             };
             if self.record.processes.iter().any(kind) {
                 self.record.sights.add(ShardSight::PlainMove);
             }
         }
+    }
+
+    /// H3: nobody is overruled in a service of which one worker can be asked to let go.
+    fn overruled(&mut self, at: Position, event: &ShardsLetGo) {
+        self.record.sights.add_many(ShardSight::Overruled, event.shards.len());
+        let known = self.services.entry(event.service.clone()).or_default();
+        let is_aware = |worker: &&Name| {
+            let is = |it: &&Process| it.service == event.service && it.worker == **worker;
+            self.record.processes.iter().find(is).is_some_and(|it| it.kind == Kind::Aware)
+        };
+        let aware = known.workers.keys().find(is_aware).cloned();
+        self.ensure(aware.is_none(), "H3", || {
+            format!("{} was overruled at {at}, and {aware:?} echoes generations", event.worker)
+        });
     }
 
     /// HL2: two rounds of a service are some time apart, whatever happens.
@@ -364,7 +381,7 @@ impl Walk<'_> {
     fn rest(&mut self) {
         let services = std::mem::take(&mut self.services);
         for (name, service) in &services {
-            if service.workers.is_empty() {
+            if service.workers.is_empty() || self.record.is_stuck(name) {
                 continue;
             }
             let full = service.workers.keys().all(|worker| !service.has_room(worker));

@@ -35,7 +35,7 @@ fn overlaps(record: &mut Record, service: &Name, shard: u32, of_shard: &[Served]
     for next in of_shard {
         for earlier in before.iter().filter(|earlier| earlier.process != next.process) {
             let older = if earlier.token <= next.token { earlier } else { next };
-            let is_plain = record.processes[older.process].kind == Kind::Plain;
+            let is_plain = record.processes[older.process].kind.is_plain();
             if earlier.to_us > next.from_us {
                 let by = earlier.to_us.min(next.to_us) - next.from_us;
                 if is_plain {

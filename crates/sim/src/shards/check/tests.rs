@@ -82,7 +82,8 @@ impl Story {
     }
 
     fn let_go(&mut self, worker: &str, shards: &[u32]) -> Position {
-        self.add(ShardsLetGo { service: name("s"), worker: name(worker), shards: runs(shards) })
+        let (service, worker, shards) = (name("s"), name(worker), runs(shards));
+        self.add(ShardsLetGo { service, worker, shards, overruled: None })
     }
 
     fn say(&mut self, process: usize, at_us: u64, what: Word) {
@@ -417,4 +418,23 @@ fn two_rounds_within_a_moment_break_hl2() {
     let last = story.0.log.len() - 1;
     story.0.log[last].at = Timestamp(story.0.log[last - 2].at.0 + 249);
     story.breaks("HL2");
+}
+
+#[test]
+fn to_overrule_where_a_worker_can_be_asked_breaks_h3() {
+    for kind in [Kind::Aware, Kind::Plain] {
+        let mut story = Story::settled();
+        story.0.shards.processes[A].kind = Kind::Deaf;
+        story.0.shards.processes[SECOND_A].kind = Kind::Deaf;
+        story.0.shards.processes[B].kind = kind;
+        story.join("c", Some(4));
+        story.0.shards.processes[C].kind = Kind::Plain;
+        story.moves(&[1], &[]);
+        let (service, worker, shards) = (name("s"), name("a"), runs(&[1]));
+        story.add(ShardsLetGo { service, worker, shards, overruled: Some(true) });
+        match kind {
+            Kind::Aware => story.breaks("H3"),
+            Kind::Plain | Kind::Deaf => drop(story.holds()),
+        }
+    }
 }
