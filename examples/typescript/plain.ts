@@ -2,7 +2,7 @@
 //
 //     node build/plain.js tcp://127.0.0.1:5555 orders worker-1 10
 //
-// This is all that the protocol asks for. Such a worker keeps the shards that it has, and gets no others. It does not
+// This is all that the protocol asks for. Such a worker goes on with what it was told first, and gets no others. It does not
 // count its time, so after a pause that is longer than that, it serves what others serve, too: worker.ts does not.
 
 import { Dealer } from "zeromq";

@@ -184,7 +184,7 @@ impl ShardCommand {
                 in_range("weights", u64::from(heaviest), 1, u64::from(SHARD_WEIGHT_MAX))?;
                 in_range("weights", u64::from(lightest), 1, u64::from(SHARD_WEIGHT_MAX))
             }
-            Self::Leave { .. } | Self::Move { .. } => Ok(()),
+            Self::Leave { .. } | Self::Move { .. } | Self::Expire { .. } => Ok(()),
         }
     }
 }

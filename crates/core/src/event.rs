@@ -203,6 +203,14 @@ events! {
         /// The number of shards from here on, if the worker says another than before.
         #[n(3)] pub count: Option<u32>,
         #[n(4)] pub capacity: Option<u32>,
+        /// What the worker says about the number of shards, if an operator's word stands against it.
+        #[n(5)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub said: Option<u32>,
+        /// The token by which the service was made, if one was shown.
+        #[n(6)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub by: Option<Name>,
     }
 
     /// A worker is gone, and with it its right to all of its shards.

@@ -59,6 +59,15 @@ pub const ID_MAX: u64 = (1 << 53) - 1;
 pub const LEASE_PAYLOAD_BYTES_MAX: usize = 4 << 20;
 /// Services that have shards. Bounds the state.
 pub const SERVICES_MAX: usize = 10_000;
+/// Services that workers with one token make. Others find room, whoever asks for how much.
+pub const SERVICES_PER_TOKEN_MAX: usize = 1_000;
+/// Milliseconds that a service without workers is kept, unless an operator made it (10 minutes). To come again costs a worker
+/// nothing.
+pub const SERVICE_KEPT_MS: u64 = 600_000;
+/// Shards of all services together. Bounds memory: each takes about 60 bytes.
+pub const SHARDS_TOTAL_MAX: usize = 1_000_000;
+/// Shards granted by one event. Bounds the pause of the loop.
+pub const SHARD_GRANTS_MAX: usize = 10_000;
 /// Shards of one service. Bounds a round and the message to one worker.
 pub const SHARDS_MAX: u32 = 100_000;
 /// Workers of one service. Bounds a round, and with what they said the bytes of a service in a snapshot.

@@ -143,6 +143,8 @@ pub const BUGS: &[Bug] = &[
     shards("token-of-the-worker", "a worker has one token for all that it is granted", &["H5"]),
     shards("shards-dealt-anew", "shares are dealt as from nothing, whoever has what", &["H6"]),
     shards("shards-beyond-the-number", "shards above a smaller number stay", &["H1", "HL1"]),
+    shards("withdrawn-takes-no-room", "what a worker has not let go of yet takes no room", &["H6"]),
+    shards("new-name-undoes-orders", "a worker with a new name undoes an operator's number", &["H8"]),
     shards("shard-capacity-ignored", "a worker gets more shards than it takes", &["H6"]),
     shards("new-leader-does-not-wait", "a new term takes silent workers for dead", &["H2", "H3"]),
     shards("workers-clocks-trusted", "a worker whose clock is slow is not waited for", &["H2", "H3"]),

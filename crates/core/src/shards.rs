@@ -7,6 +7,7 @@
 //! is done with it: it let go, it left, or its time ran out.
 
 mod allocate;
+mod judge;
 mod runs;
 mod stored;
 
@@ -18,8 +19,8 @@ use crate::event::{
     Grant, LeaveReason, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo,
     ShardsMoved,
 };
-use crate::limits::{SERVICES_MAX, SHARD_WORDS_MAX, SHARD_WORKERS_MAX};
-use crate::{Decision, Event, Name, Position, Refusal, State, is_planted};
+use crate::limits::{SHARD_GRANTS_MAX, SHARD_WORDS_MAX};
+use crate::{Name, Position, State, is_planted};
 
 use allocate::dealt_anew;
 pub use allocate::{Place, Plan, plan};
@@ -44,6 +45,12 @@ pub struct Service {
     /// What each worker last said about the number of shards, also of those that have left: to say the same again is no
     /// change.
     pub said: BTreeMap<Name, u32>,
+    /// The number is an operator's, and no worker has changed its own word since.
+    pub ordered: bool,
+    /// An operator has made or changed it: it is kept without workers.
+    pub kept: bool,
+    /// The token by which a worker made it.
+    pub by: Option<Name>,
 }
 
 /// Where a shard is.
@@ -66,7 +73,7 @@ pub struct ShardWorker {
     /// How many shards it takes at most.
     #[n(1)]
     pub capacity: Option<u32>,
-    /// The lowest number that no other worker of the service had when it joined; it keeps it. Older snapshots have none.
+    /// The lowest number that no other worker of the service had when it got its first shards; it keeps it.
     #[n(2)]
     pub place: Option<u32>,
     /// The shards that it has, also those that it was told to stop.
@@ -126,7 +133,7 @@ impl Service {
         self.shards.iter().filter(|shard| matches!(shard, Shard::Withdrawn { .. })).count()
     }
 
-    /// Moves that would make shares even, some at a time.
+    /// Moves that would make shares even, so many withdrawals at a time.
     fn moves(&self, most: usize) -> Option<(Runs, Vec<Grant>)> {
         let names: Vec<&Name> = self.workers.keys().collect();
         let places: Vec<Place> = self
@@ -161,9 +168,24 @@ impl Service {
             beyond.filter(|(_, shard)| matches!(shard, Shard::Held { .. })).map(|(number, _)| number);
         let beyond = beyond.filter(|_| !is_planted("shards-beyond-the-number"));
         let withdrawn: Runs = plan.withdraw.into_iter().chain(beyond).take(most).collect();
+        // What a worker was told to stop takes room until it has let go.
+        let taken = self.workers.values().map(|worker| worker.shards.len());
+        let mut room: Vec<usize> = places
+            .iter()
+            .zip(taken)
+            .map(|(place, taken)| {
+                place.capacity.map_or(usize::MAX, |most| (most as usize).saturating_sub(taken))
+            })
+            .collect();
+        if is_planted("withdrawn-takes-no-room") {
+            room.fill(usize::MAX);
+        }
         let mut given: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
-        for (shard, worker) in plan.give {
-            given.entry(worker).or_default().push(shard);
+        for (shard, worker) in plan.give.into_iter().take(SHARD_GRANTS_MAX) {
+            if let Some(left) = room[worker].checked_sub(1) {
+                room[worker] = left;
+                given.entry(worker).or_default().push(shard);
+            }
         }
         let granted: Vec<Grant> = given
             .into_iter()
@@ -175,20 +197,30 @@ impl Service {
         (!withdrawn.is_empty() || !granted.is_empty()).then_some((withdrawn, granted))
     }
 
-    fn free_place(&self) -> u32 {
+    /// Gives a worker a place, if it has none.
+    fn place(&mut self, worker: &Name) {
         let taken: BTreeSet<u32> = self.workers.values().filter_map(|worker| worker.place).collect();
-        (0..).find(|place| !taken.contains(place)).expect("workers are fewer than numbers")
+        let free = (0..).find(|place| !taken.contains(place));
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.place = worker.place.or(free);
+        }
     }
 
-    /// A worker says how many shards there are.
-    fn said(&mut self, worker: &Name, count: u32) {
+    /// A worker says another number of shards than before, and that counts.
+    fn changed(&mut self, worker: &Name, count: u32) {
+        self.note(worker, count);
+        self.ordered = false;
+        self.resize(count);
+    }
+
+    /// Notes what a worker says about the number of shards.
+    fn note(&mut self, worker: &Name, count: u32) {
         self.said.insert(worker.clone(), count);
         if self.said.len() > SHARD_WORDS_MAX {
             // What was said by one that is gone can be forgotten; it would count as a change when it comes again.
             let gone = self.said.keys().find(|name| !self.workers.contains_key(*name)).cloned();
             gone.and_then(|gone| self.said.remove(&gone));
         }
-        self.resize(count);
     }
 
     fn resize(&mut self, count: u32) {
@@ -226,147 +258,20 @@ impl State {
         self.services.iter()
     }
 
-    pub(crate) fn judge_shards(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
-        match command {
-            ShardCommand::Join { service, worker, group, count, capacity } => {
-                let group = group.as_ref().filter(|group| group.as_str() != DEFAULT_GROUP);
-                self.join(service, worker, group, *count, *capacity)
-            }
-            ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
-            ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
-            ShardCommand::Overrule { service, worker, shards } => Ok(self.overrule(service, worker, shards)),
-            ShardCommand::SetCount { service, count, worker } => {
-                self.set_count(service, *count, worker.as_ref())
-            }
-            ShardCommand::SetWeights { service, weights } => self.set_weights(service, weights),
-            ShardCommand::Move { service, most } => Ok(self.move_shards(service, *most)),
-        }
-    }
-
-    fn join(
-        &self,
-        service: &Name,
-        worker: &Name,
-        group: Option<&Name>,
-        count: u32,
-        capacity: Option<u32>,
-    ) -> Result<Decision, Refusal> {
-        let Some(known) = self.services.get(service) else {
-            self.check_room()?;
-            return Ok(joined(service, worker, group, Some(count), capacity));
-        };
-        if known.group.as_ref() != group && known.had_workers() {
-            let known = known.group.as_ref().map_or(DEFAULT_GROUP, Name::as_str);
-            let problem = format!("service {service} belongs to group {known}");
-            return Err(Refusal::Invalid { field: "group", problem });
-        }
-        if known.workers.contains_key(worker) {
-            return Ok(Decision::Nothing);
-        }
-        if known.workers.len() >= SHARD_WORKERS_MAX {
-            let problem = format!("service {service} has {SHARD_WORKERS_MAX} workers already");
-            return Err(Refusal::Invalid { field: "worker", problem });
-        }
-        let changed = known.said.get(worker) != Some(&count);
-        Ok(joined(service, worker, group, changed.then_some(count), capacity))
-    }
-
-    /// There is room for one service more.
-    fn check_room(&self) -> Result<(), Refusal> {
-        if self.services.len() < SERVICES_MAX {
-            return Ok(());
-        }
-        let problem = format!("there are {SERVICES_MAX} services already");
-        Err(Refusal::Invalid { field: "service", problem })
-    }
-
-    fn leave(&self, service: &Name, worker: &Name, reason: LeaveReason) -> Decision {
-        let is_there = self.services.get(service).is_some_and(|known| known.workers.contains_key(worker));
-        if !is_there {
-            return Decision::Nothing;
-        }
-        event(ShardWorkerLeft { service: service.clone(), worker: worker.clone(), reason })
-    }
-
-    /// Takes back what was withdrawn and is let go. Whoever lets go of what it should keep is given it again, or another.
-    fn let_go(&self, service: &Name, worker: &Name, shards: &[u32]) -> Decision {
-        let Some(known) = self.services.get(service) else { return Decision::Nothing };
-        let has = |number: &u32| {
-            known.shards.get(*number as usize).is_some_and(|shard| shard.worker() == Some(worker))
-        };
-        // Each once, whatever was said how often.
-        let shards: BTreeSet<u32> = shards.iter().copied().filter(has).collect();
-        if shards.is_empty() {
-            return Decision::Nothing;
-        }
-        let shards: Runs = shards.into_iter().collect();
-        event(ShardsLetGo { service: service.clone(), worker: worker.clone(), shards, overruled: None })
-    }
-
-    /// Takes back what was withdrawn and may still be served.
-    fn overrule(&self, service: &Name, worker: &Name, shards: &BTreeSet<u32>) -> Decision {
-        let Some(known) = self.services.get(service) else { return Decision::Nothing };
-        let withdrawn = known.withdrawn_from(worker).map(|(shard, _)| shard);
-        let shards: Runs = withdrawn.filter(|shard| shards.contains(shard)).collect();
-        if shards.is_empty() {
-            return Decision::Nothing;
-        }
-        let (service, worker, overruled) = (service.clone(), worker.clone(), Some(true));
-        event(ShardsLetGo { service, worker, shards, overruled })
-    }
-
-    fn set_count(&self, service: &Name, count: u32, worker: Option<&Name>) -> Result<Decision, Refusal> {
-        let known = self.services.get(service);
-        let said = match (known, worker) {
-            (Some(known), Some(_)) if is_planted("last-word-counts") => known.count == count,
-            (Some(known), Some(worker)) => known.said.get(worker) == Some(&count),
-            (Some(known), None) => known.count == count,
-            (None, Some(_)) => false,
-            // What is not there has no shards.
-            (None, None) => count == 0,
-        };
-        if said {
-            return Ok(Decision::Nothing);
-        }
-        if known.is_none() {
-            self.check_room()?;
-        }
-        Ok(event(ShardCountSet { service: service.clone(), count, worker: worker.cloned() }))
-    }
-
-    fn set_weights(&self, service: &Name, weights: &BTreeMap<u32, u32>) -> Result<Decision, Refusal> {
-        let Some(known) = self.services.get(service) else {
-            let problem = format!("there is no service {service}");
-            return Err(Refusal::Invalid { field: "service", problem });
-        };
-        let weights: BTreeMap<u32, u32> = weights
-            .iter()
-            .filter(|(_, weight)| **weight != 1)
-            .map(|(shard, weight)| (*shard, *weight))
-            .collect();
-        if weights == known.weights {
-            return Ok(Decision::Nothing);
-        }
-        Ok(event(ShardWeightsSet { service: service.clone(), weights }))
-    }
-
-    fn move_shards(&self, service: &Name, most: usize) -> Decision {
-        let moves = self.services.get(service).and_then(|known| known.moves(most));
-        let Some((withdrawn, granted)) = moves else { return Decision::Nothing };
-        event(ShardsMoved { service: service.clone(), withdrawn, granted })
-    }
-
     pub(crate) fn shard_worker_joined(&mut self, event: ShardWorkerJoined) {
-        let ShardWorkerJoined { service, worker, group, count, capacity } = event;
+        let ShardWorkerJoined { service, worker, group, count, capacity, said, by } = event;
         let joined = self.position;
         let known = self.services.entry(service).or_default();
         if !known.had_workers() {
             known.group = group;
         }
         if let Some(count) = count {
-            known.said(&worker, count);
+            known.changed(&worker, count);
+        } else if let Some(said) = said {
+            known.note(&worker, said);
         }
-        let (place, shards) = (Some(known.free_place()), BTreeSet::new());
+        known.by = by.or(known.by.take());
+        let (place, shards) = (None, BTreeSet::new());
         let before = known.workers.insert(worker, ShardWorker { joined, capacity, place, shards });
         assert!(before.is_none(), "a worker joins once");
         known.generation = joined;
@@ -402,8 +307,11 @@ impl State {
         let at = self.position;
         let known = self.services.entry(service.clone()).or_default();
         match worker {
-            Some(worker) => known.said(&worker, count),
-            None => known.resize(count),
+            Some(worker) => known.changed(&worker, count),
+            None => {
+                (known.ordered, known.kept) = (true, true);
+                known.resize(count);
+            }
         }
         known.generation = at;
         self.forget_if_empty(&service);
@@ -419,6 +327,7 @@ impl State {
     pub(crate) fn shard_weights_set(&mut self, event: ShardWeightsSet) {
         if let Some(known) = self.services.get_mut(&event.service) {
             known.weights = event.weights;
+            known.kept = true;
         }
     }
 
@@ -436,6 +345,7 @@ impl State {
             }
         }
         for Grant { worker, shards } in &event.granted {
+            known.place(worker);
             let there = known.workers.get_key_value(worker);
             // One text for all of them.
             let (worker, there) = there.expect("only a worker that is there gets shards");
@@ -456,21 +366,6 @@ impl State {
     }
 }
 
-fn joined(
-    service: &Name,
-    worker: &Name,
-    group: Option<&Name>,
-    count: Option<u32>,
-    capacity: Option<u32>,
-) -> Decision {
-    let (service, worker, group) = (service.clone(), worker.clone(), group.cloned());
-    event(ShardWorkerJoined { service, worker, group, count, capacity })
-}
-
-fn event(event: impl Into<Event>) -> Decision {
-    Decision::Event(event.into())
-}
-
 /// What may be asked about shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardCommand {
@@ -481,6 +376,8 @@ pub enum ShardCommand {
         group: Option<Name>,
         count: u32,
         capacity: Option<u32>,
+        /// The token that it shows, if any.
+        by: Option<Name>,
     },
     /// A worker has left, or its time has run out.
     Leave {
@@ -509,6 +406,10 @@ pub enum ShardCommand {
     SetWeights {
         service: Name,
         weights: BTreeMap<u32, u32>,
+    },
+    /// A service has no workers for long.
+    Expire {
+        service: Name,
     },
     /// Makes shares even, by at most so many withdrawals at once.
     Move {

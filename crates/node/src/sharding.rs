@@ -9,6 +9,7 @@
 mod belief;
 mod ended;
 mod overrule;
+mod rounds;
 mod soft;
 mod views;
 
@@ -18,7 +19,7 @@ use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHea
 use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Refusal, Timestamp, is_planted};
 
 pub(crate) use self::soft::Sharding;
-use self::soft::{Soft, Waiting, join};
+use self::soft::{Waiting, join};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
@@ -27,8 +28,6 @@ use crate::request::{Answer, Error, Recipient};
 const DEBOUNCE_MS: u64 = 250;
 /// The same after a worker said that it goes: what it had is nobody's.
 const LEAVE_MS: u64 = 20;
-/// Withdrawals of one round. More are for the next, so that never most of a service is on its way.
-const MOVES_MAX: usize = 1_000;
 
 /// Registrations of a service that wait at one time: as many as it may have workers, each started again once.
 const WAITING_MAX: usize = 2 * SHARD_WORKERS_MAX;
@@ -100,6 +99,12 @@ impl<R: Recipient> DecisionLoop<R> {
             .services()
             .flat_map(|(name, service)| service.workers.keys().map(|worker| (name.clone(), worker.clone())))
             .collect();
+        let empty = self.state.services().filter(|(_, service)| service.workers.is_empty());
+        let empty: Vec<Name> = empty.map(|(name, _)| name.clone()).collect();
+        for service in empty {
+            self.sharding.services.entry(service.clone()).or_default().idle_since = Some(now);
+            self.schedule(&service);
+        }
         for (service, worker) in workers {
             let soft = self.sharding.services.entry(service.clone()).or_default();
             soft.promise(&worker, until);
@@ -141,8 +146,8 @@ impl<R: Recipient> DecisionLoop<R> {
                     Err(refusal) => return self.reply_refused(to, refusal),
                 };
                 if body.assigned_shards.is_empty() && self.is_new(&service, &worker, &session) {
-                    let ShardHeartbeat { max_shard_count, session, seq, capacity, group, .. } = body;
-                    let body = ShardRegister { max_shard_count, capacity, group, session, seq };
+                    let ShardHeartbeat { max_shard_count, session, seq, capacity, group, by, .. } = body;
+                    let body = ShardRegister { max_shard_count, capacity, group, session, seq, by };
                     return self.register(service, worker, body, to, now);
                 }
                 self.shard_heartbeat(&service, &worker, (body, session), now)
@@ -235,6 +240,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let until = self.promised_until(now);
         self.sharding.ended.remove(service, &waiting.worker, &waiting.session);
         let soft = self.sharding.services.entry(service.clone()).or_default();
+        soft.idle_since = None;
         let known = soft.promise(&waiting.worker, until);
         (known.session, known.plain) = (Some(waiting.session.clone()), waiting.body.seq.is_none());
         soft.want_round(DEBOUNCE_MS, now);
@@ -300,7 +306,7 @@ impl<R: Recipient> DecisionLoop<R> {
     ) -> Result<(), Error> {
         let command = ShardCommand::Leave { service: service.clone(), worker: worker.clone(), reason };
         self.shard_command(command, now)?;
-        let known = self.sharding.services.get_mut(service).and_then(|soft| soft.forget(worker));
+        let known = self.sharding.services.get_mut(service).and_then(|soft| soft.forget(worker, now));
         if let Some(session) = known.and_then(|known| known.session) {
             self.sharding.ended.add(service, worker, &session);
         }
@@ -337,98 +343,6 @@ impl<R: Recipient> DecisionLoop<R> {
         self.want_round(service, DEBOUNCE_MS, now);
         self.schedule(service);
         self.service_view(service, now)
-    }
-
-    /// Does what time asks for: ends what is over, makes a round, answers those whose round has settled.
-    pub(crate) fn tick_shards(&mut self, now: Timestamp) {
-        while let Some((_, service)) = self.sharding.due.first().filter(|(at, _)| *at <= now).cloned() {
-            if self.is_full() {
-                return;
-            }
-            self.end_silent(&service, now);
-            let round = self.sharding.services.get(&service).and_then(|soft| soft.round);
-            if round.is_some_and(|round| round <= now) {
-                self.round(&service, now);
-            }
-            self.press(&service, now);
-            self.answer_waiting(&service, now);
-            self.schedule(&service);
-        }
-    }
-
-    fn end_silent(&mut self, service: &Name, now: Timestamp) {
-        let over =
-            |soft: &Soft<R>| soft.ends.first().filter(|(at, _)| *at <= now).map(|(_, worker)| worker.clone());
-        while let Some(worker) = self.sharding.services.get(service).and_then(over) {
-            let soft = self.sharding.services.get_mut(service).expect("it was just looked at");
-            // Nobody is let in who does not wait any more.
-            soft.waiting.retain(|waiting| waiting.worker != worker || !waiting.to.is_gone());
-            let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
-            let known = soft.workers.get(&worker);
-            let replaced = known.is_some_and(|known| known.replaced);
-            let speaks = known.and_then(|known| known.session.clone());
-            if is_planted("silent-worker-kept") {
-                self.promise(service, &worker, now);
-                continue;
-            }
-            let reason = if replaced { LeaveReason::Fenced } else { LeaveReason::Silent };
-            let next = next.map(|place| soft.waiting.remove(place));
-            // A worker whose call still waits is alive.
-            if let Some(waiting) = next {
-                if !replaced && speaks.is_none_or(|speaks| speaks == waiting.session) {
-                    soft.waiting.push(waiting);
-                    self.promise(service, &worker, now);
-                    continue;
-                }
-                let left = self.leave(service, &worker, reason, now);
-                debug_assert!(left.is_ok(), "a worker can always leave");
-                self.wait(service, waiting, now);
-                continue;
-            }
-            let left = self.leave(service, &worker, reason, now);
-            debug_assert!(left.is_ok(), "a worker can always leave");
-            self.stats.shard_workers_lost.add(1);
-            self.want_round(service, 0, now);
-        }
-    }
-
-    fn round(&mut self, service: &Name, now: Timestamp) {
-        let Some(soft) = self.sharding.services.get_mut(service) else { return };
-        soft.round = None;
-        soft.last_round = now;
-        let command = ShardCommand::Move { service: service.clone(), most: MOVES_MAX };
-        if let Ok(Some(_)) = self.shard_command(command, now) {
-            self.stats.shard_rounds.add(1);
-        }
-    }
-
-    /// Answers those who came, when nothing is on its way any more or their patience is over.
-    fn answer_waiting(&mut self, service: &Name, now: Timestamp) {
-        let moving = self.state.service(service).is_some_and(|known| known.on_their_way() > 0);
-        let Some(soft) = self.sharding.services.get_mut(service) else { return };
-        let settled = soft.round.is_none() && !moving;
-        let speaks = |soft: &Soft<R>, waiting: &Waiting<R>| {
-            let known = soft.workers.get(&waiting.worker);
-            known.is_some_and(|known| known.session.as_ref() == Some(&waiting.session) && !known.replaced)
-        };
-        let (mut ready, mut later) = (Vec::new(), Vec::new());
-        // Whoever has gone is promised nothing.
-        soft.waiting.retain(|waiting| !waiting.to.is_gone());
-        for waiting in std::mem::take(&mut soft.waiting) {
-            let over = waiting.until <= now;
-            let let_in = speaks(soft, &waiting);
-            if over || (settled && let_in) { ready.push((waiting, let_in)) } else { later.push(waiting) }
-        }
-        soft.waiting = later;
-        for (waiting, let_in) in ready {
-            let answer = if let_in {
-                self.promise(service, &waiting.worker, now);
-                self.promised(service, &waiting.worker, waiting.body.seq)
-            } else {
-                Assignment { seq: waiting.body.seq, ..Assignment::default() }
-            };
-            self.reply(waiting.to, Ok(Answer::Assignment(answer)));
-        }
     }
 
     /// Sends those who came and wait for their share to whoever leads next; to come again changes nothing.

@@ -100,6 +100,8 @@ pub struct Stats {
     pub shards_granted: Counter,
     /// Shards that were taken from plain workers which had not said that they stopped.
     pub shards_overruled: Counter,
+    /// Services that were forgotten because they had no workers for long.
+    pub services_expired: Counter,
     /// Workers of services that fell silent.
     pub shard_workers_lost: Counter,
     pub batches: Counter,

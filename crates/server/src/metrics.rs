@@ -121,6 +121,9 @@ pub const ROWS: &[Row] = &[
         "Shards taken from plain workers that had not said they stopped: two may have served each.",
         |s| &s.shards_overruled,
     ),
+    counter("orchestrix_services_expired_total", "Services forgotten because they had no workers.", |s| {
+        &s.services_expired
+    }),
     counter("orchestrix_shard_workers_lost_total", "Workers of services that fell silent.", |s| {
         &s.shard_workers_lost
     }),
@@ -313,6 +316,11 @@ fn render_services(text: &mut Text, services: &[ServiceSummary]) {
     for (name, meaning, value) in [
         ("orchestrix_services", "Services that divide shards among workers.", services.len() as u64),
         ("orchestrix_shard_workers", "Workers of services.", sum(|service| service.workers)),
+        (
+            "orchestrix_shards",
+            "Shards of all services; there may be 1,000,000.",
+            sum(|service| service.held + service.withdrawn + service.free),
+        ),
         ("orchestrix_shards_held", "Shards that a worker serves.", sum(|service| service.held)),
         (
             "orchestrix_shards_moving",

@@ -83,7 +83,8 @@ impl Who {
             Words::Register => {
                 let (capacity, group) = (self.capacity, self.group.clone());
                 let seq = Some(said.number);
-                let register = ShardRegister { max_shard_count: self.shards, capacity, group, session, seq };
+                let register =
+                    ShardRegister { max_shard_count: self.shards, capacity, group, session, seq, by: None };
                 ("register", Body::Register(register))
             }
             Words::Heartbeat { serves, generation } => {
@@ -95,6 +96,7 @@ impl Who {
                     session,
                     capacity: self.capacity,
                     group: self.group.clone(),
+                    by: None,
                 };
                 ("heartbeat", Body::Heartbeat(heartbeat))
             }

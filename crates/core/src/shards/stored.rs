@@ -26,6 +26,13 @@ pub(crate) struct Stored {
     weights: BTreeMap<u32, u32>,
     #[n(7)]
     said: BTreeMap<Name, u32>,
+    #[n(8)]
+    ordered: Option<bool>,
+    /// Older snapshots do not say it.
+    #[n(9)]
+    kept: Option<bool>,
+    #[n(10)]
+    by: Option<Name>,
 }
 
 /// Shards in a row of which the same is true.
@@ -76,13 +83,19 @@ impl Stored {
             generation: service.generation,
             weights: service.weights.clone(),
             said: service.said.clone(),
+            ordered: Some(service.ordered),
+            kept: Some(service.kept),
+            by: service.by.clone(),
         }
     }
 
     /// # Errors
     /// What cannot be.
     pub(crate) fn service(self, position: Position) -> Result<(Name, Service), &'static str> {
-        let Self { name, group, count, workers, shards, generation, weights, said } = self;
+        let Self { name, group, count, workers, shards, generation, weights, said, ordered, kept, by } = self;
+        // One that no worker ever came to was made by an operator.
+        let kept = kept.unwrap_or(said.is_empty() || !weights.is_empty());
+        let ordered = ordered.unwrap_or(said.is_empty());
         if count > SHARDS_MAX || workers.len() > SHARD_WORKERS_MAX {
             return Err("it has more shards or workers than there may be");
         }
@@ -110,11 +123,13 @@ impl Stored {
                 worker.shards.insert(number);
             }
         }
-        let mut service = Service { group, count, shards: rows, workers, generation, weights, said };
+        let shards = rows;
+        let mut service =
+            Service { group, count, shards, workers, generation, weights, said, ordered, kept, by };
+        // Older snapshots say no places.
         for worker in names {
-            let place = service.free_place();
-            if let Some(worker) = service.workers.get_mut(&worker) {
-                worker.place.get_or_insert(place);
+            if service.tokens_of(&worker).next().is_some() {
+                service.place(&worker);
             }
         }
         Ok((name, service))

@@ -1,9 +1,12 @@
 //! The rules of shards, step by step and at random.
 
+mod budget;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::{SnapshotLoader, Timestamp};
+use crate::limits::{SERVICES_MAX, SHARD_WORKERS_MAX};
+use crate::{Decision, Event, SnapshotLoader, Timestamp};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -23,7 +26,14 @@ fn does(state: &mut State, command: ShardCommand) -> Option<Event> {
 }
 
 fn join(worker: &str, count: u32) -> ShardCommand {
-    ShardCommand::Join { service: name("s"), worker: name(worker), group: None, count, capacity: None }
+    ShardCommand::Join {
+        service: name("s"),
+        worker: name(worker),
+        group: None,
+        count,
+        capacity: None,
+        by: None,
+    }
 }
 
 fn leave(worker: &str) -> ShardCommand {
@@ -109,7 +119,6 @@ fn a_change_of_the_number_wins_and_a_repeat_does_not() {
     does(&mut state, set_count(20, Some("a"))).unwrap();
     assert_eq!(does(&mut state, set_count(10, Some("b"))), None, "it says what it said before");
     assert_eq!(does(&mut state, set_count(20, Some("a"))), None);
-    assert_eq!(does(&mut state, set_count(20, None)), None);
     does(&mut state, leave("b")).unwrap();
     does(&mut state, join("b", 10)).unwrap();
     assert_eq!(state.service(&name("s")).unwrap().count, 20, "it has said ten before it left");
@@ -149,7 +158,7 @@ fn a_round_withdraws_no_more_than_it_may() {
 
 fn join_of(worker: &str, group: Option<&str>) -> ShardCommand {
     let (worker, group) = (name(worker), group.map(name));
-    ShardCommand::Join { service: name("s"), worker, group, count: 10, capacity: None }
+    ShardCommand::Join { service: name("s"), worker, group, count: 10, capacity: None, by: None }
 }
 
 fn refused(state: &State, command: ShardCommand) -> String {
@@ -358,16 +367,14 @@ fn only_what_was_withdrawn_is_overruled() {
 
 #[test]
 fn a_worker_keeps_its_place_while_others_come_and_go() {
-    let mut state = State::new();
+    let mut state = three();
     let place = |state: &State, worker: &str| state.service(&name("s")).unwrap().workers[&name(worker)].place;
-    for worker in ["c", "a", "b"] {
-        does(&mut state, join(worker, 10)).unwrap();
-    }
-    assert_eq!(["c", "a", "b"].map(|worker| place(&state, worker)), [Some(0), Some(1), Some(2)]);
-    does(&mut state, leave("a")).unwrap();
-    assert_eq!(["c", "b"].map(|worker| place(&state, worker)), [Some(0), Some(2)]);
+    assert_eq!(["a", "b", "c"].map(|worker| place(&state, worker)), [Some(0), Some(1), Some(2)]);
+    does(&mut state, leave("b")).unwrap();
     does(&mut state, join("aa", 10)).unwrap();
-    does(&mut state, join("a", 10)).unwrap();
-    let places = ["c", "aa", "b", "a"].map(|worker| place(&state, worker));
-    assert_eq!(places, [Some(0), Some(1), Some(2), Some(3)]);
+    assert_eq!(place(&state, "aa"), None, "it has no shards yet");
+    does(&mut state, join("d", 10)).unwrap();
+    does(&mut state, shuffle()).unwrap();
+    let places = ["a", "c", "aa", "d"].map(|worker| place(&state, worker));
+    assert_eq!(places, [Some(0), Some(2), Some(1), Some(3)]);
 }

@@ -27,6 +27,9 @@ pub struct ShardRegister {
     /// Comes back in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
+    /// The token that was shown; nobody says it in a message.
+    #[serde(skip)]
+    pub by: Option<Name>,
 }
 
 /// A worker is still there.
@@ -52,6 +55,9 @@ pub struct ShardHeartbeat {
     pub capacity: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
+    /// The token that was shown; nobody says it in a message.
+    #[serde(skip)]
+    pub by: Option<Name>,
 }
 
 /// A worker goes; it serves nothing any more.
@@ -121,9 +127,9 @@ pub struct ShardWorkerView {
     pub shards: Vec<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
-    /// A number that no other worker of the service has, as low as it was free when this one joined.
-    #[serde(default)]
-    pub place: u32,
+    /// A number that no other worker of the service has, from its first shards on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<u32>,
     /// Milliseconds after which its time is over if nothing is heard of it.
     pub left_ms: u64,
     /// Whether it serves what it is told to serve. Missing unless it does not.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orchestrix_core::limits::SERVICE_KEPT_MS;
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::wire::ShardRegister;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
@@ -58,6 +59,8 @@ pub(super) struct Soft<R> {
     pub(super) last_round: Timestamp,
     pub(super) waiting: Vec<Waiting<R>>,
     pub(super) due: Option<Timestamp>,
+    /// It has no workers since then.
+    pub(super) idle_since: Option<Timestamp>,
     /// Shards that had a worker in this term and have none, and since when.
     vacant: BTreeMap<u32, Timestamp>,
 }
@@ -71,6 +74,7 @@ impl<R> Default for Soft<R> {
             last_round: Timestamp(0),
             waiting: Vec::new(),
             due: None,
+            idle_since: None,
             vacant: BTreeMap::new(),
         }
     }
@@ -119,9 +123,12 @@ impl<R: Recipient> Soft<R> {
         known
     }
 
-    pub(super) fn forget(&mut self, worker: &Name) -> Option<Known> {
+    pub(super) fn forget(&mut self, worker: &Name, now: Timestamp) -> Option<Known> {
         let known = self.workers.remove(worker)?;
         self.ends.remove(&(known.until, worker.clone()));
+        if self.workers.is_empty() {
+            self.idle_since = Some(now);
+        }
         Some(known)
     }
 
@@ -145,7 +152,8 @@ impl<R: Recipient> Soft<R> {
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         let ends = self.ends.first().map(|(at, _)| *at);
         let waiting = self.waiting.iter().map(Waiting::next).min();
-        ends.into_iter().chain(self.round).chain(waiting).min()
+        let idle = self.idle_since.map(|since| since.plus(SERVICE_KEPT_MS));
+        ends.into_iter().chain(self.round).chain(waiting).chain(idle).min()
     }
 }
 
@@ -168,5 +176,6 @@ pub(super) fn join(service: &Name, worker: &Name, body: &ShardRegister) -> Shard
         group: body.group.clone(),
         count: body.max_shard_count,
         capacity: body.capacity,
+        by: body.by.clone(),
     }
 }

@@ -47,7 +47,7 @@ impl<R: Recipient> DecisionLoop<R> {
             worker: worker.clone(),
             shards: service.held_by(worker).map(|(shard, _)| shard).collect(),
             capacity: there.capacity,
-            place: there.place.unwrap_or(0),
+            place: there.place,
             left_ms: known(worker).map_or(0, |known| known.until.since(now)),
             listens: !known(worker).is_some_and(|known| known.is_deaf),
         });

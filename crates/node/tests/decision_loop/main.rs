@@ -4,6 +4,7 @@
 
 mod admission;
 mod belief;
+mod budget;
 mod coming;
 mod common;
 mod deciding;

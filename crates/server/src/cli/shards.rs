@@ -82,7 +82,7 @@ async fn list(context: &Context, group: Option<&Name>) -> Result<(), Fail> {
 
 fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
     let letters: BTreeMap<&Name, usize> =
-        service.workers.iter().map(|worker| (&worker.worker, worker.place as usize)).collect();
+        service.workers.iter().filter_map(|worker| Some((&worker.worker, worker.place? as usize))).collect();
     for (row, shards) in service.shards.chunks(ROW).enumerate() {
         let blocks: String = shards.iter().map(|shard| block(out, shard, &letters)).collect();
         out.line(&format!("{:>7}  {blocks}", row * ROW))?;
@@ -98,11 +98,11 @@ fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
         ("", Align::Left),
     ]);
     for worker in &service.workers {
-        let place = worker.place as usize;
+        let place = worker.place.map(|place| place as usize);
         let moving =
             |shard: &&ShardView| shard.state == "WITHDRAWN" && shard.worker.as_ref() == Some(&worker.worker);
         table.row(vec![
-            Cell::styled(letter(place), Style::Block(place)),
+            place.map_or(Cell::from(""), |place| Cell::styled(letter(place), Style::Block(place))),
             Cell::styled(worker.worker.as_str(), Style::Bold),
             Cell::from(worker.shards.len()),
             Cell::from(service.shards.iter().filter(moving).count()),

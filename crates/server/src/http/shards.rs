@@ -9,20 +9,20 @@ use orchestrix_node::{Events, Happening, Node, ShardAsk};
 use crate::http::answer::Reply;
 use crate::http::body::parse;
 use crate::http::error::Fault;
-use crate::http::handle::Call;
+use crate::http::handle::{Call, Caller};
 use crate::http::query::path_name;
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
 
 pub(crate) async fn register(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let (service, worker) = named(&call)?;
-    let body: ShardRegister = parse(&call.body)?;
+    let body = ShardRegister { by: shown(&call), ..parse(&call.body)? };
     assigned(node.shards(ShardAsk::Register { service, worker, body }).await?)
 }
 
 pub(crate) async fn heartbeat(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let (service, worker) = named(&call)?;
-    let body: ShardHeartbeat = parse(&call.body)?;
+    let body = ShardHeartbeat { by: shown(&call), ..parse(&call.body)? };
     assigned(node.shards(ShardAsk::Heartbeat { service, worker, body }).await?)
 }
 
@@ -30,6 +30,14 @@ pub(crate) async fn deregister(call: Call<'_>, node: &Node) -> Result<Reply, Fau
     let (service, worker) = named(&call)?;
     let body = if call.body.is_empty() { ShardDeregister::default() } else { parse(&call.body)? };
     assigned(node.shards(ShardAsk::Deregister { service, worker, body }).await?)
+}
+
+/// The name of the token that the caller shows, if it must show one.
+fn shown(call: &Call<'_>) -> Option<Name> {
+    match &call.caller {
+        Caller::Anyone(_) => None,
+        Caller::Token(token) => Some(token.name.clone()),
+    }
 }
 
 fn assigned(assignment: Assignment) -> Result<Reply, Fault> {

@@ -45,6 +45,8 @@ pub(crate) struct ShardPlan {
     pub(crate) one_deaf: Vec<usize>,
     /// Milliseconds after which the next worker of a service comes; at any time in the beginning if none are said.
     pub(crate) apart_ms: Option<u64>,
+    /// Milliseconds after which the last worker of each service comes; with the others if none.
+    pub(crate) last_ms: u64,
     /// What becomes of single messages, by their number.
     pub(crate) fates: Vec<(u64, Fate)>,
 }
@@ -109,10 +111,15 @@ impl ShardPlan {
             deaf: Vec::new(),
             one_deaf: Vec::new(),
             apart_ms: None,
+            last_ms: 0,
             fates: Vec::new(),
         };
         plan.draw_duels(seed);
         plan.draw_deaf(seed);
+        let mut rng = Rng::new(seed ^ 0x1a7e_5a4d);
+        if rng.chance(150_000) {
+            plan.last_ms = rng.range(5_000, 30_000);
+        }
         plan
     }
 
@@ -140,19 +147,20 @@ impl ShardPlan {
 
     /// The same without any fault.
     pub(crate) fn without_faults(mut self) -> Self {
-        self.hear();
+        self.simplify();
         FAULTS.iter().for_each(|rate| *rate(&mut self) = 0);
         self
     }
 
-    fn hear(&mut self) {
+    fn simplify(&mut self) {
+        self.last_ms = 0;
         self.deaf.clear();
         self.one_deaf.clear();
     }
 
     /// Leaves only what happens to workers that do everything right.
     pub(crate) fn make_calm(&mut self) {
-        self.hear();
+        self.simplify();
         self.calm = true;
         (self.lost, self.doubled, self.late, self.reconnects, self.twins) = (0, 0, 0, 0, 0);
         (self.count_changes, self.plain, self.limited) = (0, 0, 0);
@@ -176,8 +184,8 @@ impl ShardPlan {
             change(&mut easier);
             found.push(easier);
         };
-        if !self.deaf.is_empty() || !self.one_deaf.is_empty() {
-            smaller(&Self::hear);
+        if !self.deaf.is_empty() || !self.one_deaf.is_empty() || self.last_ms > 0 {
+            smaller(&Self::simplify);
         }
         if self.services.len() > 1 {
             smaller(&|plan| plan.services.truncate(1));

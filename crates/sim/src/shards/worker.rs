@@ -82,7 +82,10 @@ pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
                 kind = Kind::Deaf;
             }
             let anytime = rng.range(0, 2 * SECOND);
-            let comes = plan.apart_ms.map_or(anytime, |apart| apart * MS * worker as u64);
+            let mut comes = plan.apart_ms.map_or(anytime, |apart| apart * MS * worker as u64);
+            if worker > 0 && worker + 1 == *workers {
+                comes += plan.last_ms * MS;
+            }
             let place = (name(&format!("w{worker}")), kind, comes);
             let is_steady = plan.calm && worker == 0;
             all.push(ShardWorker::new(&service, &place, (plan, is_steady), false, rng.fork()));
@@ -379,6 +382,7 @@ impl ShardWorker {
                     group: None,
                     session: Some(self.session()),
                     seq: (!self.process.kind.is_plain()).then_some(self.seq),
+                    by: None,
                 };
                 let op = self.ask(world, me, ShardAsk::Register { service, worker, body });
                 self.standing = Standing::Coming { op };

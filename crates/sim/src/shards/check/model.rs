@@ -29,6 +29,8 @@ struct Service {
     /// Workers, each with how many shards it takes at most.
     workers: BTreeMap<Name, Option<u32>>,
     said: BTreeMap<Name, u32>,
+    /// The number is an operator's.
+    ordered: bool,
     last_round: Option<Timestamp>,
     /// Somebody came or went since the last round, or there are other shards.
     changed: bool,
@@ -54,6 +56,12 @@ impl Service {
         let has = |slot: &&Slot| {
             slot.has.as_ref().is_some_and(|held| held.worker == *worker && held.withdrawn.is_none())
         };
+        self.shards.values().filter(has).count()
+    }
+
+    /// What it has, also what it was told to stop.
+    fn taken(&self, worker: &Name) -> usize {
+        let has = |slot: &&Slot| slot.has.as_ref().is_some_and(|held| held.worker == *worker);
         self.shards.values().filter(has).count()
     }
 
@@ -148,6 +156,7 @@ impl Walk<'_> {
         if known.count == 0 && known.workers.is_empty() {
             // A service without shards and workers is none, and what was said in it is forgotten.
             known.said.clear();
+            known.ordered = false;
         }
         let version = known.version();
         self.versions.entry(service.clone()).or_default().insert(at, version);
@@ -164,9 +173,17 @@ impl Walk<'_> {
     }
 
     fn joined(&mut self, at: Position, event: &ShardWorkerJoined) {
-        let ShardWorkerJoined { service, worker, count, capacity, .. } = event;
+        let ShardWorkerJoined { service, worker, count, capacity, said, .. } = event;
         if let Some(count) = count {
+            let known = self.services.entry(service.clone()).or_default();
+            let undone = known.ordered && !known.said.contains_key(worker);
+            self.ensure(!undone, "H8", || format!("{worker} is new at {at}, and undid what an operator set"));
             self.says(at, service, worker, *count);
+        }
+        if let Some(said) = said {
+            let known = self.services.entry(service.clone()).or_default();
+            let stands = known.ordered && known.said.insert(worker.clone(), *said).is_none();
+            self.ensure(stands, "H8", || format!("what {worker} said at {at} did not count"));
         }
         let known = self.services.entry(service.clone()).or_default();
         let (said, there) = (known.said.contains_key(worker), known.workers.contains_key(worker));
@@ -181,6 +198,7 @@ impl Walk<'_> {
         self.record.sights.add(ShardSight::CountChanged);
         let known = self.services.entry(service.clone()).or_default();
         let before = known.said.insert(worker.clone(), count);
+        known.ordered = false;
         known.resize(count);
         known.changed = true;
         self.ensure(before != Some(count), "H8", || {
@@ -204,6 +222,7 @@ impl Walk<'_> {
         }
         let known = self.services.entry(service.clone()).or_default();
         known.resize(*count);
+        known.ordered = true;
         known.changed = true;
         let ordered = self.record.orders.contains(&(service.clone(), *count));
         self.ensure(ordered, "H8", || format!("nobody set {count} shards of {service} at {at}"));
@@ -330,7 +349,7 @@ impl Walk<'_> {
     fn granted(&mut self, at: Position, service: &Name, worker: &Name, shard: u32) {
         let known = self.services.entry(service.clone()).or_default();
         let (count, there) = (known.count, known.workers.contains_key(worker));
-        let room = there && known.has_room(worker);
+        let room = there && known.workers[worker].is_none_or(|most| known.taken(worker) < most as usize);
         let slot = known.shards.entry(shard).or_default();
         let (has, before) = (slot.has.clone(), slot.before.clone());
         slot.has = Some(Held { worker: worker.clone(), token: at, withdrawn: None });

@@ -68,7 +68,15 @@ impl Story {
 
     fn join(&mut self, worker: &str, count: Option<u32>) -> Position {
         let (service, worker) = (name("s"), name(worker));
-        self.add(ShardWorkerJoined { service, worker, group: None, count, capacity: None })
+        self.add(ShardWorkerJoined {
+            service,
+            worker,
+            group: None,
+            count,
+            capacity: None,
+            said: None,
+            by: None,
+        })
     }
 
     fn leave(&mut self, worker: &str, reason: LeaveReason) -> Position {
@@ -320,7 +328,15 @@ fn uneven_shares_at_rest_break_h6() {
 fn more_than_a_worker_takes_breaks_h6() {
     let mut story = Story::new();
     let (service, worker) = (name("s"), name("a"));
-    story.add(ShardWorkerJoined { service, worker, group: None, count: Some(4), capacity: Some(1) });
+    story.add(ShardWorkerJoined {
+        service,
+        worker,
+        group: None,
+        count: Some(4),
+        capacity: Some(1),
+        said: None,
+        by: None,
+    });
     story.moves(&[], &[("a", &[0, 1])]);
     story.breaks("H6");
 }
