@@ -219,8 +219,8 @@ impl Driver {
         self.shared.namesake.send_replace(Some(other));
     }
 
-    /// Takes in what was listed, and asks for the next listing. Nobody waits for one here. Whoever leads has the cells of
-    /// those that are long gone removed.
+    /// Takes in what was listed, and asks for the next listing. Nobody waits for one here. A leader has
+    /// the cells of nodes that are long gone removed.
     fn list(&mut self, now: Duration) {
         if self.stopping.is_some() || self.gave_up {
             return;

@@ -243,7 +243,7 @@ impl Server {
                 let others = "SELECT CONCAT('KILL ', id) FROM information_schema.processlist \
                               WHERE user = 'root' AND id <> CONNECTION_ID()";
                 for kill in self.sql(&[others])?.lines() {
-                    // Whoever is gone already need not be killed.
+                    // A session that is gone already need not be killed.
                     let _ = self.sql(&[kill]);
                 }
                 None
