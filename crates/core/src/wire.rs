@@ -437,6 +437,9 @@ wire! {
         pub term: Term,
         pub epoch: u64,
         pub position: Position,
+        /// How long ago the leader last showed the node that answers that it is there; 0 at the leader itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub leader_seen_ms: Option<u64>,
         pub nodes: Vec<NodeView>,
         /// What keeps the cluster from having a leader that works, as sentences.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -469,6 +472,9 @@ wire! {
         /// Where the other nodes reach it, if there are others.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub address: Option<String>,
+        /// How long ago it last showed the node that answers that it is there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub seen_ms: Option<u64>,
     }
 
     /// `GET /health`.

@@ -180,7 +180,7 @@ impl Driver {
     fn write_presence(&mut self, held: bool, timeout: Duration) {
         let me = &self.shared.me;
         let note = self.shared.lock().note.clone();
-        let peer = Peer { candidate: me.clone(), note, present: held };
+        let peer = Peer { candidate: me.clone(), note, present: held, seen: Duration::ZERO };
         let claim = Claim {
             owner: me.name.clone(),
             epoch: 0,
@@ -287,6 +287,9 @@ impl Driver {
         let now = self.shared.clock.boot();
         for change in self.elector.take_changes() {
             self.tell_change(change, now);
+        }
+        if let Some(seen) = self.elector.leader_seen() {
+            self.shared.saw_leader(seen);
         }
         let office = self.elector.leads(now).zip(self.elector.trusted_until());
         self.shared.lock().office = office.filter(|_| self.presence.acts());

@@ -147,6 +147,15 @@ impl Elector {
         self.asker = asker;
     }
 
+    /// When the one who was last seen in office last showed itself there, as far as this one has looked. Nobody's word
+    /// but the cell's: it has changed then.
+    #[must_use]
+    pub fn leader_seen(&self) -> Option<Duration> {
+        let view = self.view.as_ref().filter(|_| self.leader.is_some() && self.office.is_none())?;
+        let cell = view.cell.as_ref().filter(|cell| cell.claim.held)?;
+        seat(&cell.claim).map(|_| view.since)
+    }
+
     /// Whether it stands. An office that it has is not affected.
     pub fn set_stands(&mut self, stands: Stands) {
         self.stands = stands;

@@ -41,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) namesake: watch::Sender<Option<Candidate>>,
     /// Microseconds of the boot clock when something was last proved.
     pub(crate) proved_us: AtomicU64,
+    /// The same for the last sign of whoever leads; 0 if there was none.
+    leader_seen_us: AtomicU64,
+    /// A leader that is well is seen to renew within this time.
+    late_after: Duration,
 }
 
 /// What is known now.
@@ -166,6 +170,8 @@ impl Leadership {
             news: broadcast::Sender::new(NEWS_MAX),
             namesake: watch::Sender::new(None),
             proved_us: AtomicU64::new(0),
+            leader_seen_us: AtomicU64::new(0),
+            late_after: options.leader_renew * 5 / 4 + register.look_every(),
             options: options.clone(),
         });
         let timing = Timing {
@@ -242,6 +248,28 @@ impl Leadership {
         self.shared.proved_us.fetch_max(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
+    /// Whoever leads has just shown that it is there, elsewhere than in the register.
+    pub fn saw_leader(&self) {
+        self.shared.saw_leader(self.shared.clock.boot());
+    }
+
+    /// How long ago the leader last showed that it is there: nothing for this one itself. `None` if nobody leads.
+    #[must_use]
+    pub fn leader_age(&self) -> Option<Duration> {
+        if self.is_leader() {
+            return Some(Duration::ZERO);
+        }
+        self.leader()?;
+        let seen = Duration::from_micros(self.shared.leader_seen_us.load(Relaxed));
+        (!seen.is_zero()).then(|| self.age_of(seen))
+    }
+
+    /// How long ago something was, on the boot clock.
+    #[must_use]
+    pub fn age_of(&self, seen: Duration) -> Duration {
+        self.shared.clock.boot().saturating_sub(seen)
+    }
+
     /// No token up to this one is ever used again.
     pub fn raise_epoch(&self, seen: u64) {
         // A thread that is gone needs no epochs.
@@ -314,6 +342,18 @@ impl Leadership {
         if let (Some(_), Some(trouble)) = (&status.leader, &status.trouble) {
             found.push(format!("who leads may have changed: the register does not answer: {trouble}"));
         }
+        if let (Some((leader, _)), Some(age)) = (&status.leader, self.leader_age())
+            && age > self.shared.late_after
+        {
+            found.push(format!(
+                "the last sign of the leader {} is {:.1} s old, and it should renew every {:?}: it may be gone, and is \
+                 replaced when its {:?} are over",
+                leader.name,
+                age.as_secs_f64(),
+                options.leader_renew,
+                options.leader_ttl
+            ));
+        }
         if status.changes.len() > RESTLESS_CHANGES {
             found.push(format!(
                 "the leader changed {} times in {RESTLESS_TIME:?}: leader_ttl or worker_timeout may be too short, or \
@@ -344,6 +384,10 @@ impl Shared {
     pub(crate) fn token(&self) -> Option<u64> {
         let office = self.lock().office;
         office.filter(|(_, until)| self.clock.boot() < *until).map(|(epoch, _)| epoch)
+    }
+
+    pub(crate) fn saw_leader(&self, at: Duration) {
+        self.leader_seen_us.fetch_max(u64::try_from(at.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
     pub(crate) fn wall_ms_in(&self, time: Duration) -> u64 {

@@ -26,6 +26,9 @@ pub struct Peer {
     /// Whether it has shown itself lately and has not left.
     #[serde(skip)]
     pub present: bool,
+    /// When it was last seen to show itself, on the boot clock of who looked.
+    #[serde(skip)]
+    pub seen: Duration,
 }
 
 /// What to do next.

@@ -102,7 +102,8 @@ mod tests {
     }
 
     fn cell(incarnation: &str, held: bool, version: u64) -> Option<Cell> {
-        let peer = Peer { candidate: candidate(incarnation), note: String::new(), present: held };
+        let (candidate, note, seen) = (candidate(incarnation), String::new(), Duration::ZERO);
+        let peer = Peer { candidate, note, present: held, seen };
         let value = serde_json::to_vec(&peer).unwrap();
         Some(Cell { version: version_of(version), claim: Claim { held, value, ..Claim::default() } })
     }

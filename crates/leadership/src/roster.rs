@@ -101,7 +101,7 @@ impl Presence {
     pub fn peers(&self, now: Duration) -> Vec<Peer> {
         let peer = |seen: &Seen| {
             let present = seen.present && now < seen.at + self.options.worker_timeout;
-            seen.peer.clone().map(|peer| Peer { present, ..peer })
+            seen.peer.clone().map(|peer| Peer { present, seen: seen.at, ..peer })
         };
         self.seen.values().filter_map(peer).collect()
     }

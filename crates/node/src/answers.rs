@@ -64,12 +64,14 @@ impl<R: Recipient> DecisionLoop<R> {
             position,
             lag: 0,
             address: None,
+            seen_ms: None,
         };
         Cluster {
             leader: Some(name),
             term: self.state.term(),
             epoch: self.state.epoch(),
             position,
+            leader_seen_ms: None,
             nodes: vec![node],
             why: Vec::new(),
         }

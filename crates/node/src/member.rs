@@ -7,6 +7,7 @@ mod fed;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
@@ -221,6 +222,7 @@ impl Member {
     /// The leader is there and tells of its batches: the engine need not be asked for them until it is silent.
     pub fn heard_of_leader(&self) {
         self.inner.fed.heard();
+        self.leadership().saw_leader();
     }
 
     /// The leader tells no more.
@@ -248,8 +250,12 @@ impl Member {
         let leader = status.leader.map(|(leader, _)| leader.name);
         let own = self.inner.note();
         let end = Position(stats.durable.get());
-        let view = |Candidate { name, address, .. }: Candidate, note: Note, present: bool| NodeView {
+        let leader_age = self.leadership().leader_age();
+        let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let view = |Candidate { name, address, .. }: Candidate, note: Note, present: bool, age: Duration| NodeView {
             role: if Some(&name) == leader.as_ref() { "leader" } else { "follower" }.to_owned(),
+            // A leader shows itself in its office, too, and to who follows it.
+            seen_ms: Some(millis(leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)))),
             state: if present { "ACTIVE" } else { "DEAD" }.to_owned(),
             load: note.load,
             position: Position(note.position),
@@ -260,16 +266,17 @@ impl Member {
         let others = status.peers.into_iter().filter(|peer| peer.candidate.name != self.inner.me.name);
         let others = others.map(|peer| {
             let note = serde_json::from_str(&peer.note).unwrap_or_default();
-            view(peer.candidate, note, peer.present)
+            view(peer.candidate, note, peer.present, self.leadership().age_of(peer.seen))
         });
         let mut nodes: Vec<NodeView> = others.collect();
-        nodes.push(view(self.inner.me.clone(), own, true));
+        nodes.push(view(self.inner.me.clone(), own, true, Duration::ZERO));
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         Cluster {
             leader,
             term: orchestrix_core::Term(stats.term.get()),
             epoch: stats.epoch.get(),
             position: end,
+            leader_seen_ms: leader_age.map(millis),
             nodes,
             why: self.inner.waiting().into_iter().chain(self.leadership().why()).collect(),
         }

@@ -135,6 +135,7 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
         ("LOAD", Align::Right),
         ("POSITION", Align::Right),
         ("LAG", Align::Right),
+        ("SEEN", Align::Right),
         ("ADDRESS", Align::Left),
     ]);
     for node in &cluster.nodes {
@@ -146,22 +147,38 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
             Cell::from(node.load),
             Cell::from(node.position),
             Cell::from(node.lag),
+            Cell::from(node.seen_ms.map(seen).unwrap_or_default()),
             Cell::from(node.address.as_deref().unwrap_or_default()),
         ]);
     }
     out.table(&table)?;
     out.note(&format!(
-        "{leader} leads: term {}, epoch {}, position {}",
-        cluster.term, cluster.epoch, cluster.position
+        "{leader} leads: term {}, epoch {}, position {}{}",
+        cluster.term,
+        cluster.epoch,
+        cluster.position,
+        last_sign(&cluster)
     ));
     Ok(())
 }
 
 fn say_why(out: Out, cluster: &Cluster) -> Result<(), Fail> {
     match &cluster.leader {
-        Some(leader) if cluster.why.is_empty() => out.line(&format!("all is well: {leader} leads")),
+        Some(leader) if cluster.why.is_empty() => {
+            out.line(&format!("all is well: {leader} leads{}", last_sign(cluster)))
+        }
         Some(_) | None => cluster.why.iter().try_for_each(|reason| out.line(reason)),
     }
+}
+
+fn seen(age: u64) -> String {
+    if age == 0 { "now".to_owned() } else { format!("{} ago", show_duration(age)) }
+}
+
+/// How old it is what is known of the leader, where that is not the one who answers.
+fn last_sign(cluster: &Cluster) -> String {
+    let age = cluster.leader_seen_ms.filter(|age| *age > 0);
+    age.map_or_else(String::new, |age| format!("; its last sign was seen {} ago", show_duration(age)))
 }
 
 /// A number that is only worth a colour when it is not zero.

@@ -197,8 +197,31 @@ impl Nodes {
     fn kill_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
         self.nodes[leader].kill()?;
         round.tried.see("leaders killed", 1);
-        self.replaced(round, leader, Instant::now(), self.ttl)?;
+        let killed = Instant::now();
+        self.expect_age(round, leader)?;
+        self.replaced(round, leader, killed, self.ttl)?;
         self.nodes[leader].launch()
+    }
+
+    /// Nobody knows yet that the leader is gone, so what is said of it has an age; and it is not well when that is twice the
+    /// time in which a leader renews.
+    fn expect_age(&self, round: &mut Round<'_>, killed: usize) -> Checked {
+        let (client, name) = (self.nodes[(killed + 1) % NODES].client()?, format!("n{killed}"));
+        let renew = self.ttl / 3;
+        eventually("the age of a dead leader is told", || {
+            // The engine may be busy with the election.
+            let Ok(view) = round.runtime.block_on(client.cluster()) else { return Ok(None) };
+            if view.leader.as_deref() != Some(&*name) {
+                return Ok(Some(()));
+            }
+            let age = view.leader_seen_ms.map(Duration::from_millis);
+            let age = age.ok_or_else(|| format!("{name} is dead, and its age is not told: {view:?}"))?;
+            if age > 2 * renew && view.why.is_empty() {
+                return Err(format!("the last sign of {name} is {age:?} old, and all is well"));
+            }
+            round.tried.see("silent leaders told", u64::from(!view.why.is_empty()));
+            Ok(None)
+        })
     }
 
     /// Half of its time to ten times it: it may keep its office, or wake up without it.
