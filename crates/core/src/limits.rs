@@ -44,6 +44,8 @@ pub const LEASE_QUEUES_MAX: usize = 100;
 pub const QUEUES_MAX: usize = 10_000;
 /// Tasks of one page of a list.
 pub const PAGE_MAX: usize = 1_000;
+/// Bytes of one page of tasks or of output, in JSON; one item is sent however long it is. Bounds what a slow reader holds.
+pub const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Tasks looked at for one page. Bounds the pause of the loop when a filter matches little.
 pub const PAGE_SCAN_MAX: usize = 20_000;
 /// Delayed tasks that come into line at one go. Bounds the pause of the loop after a long silence.

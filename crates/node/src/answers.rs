@@ -1,6 +1,7 @@
 //! Answers that change nothing: what there is, and why it is where it is.
 
-use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, WorkerList};
+use orchestrix_core::limits::PAGE_BYTES_MAX;
+use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, TaskSummary, WorkerList};
 use orchestrix_core::{Counts, LeaseId, Place, Refusal, Task, TaskId, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
@@ -10,6 +11,25 @@ use crate::request::{Answer, Ask, Error, Recipient};
 /// Milliseconds after which a queue that nobody asked is said to have no worker.
 const NO_WORKER_MS: u64 = 60_000;
 
+/// As many as a page may have bytes, and where the next page begins. Counts texts as they are: no JSON of them is shorter.
+fn what_fits(
+    tasks: impl Iterator<Item = TaskSummary>,
+    next: Option<TaskId>,
+) -> (Vec<TaskSummary>, Option<TaskId>) {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for task in tasks {
+        let texts = [task.error.as_ref(), task.reason.as_ref()];
+        bytes += texts.into_iter().flatten().map(String::len).sum::<usize>();
+        if bytes > PAGE_BYTES_MAX
+            && let Some(last) = page.last().map(|last: &TaskSummary| last.id)
+        {
+            return (page, Some(last));
+        }
+        page.push(task);
+    }
+    (page, next)
+}
+
 impl<R: Recipient> DecisionLoop<R> {
     /// Answers a question that changes nothing.
     pub(crate) fn look(&self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
@@ -17,7 +37,8 @@ impl<R: Recipient> DecisionLoop<R> {
             Ask::Task(id) => Ok(Answer::Task(Box::new(self.known(id)?.view()))),
             Ask::Tasks { filter, after, limit } => {
                 let (tasks, next) = self.state.list(&filter, after, limit);
-                Ok(Answer::Tasks { tasks: tasks.into_iter().map(Task::summary).collect(), next })
+                let (tasks, next) = what_fits(tasks.into_iter().map(Task::summary), next);
+                Ok(Answer::Tasks { tasks, next })
             }
             Ask::Explain(id) => Ok(Answer::Explanation(Box::new(self.explain(self.known(id)?, now)))),
             Ask::Queues => {

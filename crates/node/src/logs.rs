@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minicbor::{Decode, Encode};
-use orchestrix_core::limits::BATCH_ITEMS_MAX;
+use orchestrix_core::limits::{BATCH_ITEMS_MAX, PAGE_BYTES_MAX};
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{Position, Refusal, TaskId, Timestamp, is_planted};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
@@ -25,6 +25,8 @@ use crate::options::Options;
 use crate::request::Error;
 use crate::stats::Stats;
 
+/// Bytes of a line in JSON beside its text, at most: number, attempt, time, stream.
+const LINE_BYTES: usize = 128;
 /// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
 const TASKS_KEPT: usize = 10_000;
 /// How often lines are added to what was counted anew. Each time another node has stored something meanwhile.
@@ -197,14 +199,15 @@ impl TaskLogs {
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
         let mut chunk = counted.chunk_of(offset);
-        while page.lines.len() < limit && chunk < counted.chunks() {
+        let mut room = PageRoom { lines: limit, bytes: PAGE_BYTES_MAX, is_full: false };
+        while !room.is_full && chunk < counted.chunks() {
             let chunks = self.store.call(move |engine| count::read(engine, task, chunk)).await?;
             if chunks.is_empty() {
                 break;
             }
             // What came after the count belongs to the next page: its lines have no numbers here.
             for stored in chunks.into_iter().take(counted.chunks() - chunk) {
-                add_lines(&mut page, &counted, chunk, stored.map(|stored| stored.chunk), limit, attempt);
+                add_lines(&mut page, &counted, chunk, stored.map(|stored| stored.chunk), &mut room, attempt);
                 chunk += 1;
             }
         }
@@ -344,16 +347,37 @@ impl Addition {
     }
 }
 
+/// What still fits into a page.
+struct PageRoom {
+    lines: usize,
+    bytes: usize,
+    is_full: bool,
+}
+
+impl PageRoom {
+    /// Takes the place of a line as JSON, if there is one; the first line of a page has one.
+    fn take(&mut self, text: &str, is_first: bool) -> bool {
+        let bytes = serde_json::to_vec(text).map_or(text.len(), |json| json.len()) + LINE_BYTES;
+        self.is_full = self.lines == 0 || (bytes > self.bytes && !is_first);
+        if !self.is_full {
+            (self.lines, self.bytes) = (self.lines - 1, self.bytes.saturating_sub(bytes));
+            self.is_full = self.lines == 0;
+            return true;
+        }
+        false
+    }
+}
+
 /// Adds the lines of a chunk, or one line in place of those that cannot be read.
 fn add_lines(
     page: &mut LogPage,
     counted: &Counted,
     nth: usize,
     chunk: Option<Chunk>,
-    limit: usize,
+    room: &mut PageRoom,
     attempt: Option<u32>,
 ) {
-    if page.lines.len() >= limit {
+    if room.is_full {
         return;
     }
     let Range { start, end } = counted.numbers(nth);
@@ -370,8 +394,11 @@ fn add_lines(
     };
     let wanted = attempt.is_none_or(|attempt| attempt == origin.attempt);
     for (n, line) in (first..end).zip(lines) {
-        if n < page.next_offset || page.lines.len() >= limit {
+        if n < page.next_offset {
             continue;
+        }
+        if room.is_full || (wanted && !room.take(&line.text, page.lines.is_empty())) {
+            return;
         }
         page.next_offset = n + 1;
         if wanted {

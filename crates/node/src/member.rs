@@ -252,17 +252,20 @@ impl Member {
         let end = Position(stats.durable.get());
         let leader_age = self.leadership().leader_age();
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        let view = |Candidate { name, address, .. }: Candidate, note: Note, present: bool, age: Duration| NodeView {
-            role: if Some(&name) == leader.as_ref() { "leader" } else { "follower" }.to_owned(),
-            // A leader shows itself in its office, too, and to who follows it.
-            seen_ms: Some(millis(leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)))),
-            state: if present { "ACTIVE" } else { "DEAD" }.to_owned(),
-            load: note.load,
-            position: Position(note.position),
-            lag: end.0.saturating_sub(note.position),
-            address: Some(address),
-            name,
-        };
+        let view =
+            |Candidate { name, address, .. }: Candidate, note: Note, present: bool, age: Duration| NodeView {
+                role: if Some(&name) == leader.as_ref() { "leader" } else { "follower" }.to_owned(),
+                // A leader shows itself in its office, too, and to who follows it.
+                seen_ms: Some(millis(
+                    leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)),
+                )),
+                state: if present { "ACTIVE" } else { "DEAD" }.to_owned(),
+                load: note.load,
+                position: Position(note.position),
+                lag: end.0.saturating_sub(note.position),
+                address: Some(address),
+                name,
+            };
         let others = status.peers.into_iter().filter(|peer| peer.candidate.name != self.inner.me.name);
         let others = others.map(|peer| {
             let note = serde_json::from_str(&peer.note).unwrap_or_default();

@@ -138,6 +138,15 @@ settings! {
     /// ZeroMQ connections at one time [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_zmq_connections: usize,
+    /// ZeroMQ connections of one address at one time [default: 5000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    max_zmq_connections_per_ip: usize,
+    /// Bytes of long answers that peers have not taken yet [default: 256MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_unsent: Size,
+    /// The same of one token, or of one address [default: 32MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_unsent_per_client: Size,
     /// Requests of one token at one time, waiting lease calls included [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_in_flight_per_token: usize,
@@ -268,6 +277,24 @@ impl Settings {
                 set.max_zmq_connections,
                 1,
                 usual.zmq_connections,
+            )?,
+            zmq_connections_per_ip: at_least(
+                "max_zmq_connections_per_ip",
+                set.max_zmq_connections_per_ip,
+                1,
+                usual.zmq_connections_per_ip,
+            )?,
+            unsent_bytes: at_least(
+                "max_unsent",
+                set.max_unsent.map(|size| size.0),
+                1 << 20,
+                usual.unsent_bytes,
+            )?,
+            unsent_bytes_per_client: at_least(
+                "max_unsent_per_client",
+                set.max_unsent_per_client.map(|size| size.0),
+                1 << 20,
+                usual.unsent_bytes_per_client,
             )?,
             in_flight_per_token: at_least(
                 "max_in_flight_per_token",

@@ -37,6 +37,7 @@ mod shards;
 mod sse;
 mod streams;
 mod tasks;
+mod unsent;
 mod views;
 
 use std::borrow::Cow;
@@ -55,6 +56,7 @@ use crate::metrics::HttpMetrics;
 use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
+pub(crate) use accept::Seats;
 pub(crate) use error::Fault;
 pub(crate) use handle::{Answered, Caller, decide_said};
 pub use limits::Limits;
@@ -93,6 +95,7 @@ pub(crate) struct App {
     pub(crate) zmq: ZmqMetrics,
     pub(crate) seats: Arc<accept::Seats>,
     pub(crate) quotas: quota::Quotas,
+    pub(crate) unsent: Arc<unsent::Unsent>,
     pub(crate) streams: Arc<streams::Streams>,
     pub(crate) endings: Arc<endings::Endings>,
     pub(crate) request_ids: answer::RequestIds,
@@ -114,6 +117,7 @@ impl App {
             seats: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),
             refusals: audit::Refusals::default(),
+            unsent: Arc::new(unsent::Unsent::new(&options.limits)),
             streams: Arc::new(streams::Streams::new(&options.limits)),
             endings: Arc::new(endings::Endings::new(coordinator.clone())),
             request_ids: answer::RequestIds::default(),

@@ -22,11 +22,10 @@ use std::time::Duration;
 
 use orchestrix_node::Counter;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use self::pushes::Pushes;
-use crate::http::App;
+use crate::http::{App, Seats};
 
 pub use self::address::Place;
 pub(crate) use self::address::host_of;
@@ -125,21 +124,22 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
     let front = Arc::new(Front { app: Arc::clone(&app), pushes: Pushes::default() });
     tokio::spawn(pushes::follow(Arc::clone(&front)));
     let connections = TaskTracker::new();
-    let seats = Arc::new(Semaphore::new(app.limits.zmq_connections));
+    let seats = Arc::<Seats>::default();
     loop {
         let accepted = tokio::select! {
             accepted = listening.listener.accept() => accepted,
             () = app.stop.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a ZeroMQ connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
+        let (all, per_ip) = (app.limits.zmq_connections, app.limits.zmq_connections_per_ip);
+        let Some(seat) = Seats::take(&seats, peer.ip().to_canonical(), all, per_ip) else {
             app.zmq.connections_refused.add(1);
             continue;
         };

@@ -3,6 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 
+use tokio::time::{Instant, timeout_at};
+
 use crate::frames::{Broken, Decoder, Frame};
 use crate::greeting::{self, Command, GREETING_BYTES, Peer, SocketType};
 use crate::{Error, Limits};
@@ -25,6 +27,8 @@ pub struct Reader<S> {
     decoder: Decoder,
     /// Those of a message that has not ended.
     parts: Vec<Bytes>,
+    /// Since when a message is on its way.
+    began: Option<Instant>,
 }
 
 /// Says something to the peer.
@@ -89,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     pub fn split(self) -> (Reader<S>, Writer<S>) {
         let (read, write) = tokio::io::split(self.stream);
-        let reader = Reader { stream: read, decoder: self.decoder, parts: Vec::new() };
+        let reader = Reader { stream: read, decoder: self.decoder, parts: Vec::new(), began: None };
         (reader, Writer { stream: write, buffer: BytesMut::new() })
     }
 }
@@ -101,10 +105,15 @@ impl<S: AsyncRead> Reader<S> {
     /// When the connection is over, or the peer does what is not allowed.
     pub async fn next(&mut self) -> Result<Incoming, Error> {
         loop {
-            match next(&mut self.stream, &mut self.decoder).await? {
+            let Some(frame) = self.decoder.take()? else {
+                self.fill().await?;
+                continue;
+            };
+            match frame {
                 Frame::Part { more, body } => {
                     self.parts.push(body);
                     if !more {
+                        self.began = None;
                         return Ok(Incoming::Message(std::mem::take(&mut self.parts)));
                     }
                 }
@@ -116,6 +125,30 @@ impl<S: AsyncRead> Reader<S> {
                 },
             }
         }
+    }
+}
+
+impl<S: AsyncRead> Reader<S> {
+    /// What the peer may cost from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.decoder.set_limits(limits);
+    }
+
+    /// Takes more bytes, unless a message has been on its way for too long. Pings between its parts do not help.
+    async fn fill(&mut self) -> Result<(), Error> {
+        let is_amid = !self.parts.is_empty() || !self.decoder.buffer().is_empty();
+        let limit = self.decoder.limits().message_time.filter(|_| is_amid);
+        self.began = is_amid.then(|| self.began.unwrap_or_else(Instant::now));
+        let buffer = self.decoder.buffer();
+        buffer.reserve(READ_BYTES);
+        let reading = self.stream.read_buf(buffer);
+        let read = match self.began.zip(limit) {
+            None => reading.await,
+            Some((began, limit)) => timeout_at(began + limit, reading)
+                .await
+                .map_err(|_| Broken::TooSlow { seconds: limit.as_secs() })?,
+        };
+        if read? == 0 { Err(Error::Closed) } else { Ok(()) }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Broken {
     TooLong { bytes: u64, max: usize },
     #[error("a message has more than {max} parts, which is the limit")]
     TooManyParts { max: usize },
+    #[error("a message was not complete after {seconds} s, which is the limit")]
+    TooSlow { seconds: u64 },
     #[error("it does not greet in version 3 of the protocol with the mechanism NULL")]
     Greeting,
     #[error("the command {0:?} is not well formed")]
@@ -50,6 +52,16 @@ impl Decoder {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self { buffer: BytesMut::new(), limits, parts: 0, bytes: 0 }
+    }
+
+    /// What the peer may cost from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// Where the next bytes go.
@@ -127,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    const FEW: Limits = Limits { message_bytes: 300, parts: 3 };
+    const FEW: Limits = Limits { message_bytes: 300, parts: 3, message_time: None };
 
     fn all(bytes: &[u8], limits: Limits) -> Result<Vec<Frame>, Broken> {
         let mut decoder = Decoder::new(limits);

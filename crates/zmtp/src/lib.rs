@@ -35,11 +35,13 @@ pub struct Limits {
     pub message_bytes: usize,
     /// Parts of one message.
     pub parts: usize,
+    /// From the first byte of a message to its last.
+    pub message_time: Option<std::time::Duration>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { message_bytes: 1 << 20, parts: 8 }
+        Self { message_bytes: 1 << 20, parts: 8, message_time: None }
     }
 }
 

@@ -6,7 +6,7 @@ use orchestrix_server::http::doors;
 use orchestrix_server::zmq::doors::message;
 use orchestrix_zmtp::{Broken, Command, Decoder, Frame, Limits};
 
-const LIMITS: Limits = Limits { message_bytes: 4 << 10, parts: 8 };
+const LIMITS: Limits = Limits { message_bytes: 4 << 10, parts: 8, message_time: None };
 
 /// The first byte says in how long pieces the bytes come; their frames do not depend on that.
 pub(super) fn frames(input: &[u8]) {

@@ -37,7 +37,7 @@ impl Worker {
     pub(super) async fn connect(address: SocketAddr, name: String, shards: u32) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        let limits = Limits { message_bytes: 16 << 20, parts: 2 };
+        let limits = Limits { message_bytes: 16 << 20, parts: 2, ..Limits::default() };
         let connection = Connection::greet(stream, SocketType::Dealer, b"", limits).await?;
         let (reader, writer) = connection.split();
         Ok(Self { name, shards, reader, writer, told: Assignment::default(), seq: 0 })

@@ -101,13 +101,13 @@ pub(crate) struct NodeAddress {
 
 /// One connection's seat; free again when dropped.
 #[derive(Debug)]
-struct Seat {
+pub(crate) struct Seat {
     seats: Arc<Seats>,
     ip: IpAddr,
 }
 
 impl Seats {
-    fn take(seats: &Arc<Self>, ip: IpAddr, all_max: usize, ip_max: usize) -> Option<Seat> {
+    pub(crate) fn take(seats: &Arc<Self>, ip: IpAddr, all_max: usize, ip_max: usize) -> Option<Seat> {
         let mut taken = seats.lock();
         let of_ip = taken.by_ip.get(&ip).copied().unwrap_or(0);
         if taken.all >= all_max || (of_ip >= ip_max && !taken.nodes.contains_key(&ip)) {

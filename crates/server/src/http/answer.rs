@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
@@ -18,6 +19,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use crate::http::connection::Busy;
 use crate::http::error::{Fault, Told};
 use crate::http::streams::Stream;
+use crate::http::unsent::Held;
 
 /// Bytes of a request id that a caller may give.
 const REQUEST_ID_BYTES_MAX: usize = 128;
@@ -38,6 +40,8 @@ pub(crate) struct Reply {
     pub(crate) status: StatusCode,
     pub(crate) content: &'static str,
     pub(crate) body: Body,
+    /// Its place among answers that are long.
+    pub(crate) unsent: Option<Arc<Held>>,
     again: bool,
     allow: Option<&'static str>,
 }
@@ -60,19 +64,19 @@ impl Reply {
     }
 
     pub(crate) fn new(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status, content, body: Body::Whole(body.into()), again: false, allow: None }
+        Self { status, content, body: Body::Whole(body.into()), unsent: None, again: false, allow: None }
     }
 
     /// A stream that goes on.
     pub(crate) fn stream(content: &'static str, pieces: mpsc::Receiver<Bytes>, place: Stream) -> Self {
         let body = Body::Stream { pieces, _place: place, _busy: None };
-        Self { status: StatusCode::OK, content, body, again: false, allow: None }
+        Self { status: StatusCode::OK, content, body, unsent: None, again: false, allow: None }
     }
 
     pub(crate) fn fault(fault: Fault, request_id: &str) -> Self {
         let Told { status, problem, again, allow } = fault.told(request_id);
         let body = serde_json::to_vec(&problem).expect("a problem is plain JSON");
-        Self { status, content: PROBLEM, body: Body::Whole(body.into()), again, allow }
+        Self { status, content: PROBLEM, body: Body::Whole(body.into()), unsent: None, again, allow }
     }
 
     /// Adds the headers that every answer has, and those of pages: data is never shown as one.
@@ -83,6 +87,9 @@ impl Reply {
         position: Option<u64>,
     ) -> Response<Body> {
         let mut response = Response::new(self.body);
+        if let Some(unsent) = self.unsent {
+            response.extensions_mut().insert(unsent);
+        }
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.reserve(10);

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::http::limits::Limits;
+use crate::http::unsent::Held;
 use crate::http::{App, handle, refusal};
 
 /// Bytes that a connection buffers at least: bodies are read in pieces of up to this size.
@@ -37,6 +38,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Ip
         let request = request.map(|incoming| RequestBody { incoming, pulse: Arc::clone(&pulse) });
         async move {
             let mut response = handle::handle(&app, peer, request).await;
+            busy.0.waits_for(response.extensions_mut().remove::<Arc<Held>>());
             response.body_mut().hold(busy);
             Ok::<_, Infallible>(response)
         }
@@ -99,6 +101,8 @@ struct Pulse {
     header: AtomicU64,
     /// Since when the peer takes nothing; 0 when it does.
     blocked: AtomicU64,
+    /// A long answer of which something may be left.
+    unsent: Mutex<Option<Arc<Held>>>,
     /// The last four bytes that were read.
     read: AtomicU32,
     /// The last bytes of the body of the request that is answered, and how many of them there are, up to four.
@@ -123,6 +127,7 @@ impl Pulse {
             read: AtomicU32::new(0),
             body: AtomicU32::new(0),
             body_bytes: AtomicUsize::new(0),
+            unsent: Mutex::default(),
         }
     }
 
@@ -144,6 +149,11 @@ impl Pulse {
 
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
+    }
+
+    /// A long answer begins, or everything is taken.
+    fn waits_for(&self, answer: Option<Arc<Held>>) {
+        *self.unsent.lock().unwrap_or_else(PoisonError::into_inner) = answer;
     }
 
     /// When this connection is to be let go, if nothing changes.
@@ -323,7 +333,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        // It is asked for only when all that was buffered is written.
+        if flushed.is_ready() {
+            self.pulse.waits_for(None);
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -20,6 +20,7 @@ use crate::http::connection::RequestBody;
 use crate::http::error::Fault;
 use crate::http::quota::InFlight;
 use crate::http::routes::{Access, Endpoint, Found, Route, Verb, find};
+use crate::http::unsent::{SHORT_BYTES_MAX, Unsent};
 use crate::http::{
     App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, scope, shards, tasks, views,
 };
@@ -152,11 +153,29 @@ async fn answer(
         Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
     };
     seen.note_target(route, &body);
-    let call = Call { app, head, part, second, caller, peer, body, request_id };
-    match answer_here(route.endpoint, &call).await {
-        Some(answered) => answered.map(Answered::Ours),
-        None => decide(route, call).await,
+    let call = Call { app, head, part, second, caller: caller.clone(), peer, body, request_id };
+    let answered = match answer_here(route.endpoint, &call).await {
+        Some(answered) => answered.map(Answered::Ours)?,
+        None => decide(route, call).await?,
+    };
+    hold_if_long(app, &caller, route.verb, answered)
+}
+
+/// An answer that is long stays in memory until its peer has taken it.
+fn hold_if_long(app: &App, caller: &Caller, verb: Verb, answered: Answered) -> Result<Answered, Fault> {
+    let Answered::Ours(mut reply) = answered else { return Ok(answered) };
+    if let Body::Whole(bytes) = &reply.body
+        && bytes.len() > SHORT_BYTES_MAX
+    {
+        let (client, bytes) = (caller.client(), bytes.len());
+        let held = match verb {
+            Verb::Get => Unsent::hold(&app.unsent, client, bytes)?,
+            // What was decided is not refused any more: leases would be lost with their answer.
+            Verb::Post | Verb::Put => Unsent::hold_anyway(&app.unsent, client, bytes),
+        };
+        reply.unsent = Some(Arc::new(held));
     }
+    Ok(Answered::Ours(reply))
 }
 
 /// Has a request decided, here or elsewhere. A call that waits is not answered with work once its token has ended.

@@ -11,6 +11,12 @@ pub struct Limits {
     pub connections_per_ip: usize,
     /// ZeroMQ connections at one time.
     pub zmq_connections: usize,
+    /// ZeroMQ connections of one address.
+    pub zmq_connections_per_ip: usize,
+    /// Bytes of long answers that peers have not taken yet. Bounds memory under many slow readers.
+    pub unsent_bytes: usize,
+    /// The same of one token, or of one address without tokens.
+    pub unsent_bytes_per_client: usize,
     /// From the first byte of a request to the end of its headers. Ends slow readers.
     pub header_timeout: Duration,
     /// From the end of the headers to the end of the body.
@@ -45,6 +51,9 @@ impl Default for Limits {
             connections: 20_000,
             connections_per_ip: 512,
             zmq_connections: 10_000,
+            zmq_connections_per_ip: 5_000,
+            unsent_bytes: 256 << 20,
+            unsent_bytes_per_client: 32 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),

@@ -1,9 +1,9 @@
 //! Tasks as those see them who submit and ask: submit, look, cancel, retry.
 
 use http::StatusCode;
-use orchestrix_core::limits::PAGE_MAX;
-use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage};
-use orchestrix_core::{Filter, TaskState};
+use orchestrix_core::limits::{PAGE_BYTES_MAX, PAGE_MAX};
+use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskSummary};
+use orchestrix_core::{Filter, TaskId, TaskState};
 use orchestrix_node::{Node, Seen};
 
 use crate::http::answer::Reply;
@@ -59,7 +59,8 @@ pub(crate) async fn list(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     if query.text("owner").is_some() {
         return Reply::ok(&TaskPage { tasks: Vec::new(), next_cursor: None });
     }
-    let (tasks, next) = node.tasks(Filter { queue, state }, after, limit).await?;
+    let (mut tasks, next) = node.tasks(Filter { queue, state }, after, limit).await?;
+    let next = keep_what_fits(&mut tasks).or(next);
     Reply::ok(&TaskPage { tasks, next_cursor: next.map(|after| cursor::write(&list, after)) })
 }
 
@@ -103,6 +104,21 @@ fn task_state(text: &str) -> Result<TaskState, Fault> {
     found.ok_or_else(|| {
         Fault::Invalid(format!("parameter state is one of {}, not {text:?}", known.join(", ")))
     })
+}
+
+/// Drops what does not fit into a page, but never the first; answers after which task the next page begins then.
+fn keep_what_fits(tasks: &mut Vec<TaskSummary>) -> Option<TaskId> {
+    let mut bytes = 0;
+    let fits = tasks.iter().take_while(|task| {
+        bytes += serde_json::to_vec(task).map_or(0, |json| json.len() + 1);
+        bytes <= PAGE_BYTES_MAX
+    });
+    let fits = fits.count().max(1);
+    if fits >= tasks.len() {
+        return None;
+    }
+    tasks.truncate(fits);
+    tasks.last().map(|last| last.id)
 }
 
 /// What a list shows; a cursor leads only into the list that it came from.

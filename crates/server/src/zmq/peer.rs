@@ -20,6 +20,8 @@ use super::message::{self, Kind, Said};
 use crate::http::{Answered, App, Caller, Fault, decide_said};
 use crate::tokens::Token;
 
+/// Bytes of a message of a peer that has not shown a token that is accepted, where there are tokens.
+const STRANGER_BYTES_MAX: usize = 64 << 10;
 /// How long a peer may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Messages of one connection that are being decided; more wait in the peer's own buffers.
@@ -111,8 +113,13 @@ impl Outgoing {
 /// Speaks with a peer until it goes, breaks the rules, takes nothing any more, or the coordinator stops.
 pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     let (app, metrics) = (&front.app, &front.app.zmq);
-    let limits = Limits { message_bytes: app.limits.body_bytes, ..Limits::default() };
-    let greeted = Connection::greet(stream, SocketType::Router, b"", limits);
+    let (message_bytes, message_time) = (app.limits.body_bytes, Some(app.limits.body_timeout));
+    let limits = Limits { message_bytes, message_time, ..Limits::default() };
+    let strangers = match app.tokens {
+        Some(_) => Limits { message_bytes: message_bytes.min(STRANGER_BYTES_MAX), ..limits },
+        None => limits,
+    };
+    let greeted = Connection::greet(stream, SocketType::Router, b"", strangers);
     let connection = match tokio::time::timeout(GREETING_TIME, greeted).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(Error::Closed | Error::Io(_))) => return,
@@ -133,14 +140,16 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
         tokio::spawn(write(writer, outgoing, Arc::clone(&bytes), app.limits.write_timeout, end.clone()));
     let outbox = Outbox { sender, bytes, socket: peer.socket, end };
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+    let accepted = CancellationToken::new();
     let session = Arc::new(Session {
         front: Arc::clone(front),
         name: session_name(),
         outbox,
         tokens: Mutex::default(),
+        accepted,
     });
     let ended = tokio::select! {
-        ended = read(reader, &session, &in_flight, peer.minor > 0) => ended,
+        ended = read(reader, &session, &in_flight, limits, peer.minor > 0) => ended,
         () = token.cancelled() => None,
         () = app.stop.cancelled() => {
             // What was asked before is answered.
@@ -170,11 +179,20 @@ async fn read(
     mut reader: Reader<TcpStream>,
     session: &Arc<Session>,
     in_flight: &Arc<Semaphore>,
+    limits: Limits,
     answers_pings: bool,
 ) -> Option<Error> {
-    let mut silences = 0;
+    let (mut silences, mut is_stranger) = (0, true);
     loop {
-        let incoming = match tokio::time::timeout(SILENCE, reader.next()).await {
+        let next = tokio::select! {
+            next = tokio::time::timeout(SILENCE, reader.next()) => next,
+            () = session.accepted.cancelled(), if is_stranger => {
+                is_stranger = false;
+                reader.set_limits(limits);
+                continue;
+            }
+        };
+        let incoming = match next {
             Ok(Ok(incoming)) => incoming,
             Ok(Err(error)) => return Some(error),
             Err(_) if silences == SILENCES_MAX => return None,
@@ -255,6 +273,8 @@ struct Session {
     outbox: Outbox,
     /// All that have spoken through it.
     tokens: Mutex<Vec<Arc<Token>>>,
+    /// A message of the peer was let in: it may say more from now on.
+    accepted: CancellationToken,
 }
 
 impl Session {
@@ -273,6 +293,7 @@ impl Session {
         };
         match decided {
             Ok(assignment) => {
+                self.accepted.cancel();
                 if assignment.fenced || said.kind == Kind::Deregister {
                     pushes.goes(&said.service, &said.worker, &self.outbox);
                 } else {

@@ -10,6 +10,7 @@ mod feed;
 mod kit;
 mod limits;
 mod neighbours;
+mod pages;
 mod pipes;
 mod process;
 mod reload;

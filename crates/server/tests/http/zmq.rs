@@ -26,7 +26,7 @@ pub(crate) struct Dealer {
 pub(crate) async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
     let stream = TcpStream::connect(address).await.unwrap();
     // What it hears may be as long as it likes.
-    let limits = Parts { message_bytes: 64 << 20, parts: 8 };
+    let limits = Parts { message_bytes: 64 << 20, ..Parts::default() };
     let (reader, writer) = Connection::greet(stream, socket, b"", limits).await.unwrap().split();
     Dealer { reader, writer }
 }
@@ -377,6 +377,96 @@ async fn where_there_are_tokens_a_worker_shows_one_in_every_message() {
     }
     dealer.say("register", register(Some(secret("work")))).await;
     assert_eq!(shares(&dealer.hear_assignment().await), vec![0]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_without_a_token_says_no_more_than_64_kib() {
+    let listening = zmq::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = listening.address();
+    let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
+    let options = Options { tokens, zmq: Some(listening), ..Options::default() };
+    let server = start_with(options, NodeOptions::default()).await;
+    let message = |token: &str, bytes: usize| {
+        let data = json!({"serviceName": "orders", "workerId": "a", "maxShardCount": 1, "token": token});
+        let mut text = json!({"type": "register", "data": data}).to_string();
+        text.push_str(&" ".repeat(bytes - text.len()));
+        text
+    };
+    let max = 64 << 10;
+    let mut stranger = connect(address, SocketType::Dealer).await;
+    stranger.writer.send(&[message("nobody", max).as_bytes()]).await.unwrap();
+    assert_eq!(stranger.hear_error().await.0, "unauthorized");
+    stranger.writer.send(&[message("nobody", max + 1).as_bytes()]).await.unwrap();
+    let (code, why) = stranger.hear_error().await;
+    assert_eq!(code, "invalid");
+    assert!(why.contains("65537 bytes, and 65536 are the limit"), "{why}");
+    stranger.is_left().await;
+    let mut known = connect(address, SocketType::Dealer).await;
+    known.writer.send(&[message(&secret("work"), max).as_bytes()]).await.unwrap();
+    known.hear_assignment().await;
+    known.writer.send(&[message(&secret("work"), max + 1).as_bytes()]).await.unwrap();
+    known.hear_assignment().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn half_a_message_and_pings_do_not_hold_a_place() {
+    let limits = Limits { body_timeout: Duration::from_millis(300), ..Limits::default() };
+    let (server, address) = start(limits, ShardTimes::default()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let mut greeting = bytes_of_a_greeting();
+    // The first of two parts, and never the second.
+    greeting.extend_from_slice(&[1, 3, b'a', b'b', b'c']);
+    stream.write_all(&greeting).await.unwrap();
+    let ping = [&[4, 7, 4][..], b"PING", &[0, 0]].concat();
+    let (mut reader, mut writer) = stream.split();
+    let pinging = async {
+        while writer.write_all(&ping).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let reading = async {
+        let mut heard = Vec::new();
+        // A reset is an end, too.
+        let _ = reader.read_to_end(&mut heard).await;
+        String::from_utf8_lossy(&heard).into_owned()
+    };
+    let heard = tokio::select! {
+        heard = within(reading) => heard,
+        () = pinging => String::new(),
+    };
+    assert!(heard.is_empty() || heard.contains("was not complete after 0 s"), "{heard}");
+    assert_eq!(counted(&server, "orchestrix_zmq_broken_total").await, 1);
+    server.stop().await;
+}
+
+/// What a DEALER says first.
+fn bytes_of_a_greeting() -> Vec<u8> {
+    let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
+    greeting.extend_from_slice(b"NULL");
+    greeting.resize(64, 0);
+    let ready = [&[5][..], b"READY", &[11], b"Socket-Type", &[0, 0, 0, 6], b"DEALER"].concat();
+    greeting.extend_from_slice(&[4, u8::try_from(ready.len()).unwrap()]);
+    greeting.extend_from_slice(&ready);
+    greeting
+}
+
+#[tokio::test]
+async fn one_address_has_as_many_connections_as_allowed() {
+    let limits = Limits { zmq_connections_per_ip: 2, ..Limits::default() };
+    let (server, address) = start(limits, ShardTimes::default()).await;
+    let first = connect(address, SocketType::Dealer).await;
+    let _second = connect(address, SocketType::Dealer).await;
+    let mut third = TcpStream::connect(address).await.unwrap();
+    assert_eq!(within(third.read(&mut [0; 1])).await.unwrap_or(0), 0);
+    assert_eq!(counted(&server, "orchestrix_zmq_connections_refused_total").await, 1);
+    drop(first);
+    let deadline = std::time::Instant::now() + crate::kit::LONG;
+    while counted(&server, "orchestrix_zmq_connections").await > 1 {
+        assert!(std::time::Instant::now() < deadline, "the place is not free again");
+    }
+    connect(address, SocketType::Dealer).await;
     server.stop().await;
 }
 

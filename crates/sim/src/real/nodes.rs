@@ -31,6 +31,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 const MUST: &[&str] = &[
     "leaders killed",
+    "silent leaders told",
     "leaders frozen",
     "leaders stopped",
     "engines killed",
