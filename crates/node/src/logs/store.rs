@@ -18,6 +18,8 @@ use orchestrix_engine::{Cause, Logs};
 use super::sweep::{Sweep, Swept};
 use crate::request::Error;
 
+/// Tasks whose output is deleted at one go. Bounds how long a stop waits for that.
+const DELETED_MAX: usize = 100;
 /// Purged tasks whose output waits to be deleted. Bounds memory (8 bytes for each) while a disk is slow.
 const WAITING_TASKS_MAX: usize = 1 << 20;
 
@@ -120,11 +122,16 @@ impl Store {
         }
     }
 
-    /// Ends all use of the engine: deletes what waits, lets calls that have begun end, and refuses others.
+    /// Ends all use of the engine: lets calls that have begun end, and refuses others. What waits to be deleted is left
+    /// for the next start, or the next leader: a stop does not wait for it.
     pub(super) fn close(&self) {
         let mut deletions = self.deletions();
         deletions.closed = true;
         self.news.notify_one();
+        let left = mem::take(&mut deletions.waiting).len();
+        if left > 0 {
+            tracing::info!(tasks = left, "left the output of purged tasks to be deleted later");
+        }
         let thread = deletions.thread.take();
         drop(deletions);
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -172,11 +179,12 @@ impl Store {
         let idle = |deletions: &mut Deletions| deletions.waiting.is_empty() && !deletions.closed && !sweeps;
         let mut deletions =
             self.news.wait_while(self.deletions(), idle).unwrap_or_else(PoisonError::into_inner);
-        match mem::take(&mut deletions.waiting) {
-            tasks if !tasks.is_empty() => Next::Delete(tasks),
-            _ if deletions.closed => Next::End,
-            _ => Next::Idle,
+        if deletions.closed {
+            return Next::End;
         }
+        let some = deletions.waiting.len().min(DELETED_MAX);
+        let tasks: Vec<TaskId> = deletions.waiting.drain(..some).collect();
+        if tasks.is_empty() { Next::Idle } else { Next::Delete(tasks) }
     }
 
     /// Waits so long, or until this is the end. What is to be deleted waits with it.
@@ -252,8 +260,42 @@ mod tests {
         }
     }
 
+    /// Waits until all that waited was deleted, so much in all.
+    fn until_deleted(engine: &GatedLogs, count: usize) {
+        for _ in 0..10_000 {
+            if engine.deleted.lock().unwrap().len() >= count {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("{count} tasks are not deleted in time");
+    }
+
     #[test]
-    fn deleting_keeps_nobody_waiting_and_is_done_when_the_store_is_closed() {
+    fn a_stop_waits_for_one_deletion_and_leaves_the_others() {
+        let all = 3 * DELETED_MAX;
+        let (engine, shut) = gated(1..=all as u64);
+        let store = Store::new(engine.clone());
+        store.delete((1..=all as u64).map(TaskId).collect());
+        let taken = |store: &Store| store.deletions().waiting.len() == all - DELETED_MAX;
+        while !taken(&store) {
+            thread::yield_now();
+        }
+        let closing = thread::spawn({
+            let store = Arc::clone(&store);
+            move || store.close()
+        });
+        while !store.deletions().closed {
+            thread::yield_now();
+        }
+        drop(shut);
+        closing.join().unwrap();
+        assert_eq!(engine.deleted.lock().unwrap().len(), DELETED_MAX);
+        assert_eq!(engine.tasks().unwrap().len(), all - DELETED_MAX, "the next start deletes them");
+    }
+
+    #[test]
+    fn deleting_keeps_nobody_waiting() {
         let (engine, shut) = gated(1..=3);
         let store = Store::new(engine.clone());
         let (done, deleted) = channel();
@@ -266,6 +308,7 @@ mod tests {
         deleted.recv_timeout(Duration::from_secs(10)).expect("nobody waits for a deletion");
         assert_eq!(engine.tasks().unwrap().len(), 3);
         drop(shut);
+        until_deleted(&engine, 3);
         store.close();
         assert!(engine.tasks().unwrap().is_empty());
         assert_eq!((Arc::strong_count(&engine), Arc::strong_count(&store)), (1, 1), "the thread is gone");
@@ -280,6 +323,7 @@ mod tests {
         store.delete(vec![TaskId(1)]);
         store.delete(vec![TaskId(2); WAITING_TASKS_MAX + 1]);
         drop(shut);
+        until_deleted(&engine, 1);
         store.close();
         assert_eq!(engine.tasks().unwrap(), [TaskId(2)]);
     }
@@ -298,6 +342,7 @@ mod tests {
         engine.append(LogPlace::first(TaskId(20), LeaseId(9)), b"stored since").unwrap();
         store.delete((1..=30).map(TaskId).collect());
         store.delete((1..=30).map(TaskId).collect());
+        until_deleted(&engine, 3);
         store.close();
         assert_eq!(*engine.deleted.lock().unwrap(), [TaskId(2), TaskId(1), TaskId(20)]);
         assert!(engine.tasks().unwrap().is_empty());
@@ -312,6 +357,7 @@ mod tests {
         let mut sweep = Sweep::new(Position(10), Box::new(|_| None));
         assert_eq!(store.sweep_on(&mut sweep), Some(Swept::GivenUp));
         store.delete(vec![TaskId(1), TaskId(2)]);
+        until_deleted(&engine, 2);
         store.close();
         assert_eq!(*engine.deleted.lock().unwrap(), [TaskId(1), TaskId(2)]);
     }
