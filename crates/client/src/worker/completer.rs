@@ -290,11 +290,12 @@ mod tests {
             let (answer, answered) = oneshot::channel();
             let item = CompleteItem { task_id: TaskId(task), lease_id: LeaseId(9), result: None };
             sender.send(Completion { item, answer }).await.unwrap();
-            answered
+            (task, answered)
         };
-        let mut poison = complete(2).await;
+        let (_, mut poison) = complete(2).await;
         for task in [3, 4] {
-            assert!(in_time(complete(task).await).await.unwrap().is_ok());
+            let (_, answered) = complete(task).await;
+            assert!(in_time(answered).await.unwrap().is_ok());
         }
         assert!(poison.try_recv().is_err(), "it is still tried");
         assert_eq!(in_time(poison).await.unwrap().unwrap_err().code(), "internal");
