@@ -75,6 +75,8 @@ pub enum Command {
         epoch: u64,
         node: String,
         actor: Option<Name>,
+        /// Milliseconds that workers of services are promised in this term.
+        shard_lease_ms: Option<u64>,
     },
     Shards(ShardCommand),
 }

@@ -52,9 +52,9 @@ impl State {
             Command::Retry { task, actor } => self.retry(*task, actor.clone()),
             Command::Expire { task } => Ok(self.expire(*task, now)),
             Command::Purge(retention) => Ok(self.purge(*retention, now)),
-            Command::StartTerm { epoch, node, actor } => {
-                let epoch = (*epoch).max(self.epoch + 1);
-                Ok(event(TermStarted { epoch, node: node.clone(), actor: actor.clone() }))
+            Command::StartTerm { epoch, node, actor, shard_lease_ms } => {
+                let (epoch, shard_lease_ms) = ((*epoch).max(self.epoch + 1), *shard_lease_ms);
+                Ok(event(TermStarted { epoch, node: node.clone(), actor: actor.clone(), shard_lease_ms }))
             }
             Command::Shards(command) => self.judge_shards(command),
         }

@@ -78,6 +78,8 @@ events! {
         #[n(1)] pub node: String,
         /// Who asked for a change of leader, if somebody did and is known by name.
         #[n(2)] pub actor: Option<Name>,
+        /// Milliseconds that workers of services are promised in this term: the next one waits for them.
+        #[n(3)] pub shard_lease_ms: Option<u64>,
     }
 
     /// From here on, records of this format may follow.

@@ -71,6 +71,7 @@ impl State {
         assert!(event.epoch > self.epoch || self.term.0 == 0, "the epoch rises with every term");
         self.term = Term(self.position.0);
         self.epoch = event.epoch;
+        self.promises = self.promises.next(event.shard_lease_ms, last, self.at);
         let leased: Vec<TaskId> = self.leases.after(None).map(|(_, task)| *task).collect();
         for id in leased {
             if is_planted("expiry-implicit") && self.forget_if_over(id) {

@@ -212,7 +212,12 @@ impl History {
                 key_ms: 30_000,
                 keys: 4,
             }),
-            Step::Term => Command::StartTerm { epoch: 0, node: "node".to_owned(), actor: None },
+            Step::Term => Command::StartTerm {
+                epoch: 0,
+                node: "node".to_owned(),
+                actor: None,
+                shard_lease_ms: Some(15_000),
+            },
             Step::Wait(_) => return None,
         })
     }

@@ -147,6 +147,11 @@ pub const BUGS: &[Bug] = &[
     shards("new-name-undoes-orders", "a worker with a new name undoes an operator's number", &["H8"]),
     shards("shard-capacity-ignored", "a worker gets more shards than it takes", &["H6"]),
     shards("new-leader-does-not-wait", "a new term takes silent workers for dead", &["H2", "H3"]),
+    shards(
+        "own-shard-lease-for-others",
+        "a new term waits its own length of a right, not the one that was promised before",
+        &["H2", "H3"],
+    ),
     shards("workers-clocks-trusted", "a worker whose clock is slow is not waited for", &["H2", "H3"]),
     shards("term-clock-trusted", "a clock that is set forward is not counted in", &["H2", "H3"]),
     shards("second-process-at-once", "a second process of a name takes all from the first", &["H2", "H3"]),

@@ -8,6 +8,7 @@
 
 mod allocate;
 mod judge;
+mod promises;
 mod runs;
 mod stored;
 
@@ -24,6 +25,8 @@ use crate::{Name, Position, State, is_planted};
 
 use allocate::dealt_anew;
 pub use allocate::{Place, Plan, plan};
+pub(crate) use promises::Promises;
+pub use promises::kept_ms;
 pub use runs::Runs;
 pub(crate) use stored::Stored;
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::event::FORMAT;
 use crate::keys::Remembered;
 use crate::limits::{ATTEMPTS_MAX, ID_MAX, LEASE_MS_MAX, PRIORITY_MAX};
-use crate::shards::{Service, Stored};
+use crate::shards::{Promises, Service, Stored};
 use crate::{Name, Position, State, Task, TaskId, TaskState, Term, Timestamp};
 
 /// The newest format of snapshots that this version knows. The first one has purged tasks among the tasks, for their keys.
@@ -38,6 +38,8 @@ pub(crate) struct Header {
     /// How many keys of purged tasks come before the tasks.
     #[n(7)]
     keys: Option<usize>,
+    #[n(8)]
+    promises: Option<Promises>,
 }
 
 impl Header {
@@ -51,6 +53,7 @@ impl Header {
             format: state.format,
             services: (!state.services.is_empty()).then_some(state.services.len()),
             keys: Some(state.remembered.len()).filter(|keys| *keys > 0),
+            promises: (state.promises != Promises::default()).then_some(state.promises),
         }
     }
 
@@ -200,7 +203,8 @@ fn state_of(header: Header) -> Result<State, SnapshotError> {
     if position.0 > ID_MAX || epoch == u64::MAX {
         return Err(SnapshotError::Last(position, epoch));
     }
-    Ok(State { position, at, term, epoch, format, ..State::default() })
+    let promises = header.promises.unwrap_or_default();
+    Ok(State { position, at, term, epoch, format, promises, ..State::default() })
 }
 
 fn add_service(state: &mut State, stored: Stored) -> Result<(), SnapshotError> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::capture::Capture;
 use crate::keys::Keys;
 use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
-use crate::shards::Service;
+use crate::shards::{Promises, Service};
 use crate::sorted::{Keyed, Sorted};
 use crate::{Key, LeaseId, LiveLease, Name, Position, Task, TaskId, TaskState, Term, Timestamp};
 
@@ -38,6 +38,7 @@ pub struct State {
     /// Keys of purged tasks.
     pub(crate) remembered: Keys,
     pub(crate) services: BTreeMap<Name, Service>,
+    pub(crate) promises: Promises,
     pub(crate) capture: Option<Capture>,
 }
 

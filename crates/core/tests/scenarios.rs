@@ -174,7 +174,9 @@ fn command(name: &str, words: &[&str]) -> Command {
     let worker = option("worker").map(name_of);
     let actor = || option("actor").map(name_of);
     match name {
-        "term" => Command::StartTerm { epoch: 0, node: plain[0].to_owned(), actor: actor() },
+        "term" => {
+            Command::StartTerm { epoch: 0, node: plain[0].to_owned(), actor: actor(), shard_lease_ms: None }
+        }
         "submit" => Command::submit(submit(&plain, option)),
         "lease" => Command::Lease(Lease {
             worker: name_of(plain[0]),

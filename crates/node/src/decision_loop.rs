@@ -103,7 +103,8 @@ impl<R: Recipient> DecisionLoop<R> {
     /// # Panics
     /// Never: a term can always begin.
     pub fn start_term(&mut self, epoch: u64, actor: Option<Name>, now: Timestamp) {
-        let command = Command::StartTerm { epoch, node: self.options.node.clone(), actor };
+        let (node, shard_lease_ms) = (self.options.node.clone(), Some(self.options.shards.lease_ms));
+        let command = Command::StartTerm { epoch, node, actor, shard_lease_ms };
         let Ok(Decision::Event(event)) = self.state.decide(&command, now) else {
             panic!("a term can always begin");
         };

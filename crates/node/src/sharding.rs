@@ -14,7 +14,7 @@ mod soft;
 mod views;
 
 use orchestrix_core::limits::SHARD_WORKERS_MAX;
-use orchestrix_core::shards::ShardCommand;
+use orchestrix_core::shards::{ShardCommand, kept_ms};
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Refusal, Timestamp, is_planted};
 
@@ -91,9 +91,15 @@ fn session_of(given: Option<&Name>) -> Result<Name, Refusal> {
 }
 
 impl<R: Recipient> DecisionLoop<R> {
-    /// A term began: whoever has shards is taken for live for one time.
+    /// A term began: whoever has shards is taken for live for one time of this term, and for as long as the terms before
+    /// it have promised.
     pub(crate) fn begin_shards(&mut self, now: Timestamp) {
-        let until = if is_planted("new-leader-does-not-wait") { now } else { self.promised_until(now) };
+        let mut until = self.promised_until(now).max(now.plus(self.state.owed_ms()));
+        if is_planted("new-leader-does-not-wait") {
+            until = now;
+        } else if is_planted("own-shard-lease-for-others") {
+            until = self.promised_until(now);
+        }
         let workers: Vec<(Name, Name)> = self
             .state
             .services()
@@ -117,18 +123,8 @@ impl<R: Recipient> DecisionLoop<R> {
         self.sharding.due.first().map(|(at, _)| *at)
     }
 
-    /// Whatever was promised is over a little later than what the worker was told: clocks differ by up to 1 %, and the
-    /// clock of a term is up to 1 % faster than that of its machine while it gets back to the wall clock.
     fn promised_until(&self, now: Timestamp) -> Timestamp {
-        let lease_ms = self.options.shards.lease_ms;
-        // Both together; and one for what is less than a millisecond.
-        let mut reserve_ms = (lease_ms * 201).div_ceil(10_000) + 1;
-        if is_planted("workers-clocks-trusted") {
-            reserve_ms = 0;
-        } else if is_planted("term-clock-trusted") {
-            reserve_ms = lease_ms / 100 + 1;
-        }
-        now.plus(lease_ms + reserve_ms)
+        now.plus(kept_ms(self.options.shards.lease_ms))
     }
 
     /// Takes a question. A worker that comes is answered when its round has settled.

@@ -24,7 +24,12 @@ fn follower_that_saw(place: &MemoryPlace, mark: Option<Mark>) -> Result<Follower
 
 fn begin_term(journal: &mut dyn Journal, previous: Link, epoch: u64) -> Link {
     let mut records = Vec::new();
-    let event = Event::TermStarted(TermStarted { epoch, node: "other".to_owned(), actor: None });
+    let event = Event::TermStarted(TermStarted {
+        epoch,
+        node: "other".to_owned(),
+        actor: None,
+        shard_lease_ms: None,
+    });
     encode_record(Timestamp(1), &event, &mut records);
     let term = Term(previous.position.0 + 1);
     journal.append(&Batch { previous, term, count: 1, records }).unwrap();
@@ -64,7 +69,12 @@ fn whoever_has_read_to_the_end_leads_from_there() {
 fn leave_snapshot(journal: &dyn Journal, at: Link) {
     let mut state = State::new();
     for _ in 0..at.position.0 {
-        let event = TermStarted { epoch: state.epoch() + 1, node: "other".to_owned(), actor: None };
+        let event = TermStarted {
+            epoch: state.epoch() + 1,
+            node: "other".to_owned(),
+            actor: None,
+            shard_lease_ms: None,
+        };
         state.apply(Timestamp(1), Event::TermStarted(event));
     }
     let mut writer = journal.snapshots().create(at).unwrap();
@@ -103,7 +113,12 @@ fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it
     // Two events in one batch: none ends at position 2.
     let mut records = Vec::new();
     for epoch in [2, 3] {
-        let event = Event::TermStarted(TermStarted { epoch, node: "other".to_owned(), actor: None });
+        let event = Event::TermStarted(TermStarted {
+            epoch,
+            node: "other".to_owned(),
+            actor: None,
+            shard_lease_ms: None,
+        });
         encode_record(Timestamp(1), &event, &mut records);
     }
     journal.append(&Batch { previous: first, term: Term(2), count: 2, records }).unwrap();

@@ -217,7 +217,7 @@ impl Subject {
             return wrong("W6", format!("the state at {position} never was"));
         }
         let clock = Arc::new(SimClock::new(0, disk.clone()));
-        let (mut process, _) = Process::start(disk, &self.life.plan, &clock).map_err(said)?;
+        let (mut process, _) = Process::start(disk, &self.life.plan, &clock, 1).map_err(said)?;
         if let Err(failure) = process.stepped.decide().and_then(|_| process.stepped.write()) {
             return wrong("W1", format!("it does not go on from {position}: {failure}"));
         }

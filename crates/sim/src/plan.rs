@@ -1,5 +1,7 @@
 //! What a seed draws: the size of a world and the faults in it.
 
+use std::time::Duration;
+
 use orchestrix_core::Retention;
 use orchestrix_engine::file::{self, Prepare};
 use orchestrix_node::{Options, ShardTimes};
@@ -58,6 +60,9 @@ pub struct Plan {
     pub(crate) retention: Retention,
     pub(crate) queue_max: usize,
     pub(crate) polls_max: usize,
+    /// Whether every start has settings of its own: how long workers may serve shards, how much journal is written before
+    /// a snapshot is taken, how long an office lasts. Those of the plan are the longest.
+    pub(crate) changing: bool,
     /// Workers that divide shards, if there are any.
     pub(crate) shards: Option<ShardPlan>,
 }
@@ -67,6 +72,9 @@ pub(crate) const IMPATIENCE: u64 = 0x00c0_ffee;
 /// Likewise for how long keys are remembered.
 const FORGETTING: u64 = 0x6b65_7973;
 
+/// What is drawn for settings that change, from a generator of its own.
+const SETTINGS: u64 = 0x5e77_1266;
+
 impl Plan {
     /// Draws a plan. In one world of four callers hang up and ask again while the group that their call was decided in is
     /// open: syncs are slow there.
@@ -74,6 +82,7 @@ impl Plan {
     pub fn draw(seed: u64) -> Self {
         let (mut plan, mut rng) = (Self::patient(seed), Rng::new(seed ^ IMPATIENCE));
         plan.forget_keys(seed);
+        plan.changing = Self::draw_changing(seed) && !plan.calm;
         if !plan.calm && rng.chance(250_000) {
             plan.hang_ups = u32::try_from(rng.range(50_000, 500_000)).unwrap_or(0);
             plan.slow_disk = plan.slow_disk.max(300_000);
@@ -144,6 +153,7 @@ impl Plan {
             },
             queue_max: usize::try_from(rng.skewed(4, 512)).unwrap_or(4),
             polls_max: usize::try_from(rng.skewed(2, 64)).unwrap_or(2),
+            changing: false,
             shards: None,
         }
     }
@@ -161,10 +171,12 @@ impl Plan {
         for rate in [&mut plan.kills, &mut plan.power_losses, &mut plan.stops, &mut plan.freezes] {
             *rate /= 5;
         }
+        plan.changing = Self::draw_changing(seed);
         let mut shards = ShardPlan::draw(seed, plan.server_drift_ppm);
         if rng.chance(100_000) {
             shards.make_calm();
             plan.without_server();
+            plan.changing = false;
         }
         plan.shards = Some(shards);
         plan
@@ -189,17 +201,41 @@ impl Plan {
         self.server_drift_ppm = 0;
     }
 
-    pub(crate) fn node(&self) -> Options {
-        let times = |plan: &ShardPlan| ShardTimes { lease_ms: plan.lease_ms, check_ms: plan.check_ms() };
+    /// The settings of a process: of this node, for the so many-th time.
+    pub(crate) fn node(&self, node: usize, start: u32) -> Options {
+        let mut rng = self.settings(node, start);
+        let part = rng.range(1, 8);
+        let lease_ms = |plan: &ShardPlan| {
+            if self.changing { (plan.lease_ms / part).max(1_000) } else { plan.lease_ms }
+        };
+        let times = |plan: &ShardPlan| ShardTimes { lease_ms: lease_ms(plan), check_ms: lease_ms(plan) / 3 };
+        let snapshot_bytes =
+            if self.changing { rng.skewed(200, self.snapshot_bytes) } else { self.snapshot_bytes };
         Options {
             shards: self.shards.as_ref().map(times).unwrap_or_default(),
             retention: self.retention,
             queue_max: self.queue_max,
             polls_max: self.polls_max,
-            snapshot_bytes: self.snapshot_bytes,
+            snapshot_bytes,
             event_ring_bytes: 16 << 10,
             ..Options::default()
         }
+    }
+
+    /// How long the office of a process lasts.
+    pub(crate) fn ttl(&self, node: usize, start: u32, longest: Duration) -> Duration {
+        let part = self.settings(node, start).fork().range(1, 4);
+        let part = u32::try_from(part).unwrap_or(1);
+        if self.changing { (longest / part).max(Duration::from_millis(300)).min(longest) } else { longest }
+    }
+
+    fn settings(&self, node: usize, start: u32) -> Rng {
+        Rng::new(self.seed ^ SETTINGS ^ (node as u64) << 48 ^ u64::from(start) << 32)
+    }
+
+    /// Whether a world of this seed has settings that change: one in five.
+    pub(crate) fn draw_changing(seed: u64) -> bool {
+        Rng::new(seed ^ SETTINGS).chance(200_000)
     }
 
     pub(crate) fn files(&self) -> file::Options {

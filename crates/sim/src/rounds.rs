@@ -18,7 +18,8 @@ impl World {
         if self.server.is_some() {
             return Ok(());
         }
-        match Process::start(&self.disk, &self.plan, &self.clock) {
+        self.starts += 1;
+        match Process::start(&self.disk, &self.plan, &self.clock, self.starts) {
             Ok((process, recovered)) => {
                 self.see(recovered.journal.cut.is_some(), Sight::TornTailCut);
                 self.see(recovered.snapshot.is_some(), Sight::SnapshotUsed);

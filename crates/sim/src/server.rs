@@ -36,10 +36,11 @@ impl Process {
         disk: &SimDisk,
         plan: &Plan,
         clock: &Arc<SimClock>,
+        start: u32,
     ) -> Result<(Self, Recovered), Failure> {
         let clock: Arc<SimClock> = Arc::clone(clock);
         let (node, mut stepped, recovered) =
-            Stepped::open(Arc::new(disk.clone()), plan.files(), plan.node(), clock)?;
+            Stepped::open(Arc::new(disk.clone()), plan.files(), plan.node(0, start), clock)?;
         if plan.hang_ups > 0 {
             stepped.never_writes_itself();
         }
@@ -184,7 +185,7 @@ mod tests {
     fn started() -> (Process, Recovered, Mirror) {
         let (plan, disk) = (Plan::draw(1), SimDisk::new(1));
         let clock = Arc::new(SimClock::new(0, disk.clone()));
-        let (mut process, recovered) = Process::start(&disk, &plan, &clock).expect("an empty disk");
+        let (mut process, recovered) = Process::start(&disk, &plan, &clock, 1).expect("an empty disk");
         let _ = process.stepped.decide().expect("a term begins");
         process.stepped.write().expect("the beginning is written");
         let mut mirror = Mirror::new();

@@ -87,6 +87,9 @@ impl Shrink for Plan {
             smaller(&|plan| plan.workers = 1);
             smaller(&|plan| plan.workers -= 1);
         }
+        if self.changing {
+            smaller(&|plan| plan.changing = false);
+        }
         if self.submitters > 1 {
             smaller(&|plan| plan.submitters = 1);
         }

@@ -48,6 +48,7 @@ pub struct World {
     pub(crate) faults_seen: Counts,
     pub(crate) clock: Arc<SimClock>,
     pub(crate) server: Option<Process>,
+    pub(crate) starts: u32,
     pub(crate) frozen_until: u64,
     pub(crate) decide_at: Option<u64>,
     /// When each actor is woken next.
@@ -149,6 +150,7 @@ impl World {
             disk,
             clock,
             server: None,
+            starts: 0,
             frozen_until: 0,
             decide_at: None,
             wakes: vec![None; actors.len()],

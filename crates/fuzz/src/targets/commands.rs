@@ -106,6 +106,7 @@ impl History {
                     epoch: u64::from(source.byte()),
                     node: "node".to_owned(),
                     actor: None,
+                    shard_lease_ms: Some(15_000),
                 },
                 1 => Command::Expire { task: self.task(source) },
                 2 => return self.step_capture(source),

@@ -10,6 +10,7 @@ mod common;
 mod deciding;
 mod leasing;
 mod overruling;
+mod promises;
 mod repeats;
 mod sharding;
 mod starving;

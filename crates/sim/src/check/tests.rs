@@ -35,7 +35,7 @@ impl Story {
     /// A term, and one waiting task at position 2.
     fn new() -> Self {
         let mut story = Self(History::default());
-        story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned(), actor: None });
+        story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned(), actor: None, shard_lease_ms: None });
         story.task(NOW, |_| {});
         // Whoever asked for its leases may not have heard of them.
         story.0.unanswered.push((lease_call("q", None), 0));
@@ -191,7 +191,7 @@ fn w2_a_position_that_is_missing() {
 #[test]
 fn w4_an_epoch_that_does_not_rise() {
     let mut story = Story::new();
-    story.add(NOW, TermStarted { epoch: 1, node: "m".to_owned(), actor: None });
+    story.add(NOW, TermStarted { epoch: 1, node: "m".to_owned(), actor: None, shard_lease_ms: None });
     story.breaks("W4");
 }
 
@@ -425,7 +425,10 @@ fn l3_a_lease_that_ends_early() {
 fn l3_a_new_term_that_gives_no_more_time() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
-    story.add(NOW + KEPT - 5, TermStarted { epoch: 2, node: "n".to_owned(), actor: None });
+    story.add(
+        NOW + KEPT - 5,
+        TermStarted { epoch: 2, node: "n".to_owned(), actor: None, shard_lease_ms: None },
+    );
     let next = Next::Waiting { not_before: Timestamp(NOW + KEPT) };
     let (task, reason) = (TaskId(2), ExpiryReason::Silent);
     story.add(NOW + KEPT, LeaseExpired { task, lease, reason, next });

@@ -15,6 +15,8 @@ use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::world::{MS, SECOND};
 
+/// Bytes of journal that are written in some moments.
+const SNAPSHOT_SLACK: u64 = 4 << 10;
 /// One look in so many compares whole states.
 const COMPARED: u32 = 20_000;
 
@@ -274,6 +276,20 @@ impl ClusterWorld {
             return Err(Violation::new("W6", what));
         }
         Ok(())
+    }
+
+    /// WL1: the journal after the newest snapshot is no longer than when the next one is due, and as long again for
+    /// what is written until that is whole.
+    pub(crate) fn snapshot_is_taken(&self) -> Result<(), Violation> {
+        let (size, since) = lock(&self.model).since_snapshot();
+        let due = self.plan.actors.snapshot_bytes.max(2 * size);
+        if self.plan.forgets || since <= 2 * due + SNAPSHOT_SLACK {
+            return Ok(());
+        }
+        let what = format!(
+            "{since} bytes of journal follow a snapshot of {size}, and the next one is due after {due}"
+        );
+        Err(Violation::new("WL1", what))
     }
 
     /// The end of a world: every node has what the journal has.

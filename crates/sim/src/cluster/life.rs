@@ -29,7 +29,8 @@ impl ClusterWorld {
         if accepts_loss {
             high_water.accept_loss();
         }
-        let options = self.plan.options(node);
+        let options = self.plan.options(node, who.life);
+        machine.plan.ttl = self.plan.actors.ttl(node, who.life, self.plan.nodes[node].ttl);
         let clock: Arc<NodeClock> = Arc::clone(&machine.clock);
         let following = Following::new(clock, high_water.clone(), &options);
         let engine = Connection::new(Arc::clone(&self.model), who, self.plan.look_every);

@@ -138,6 +138,7 @@ impl ClusterPlan {
         (actors.workers, actors.submitters) = (1 + rng.index(3), 1 + rng.index(3));
         (actors.queue_max, actors.polls_max) = (512, 64);
         actors.hang_ups = if calm { 0 } else { actors.hang_ups };
+        actors.changing = Plan::draw_changing(seed) && !calm;
         actors.snapshot_bytes = rng.skewed(200, 32 << 10);
         actors.without_server();
         // Whoever leads is never stepped faster than this engine answers.
@@ -199,7 +200,7 @@ impl ClusterPlan {
         let mut plan = Self::draw(seed);
         FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
         plan.nodes.iter_mut().for_each(|node| node.ttl = leadership::Options::default().leader_ttl);
-        (plan.calm, plan.forgets, plan.actors.hang_ups) = (true, false, 0);
+        (plan.calm, plan.forgets, plan.actors.hang_ups, plan.actors.changing) = (true, false, 0, false);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.look_every, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
         plan
@@ -219,7 +220,7 @@ impl ClusterPlan {
         if rng.chance(100_000) {
             shards.make_calm();
             FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
-            plan.calm = true;
+            (plan.calm, plan.actors.changing) = (true, false);
         }
         plan.actors.shards = Some(shards);
         plan
@@ -229,8 +230,9 @@ impl ClusterPlan {
         self.nodes.iter().map(|node| node.ttl).max().unwrap_or_default()
     }
 
-    pub(crate) fn options(&self, node: usize) -> Options {
-        Options { node: format!("n{node}"), ..self.actors.node() }
+    /// The options of a node that starts for the so many-th time.
+    pub(crate) fn options(&self, node: usize, start: u32) -> Options {
+        Options { node: format!("n{node}"), ..self.actors.node(node, start) }
     }
 }
 

@@ -33,8 +33,6 @@ use crate::world::{Op, SECOND};
 /// Things that happen in one world at most, and in each second of a long one.
 const STEPS_MAX: u64 = 3_000_000;
 const STEPS_OF_A_SECOND: u64 = 200;
-/// Bytes of journal that are written in some moments.
-const SNAPSHOT_SLACK: u64 = 4 << 10;
 /// Seconds of a world without faults after which everything must be at rest.
 const REST_SECONDS: u64 = 4_000;
 /// How much longer than the longest office it may take until there is a leader, in microseconds: delayed requests,
@@ -402,20 +400,6 @@ impl ClusterWorld {
             return Err(Violation::new("EL3", what));
         }
         Ok(self.now >= settled + 10 * self.record.ttl_us && (self.plan.forgets || self.is_at_rest()))
-    }
-
-    /// WL1: the journal after the newest snapshot is no longer than when the next one is due, and as long again for
-    /// what is written until that is whole.
-    fn snapshot_is_taken(&self) -> Result<(), Violation> {
-        let (size, since) = lock(&self.model).since_snapshot();
-        let due = self.plan.actors.snapshot_bytes.max(2 * size);
-        if self.plan.forgets || since <= 2 * due + SNAPSHOT_SLACK {
-            return Ok(());
-        }
-        let what = format!(
-            "{since} bytes of journal follow a snapshot of {size}, and the next one is due after {due}"
-        );
-        Err(Violation::new("WL1", what))
     }
 
     fn is_at_rest(&self) -> bool {

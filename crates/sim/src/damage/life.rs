@@ -60,7 +60,7 @@ pub(super) fn live(seed: u64, ending: Ending, faults: Faults) -> Result<Life, Vi
     };
     for number in 0..PROCESSES {
         // Whatever ends a process here is the disk; damage is looked for by whoever opens it next.
-        let Ok((mut process, _)) = Process::start(&disk, &plan, &clock) else { break };
+        let Ok((mut process, _)) = Process::start(&disk, &plan, &clock, 1) else { break };
         if script.run(&mut process)?.is_none() {
             break;
         }

@@ -51,6 +51,11 @@ pub(crate) struct ShardPlan {
     pub(crate) fates: Vec<(u64, Fate)>,
 }
 
+/// Two heartbeats of a worker that may serve for so long are at most so far apart, in milliseconds.
+pub(crate) fn beat_ms(lease_ms: u64) -> u64 {
+    lease_ms * 3 / 5
+}
+
 /// What becomes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -169,11 +174,7 @@ impl ShardPlan {
 
     /// Two heartbeats of a worker are at most so far apart, in milliseconds.
     pub(crate) fn beat_ms(&self) -> u64 {
-        self.lease_ms * 3 / 5
-    }
-
-    pub(crate) fn check_ms(&self) -> u64 {
-        self.lease_ms / 3
+        beat_ms(self.lease_ms)
     }
 
     /// The same with one thing less, for each thing that can be less.

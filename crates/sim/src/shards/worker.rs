@@ -12,7 +12,7 @@ use orchestrix_node::ShardAsk;
 use crate::actors::{Ground, Heard};
 use crate::history::Question;
 use crate::rng::Rng;
-use crate::shards::plan::ShardPlan;
+use crate::shards::plan::{ShardPlan, beat_ms};
 use crate::shards::record::{Kind, Process, Said, Served, Word};
 use crate::shards::sights::ShardSight;
 use crate::world::{MS, SECOND};
@@ -41,6 +41,8 @@ pub(crate) struct ShardWorker {
     trusted_until: u64,
     serves: BTreeMap<u32, Serving>,
     next_beat: u64,
+    /// How long it may serve after a heartbeat, in milliseconds, as it was told last.
+    told_ms: Option<u64>,
     count: u32,
     capacity: Option<u32>,
     seq: u64,
@@ -132,6 +134,7 @@ impl ShardWorker {
             trusted_until: 0,
             serves: BTreeMap::new(),
             next_beat: 0,
+            told_ms: None,
             count: plan.count,
             capacity: limited.then(|| u32::try_from(rng.range(0, 6)).unwrap_or(0)),
             seq: 0,
@@ -370,7 +373,8 @@ impl ShardWorker {
             return;
         }
         let Some(plan) = world.plan().shards.clone() else { return };
-        self.next_beat = now + self.rng.range(plan.beat_ms() / 2, plan.beat_ms()) * MS;
+        let beat_ms = self.told_ms.map_or(plan.beat_ms(), beat_ms);
+        self.next_beat = now + self.rng.range(beat_ms / 2, beat_ms) * MS;
         let (service, worker) = (self.service.clone(), self.name.clone());
         match self.standing {
             Standing::Down(_) | Standing::Coming { .. } => {}

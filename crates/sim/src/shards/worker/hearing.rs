@@ -75,6 +75,7 @@ impl ShardWorker {
             return;
         }
         self.standing = Standing::In;
+        self.told_ms = Some(told.lease_ms);
         let until = match self.process.kind {
             Kind::Aware => sent + self.process.world_us(told.lease_ms),
             Kind::Plain | Kind::Deaf => u64::MAX,
