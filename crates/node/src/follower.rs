@@ -13,7 +13,8 @@ use orchestrix_engine::{Appended, Batch, Clock, Journal, JournalId, Link, Read, 
 use crate::events::EventFeed;
 use crate::growth::Growth;
 use crate::high_water::{self, HighWater};
-use crate::open::{Failure, Loaded, Recovered, Stored, Surroundings, newest_snapshot, replay};
+use crate::loading::{Loaded, newest_snapshot};
+use crate::open::{Failure, Recovered, Stored, Surroundings, replay};
 use crate::options::Options;
 use crate::snapshotter::LastSnapshot;
 use crate::stats::Stats;

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, SnapshotLoader, State, is_planted};
+use orchestrix_core::{Position, Records, State, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
-use orchestrix_engine::{BatchRef, Clock, Journal, JournalId, Link, Logs, Snapshots, SystemClock};
+use orchestrix_engine::{BatchRef, Clock, Journal, JournalId, Link, Logs, SystemClock};
 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
+use crate::loading::{Loaded, newest_snapshot};
 use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
 use crate::node::Node;
@@ -179,74 +180,6 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
     if let Err(error) = deleted {
         tracing::warn!(%error, "cannot delete the output of purged tasks; it is tried again at the next start");
     }
-}
-
-/// Whether the journal has, or had, a batch that ends so.
-pub(crate) type IsOurs<'a> = &'a mut dyn FnMut(Link) -> Result<bool, orchestrix_engine::Error>;
-
-/// A snapshot that was loaded; none is the state before the first event.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) state: State,
-    /// Where the journal goes on after it.
-    pub(crate) link: Link,
-    /// How large it is.
-    pub(crate) bytes: u64,
-}
-
-impl Default for Loaded {
-    fn default() -> Self {
-        Self { state: State::new(), link: Link::default(), bytes: 0 }
-    }
-}
-
-/// The newest snapshot that is whole and of this history; another is passed over and the journal read from further
-/// back.
-pub(crate) fn newest_snapshot(
-    snapshots: &dyn Snapshots,
-    floor: Position,
-    is_ours: IsOurs<'_>,
-    damaged: &mut Vec<String>,
-) -> Result<Option<Loaded>, Failure> {
-    for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
-        match load_snapshot(snapshots, position, is_ours) {
-            Ok(loaded) => return Ok(Some(loaded)),
-            // Whether it is damaged is not known.
-            Err(error) if error.may_pass() && !is_planted("silence-taken-for-damage") => {
-                return Err(error);
-            }
-            Err(error) => {
-                tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
-                damaged.push(error.to_string());
-            }
-        }
-    }
-    match damaged.pop() {
-        Some(last) if floor > Position(0) => Err(Failure::new(last)),
-        Some(last) => {
-            damaged.push(last);
-            Ok(None)
-        }
-        None => Ok(None),
-    }
-}
-
-fn load_snapshot(
-    snapshots: &dyn Snapshots,
-    position: Position,
-    is_ours: IsOurs<'_>,
-) -> Result<Loaded, Failure> {
-    let mut reader = snapshots.open(position)?;
-    if !is_ours(reader.link())? {
-        return Err(Failure::new(format!("the snapshot at {position} is of another history")));
-    }
-    let (mut loader, mut bytes) = (SnapshotLoader::new(), 0);
-    let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
-    while let Some(chunk) = reader.next()? {
-        loader.load(&chunk).map_err(unreadable)?;
-        bytes += chunk.len() as u64;
-    }
-    Ok(Loaded { state: loader.finish().map_err(unreadable)?, link: reader.link(), bytes })
 }
 
 /// Folds a batch into the state.
