@@ -59,8 +59,9 @@ impl OwnName {
         let other = self.other(&cell)?;
         match self.shown_at {
             None => {
-                // Longer than its cell keeps its name: one that is alive has shown itself by then.
-                let until = now + 2 * self.timeout;
+                // Longer than its cell keeps its name, by the longer of both settings: one that is alive has shown
+                // itself by then.
+                let until = now + 2 * self.timeout.max(Duration::from_millis(cell.claim.ttl_ms));
                 self.before = Some(Before { incarnation: other.incarnation, version: cell.version, until });
                 None
             }
@@ -157,6 +158,16 @@ mod tests {
         let back = cell("1", true, 3).unwrap();
         assert!(late.seen(SECOND + 2 * TIMEOUT - SECOND, &back).is_some());
         assert_eq!(late.seen(SECOND + 2 * TIMEOUT, &back), None, "that one gives up by itself");
+    }
+
+    #[test]
+    fn one_that_shows_itself_less_often_keeps_its_name() {
+        let mut quick = OwnName::new(candidate("2"), 2 * SECOND);
+        let mut slow = cell("1", true, 1).unwrap();
+        slow.claim.ttl_ms = 30_000;
+        assert_eq!(quick.met(SECOND, Some(slow)), None);
+        quick.written(SECOND, version_of(2));
+        assert_eq!(quick.seen(11 * SECOND, &cell("1", true, 3).unwrap()), Some(candidate("1")));
     }
 
     #[test]

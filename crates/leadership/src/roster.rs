@@ -1,7 +1,7 @@
 //! Who is present, who stands, and how a cold start goes: the rules of the roster, without any I/O.
 //!
 //! Presence is a cell per candidate that changes with every heartbeat. Whoever has not seen it change for
-//! `worker_timeout` on its own clock takes the candidate for gone. The lowest id of those present stands; whether it
+//! the candidate's own `worker_timeout`, which stands in the cell, takes the candidate for gone. The lowest id of those present stands; whether it
 //! gets the office is for the register to say.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,8 +36,16 @@ struct Seen {
     version: Version,
     /// When it was first seen so.
     at: Duration,
+    /// How long it counts, by the setting of the candidate itself.
+    timeout: Duration,
     present: bool,
     peer: Option<Peer>,
+}
+
+impl Seen {
+    fn is_present(&self, now: Duration) -> bool {
+        self.present && now < self.at + self.timeout
+    }
 }
 
 impl Presence {
@@ -51,21 +59,24 @@ impl Presence {
     pub fn heard(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
         // Listings may be stale: who is present stays until its time is over.
         let listed: BTreeSet<&String> = cells.iter().map(|(id, _)| id).collect();
-        let timeout = self.options.worker_timeout;
-        self.seen.retain(|id, seen| listed.contains(id) || now < seen.at + timeout);
+        self.seen.retain(|id, seen| listed.contains(id) || now < seen.at + seen.timeout);
         for (id, cell) in cells {
             let known = self.seen.get(&id).filter(|seen| seen.version == cell.version);
             let at = known.map_or(now, |seen| seen.at);
             let peer = serde_json::from_slice(&cell.claim.value).ok();
-            self.seen.insert(id, Seen { version: cell.version, at, present: cell.claim.held, peer });
+            let timeout = match cell.claim.ttl_ms {
+                0 => self.options.worker_timeout,
+                said => Duration::from_millis(said),
+            };
+            let (version, present) = (cell.version, cell.claim.held);
+            self.seen.insert(id, Seen { version, at, timeout, present, peer });
         }
     }
 
     /// The ids of those who are present, lowest first; this one always is.
     #[must_use]
     pub fn present(&self, now: Duration) -> Vec<String> {
-        let timeout = self.options.worker_timeout;
-        let others = self.seen.iter().filter(|(_, seen)| seen.present && now < seen.at + timeout);
+        let others = self.seen.iter().filter(|(_, seen)| seen.is_present(now));
         let mut present: Vec<String> = others.map(|(id, _)| id.clone()).collect();
         if !present.contains(&self.me) {
             present.push(self.me.clone());
@@ -83,8 +94,7 @@ impl Presence {
     /// Somebody who is present.
     #[must_use]
     pub fn candidate(&self, id: &str, now: Duration) -> Option<Candidate> {
-        let seen =
-            self.seen.get(id).filter(|seen| seen.present && now < seen.at + self.options.worker_timeout)?;
+        let seen = self.seen.get(id).filter(|seen| seen.is_present(now))?;
         seen.peer.as_ref().map(|peer| peer.candidate.clone())
     }
 
@@ -100,7 +110,7 @@ impl Presence {
     #[must_use]
     pub fn peers(&self, now: Duration) -> Vec<Peer> {
         let peer = |seen: &Seen| {
-            let present = seen.present && now < seen.at + self.options.worker_timeout;
+            let present = seen.is_present(now);
             seen.peer.clone().map(|peer| Peer { present, seen: seen.at, ..peer })
         };
         self.seen.values().filter_map(peer).collect()
@@ -179,6 +189,19 @@ mod tests {
         assert!(!b.stands(92 * SECOND), "a is back");
         b.heard(93 * SECOND, vec![("a".into(), cell(3, false))]);
         assert!(b.stands(93 * SECOND), "a has left");
+    }
+
+    #[test]
+    fn a_candidate_is_present_for_its_own_time() {
+        for own in [45, 180] {
+            let mut b = presence("b");
+            let mut seen = cell(1, true);
+            seen.claim.ttl_ms = own * 1_000;
+            b.heard(SECOND, vec![("a".into(), seen)]);
+            let until = Duration::from_secs(1 + own);
+            assert_eq!(b.present(until - SECOND), ["a", "b"], "{own} s");
+            assert_eq!(b.present(until), ["b"], "{own} s");
+        }
     }
 
     #[test]
