@@ -204,7 +204,7 @@ mod tests {
             for position in [newest + 1, newest + 2] {
                 let mut state = State::new();
                 for epoch in 1..=position {
-                    let term = TermStarted { epoch, node: "n".to_owned(), shard_lease_ms: None };
+                    let term = TermStarted { epoch, node: "n".to_owned(), actor: None, shard_lease_ms: None };
                     state.apply(Timestamp(1), Event::TermStarted(term));
                 }
                 let mut writer =
