@@ -25,7 +25,7 @@ fn services(world: &mut World) -> Vec<String> {
 
 fn world() -> World {
     let mut world = World::new();
-    world.desk.start_term(1, world.now);
+    world.desk.start_term(1, None, world.now);
     world
 }
 
@@ -97,7 +97,7 @@ fn a_new_leader_forgets_services_without_workers_too() {
     let mut next = World::new();
     *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
     next.now = world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     after(&mut next, SERVICE_KEPT_MS - 1);
     assert_eq!(services(&mut next), ["s"]);
     after(&mut next, 1);

@@ -25,7 +25,7 @@ struct Deaf {
 impl Deaf {
     fn new() -> Self {
         let mut world = World::new();
-        world.desk.start_term(1, world.now);
+        world.desk.start_term(1, None, world.now);
         Self { world, serve: BTreeMap::new(), now: 0 }
     }
 
@@ -165,7 +165,7 @@ fn a_new_leader_overrules_nobody_before_it_has_heard_of_all() {
     let mut next = World::new();
     *next.desk.state_mut() = std::mem::take(deaf.world.desk.state_mut());
     next.now = deaf.world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     deaf.world = next;
     deaf.register("w3", None);
     deaf.pass(500);
@@ -190,7 +190,7 @@ fn a_new_leader_believes_a_worker_that_was_overruled() {
     let mut next = World::new();
     *next.desk.state_mut() = std::mem::take(deaf.world.desk.state_mut());
     next.now = deaf.world.now.plus(1);
-    next.desk.start_term(2, next.now);
+    next.desk.start_term(2, None, next.now);
     deaf.world = next;
     assert!(!deaf.beat("w1", None).fenced);
     deaf.pass(60_000);
