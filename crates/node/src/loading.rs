@@ -39,7 +39,7 @@ pub(crate) fn newest_snapshot(
     for _ in 0..LISTS_MAX {
         damaged.clear();
         match newest_listed(snapshots, floor, is_ours, damaged)? {
-            Tried::Loaded(loaded) => return Ok(Some(loaded)),
+            Tried::Loaded(loaded) => return Ok(Some(*loaded)),
             Tried::Pruned => {}
             Tried::Damaged(last) if floor > Position(0) => return Err(last),
             Tried::Damaged(_) | Tried::Nothing => return Ok(None),
@@ -50,7 +50,7 @@ pub(crate) fn newest_snapshot(
 
 /// What came of loading.
 enum Tried {
-    Loaded(Loaded),
+    Loaded(Box<Loaded>),
     /// It was there when snapshots were listed, and is not any more.
     Pruned,
     Damaged(Failure),
@@ -88,7 +88,7 @@ fn try_snapshot(
     let mut tried = Tried::Nothing;
     for _ in 0..2 {
         tried = match load_snapshot(snapshots, position, is_ours) {
-            Ok(loaded) => return Ok(Tried::Loaded(loaded)),
+            Ok(loaded) => return Ok(Tried::Loaded(Box::new(loaded))),
             // Whether it is damaged is not known.
             Err(error) if error.may_pass() && !is_planted("silence-taken-for-damage") => {
                 return Err(error);
