@@ -116,6 +116,12 @@ impl Events {
         Self { kinds: Some(kinds), ..self }
     }
 
+    /// All up to here was handed out or is not asked for. Before the first event: where "from now on" begins.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.after
+    }
+
     /// Waits for the next event.
     pub async fn next(&mut self) -> Happening {
         loop {

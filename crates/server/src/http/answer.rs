@@ -44,6 +44,8 @@ pub(crate) struct Reply {
     pub(crate) unsent: Option<Arc<Held>>,
     again: bool,
     allow: Option<&'static str>,
+    /// The position that it says, if that is not where the journal is by now.
+    position: Option<u64>,
 }
 
 pub(crate) const JSON: &str = "application/json";
@@ -64,19 +66,48 @@ impl Reply {
     }
 
     pub(crate) fn new(status: StatusCode, content: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status, content, body: Body::Whole(body.into()), unsent: None, again: false, allow: None }
+        Self {
+            status,
+            content,
+            body: Body::Whole(body.into()),
+            unsent: None,
+            again: false,
+            allow: None,
+            position: None,
+        }
     }
 
     /// A stream that goes on.
     pub(crate) fn stream(content: &'static str, pieces: mpsc::Receiver<Bytes>, place: Stream) -> Self {
         let body = Body::Stream { pieces, _place: place, _busy: None };
-        Self { status: StatusCode::OK, content, body, unsent: None, again: false, allow: None }
+        Self {
+            status: StatusCode::OK,
+            content,
+            body,
+            unsent: None,
+            again: false,
+            allow: None,
+            position: None,
+        }
+    }
+
+    /// The same, of a position.
+    pub(crate) fn at(self, position: u64) -> Self {
+        Self { position: Some(position), ..self }
     }
 
     pub(crate) fn fault(fault: Fault, request_id: &str) -> Self {
         let Told { status, problem, again, allow } = fault.told(request_id);
         let body = serde_json::to_vec(&problem).expect("a problem is plain JSON");
-        Self { status, content: PROBLEM, body: Body::Whole(body.into()), unsent: None, again, allow }
+        Self {
+            status,
+            content: PROBLEM,
+            body: Body::Whole(body.into()),
+            unsent: None,
+            again,
+            allow,
+            position: None,
+        }
     }
 
     /// Adds the headers that every answer has, and those of pages: data is never shown as one.
@@ -95,7 +126,7 @@ impl Reply {
         headers.reserve(10);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content));
         headers.insert(REQUEST_ID, request_id);
-        if let Some(position) = position {
+        if let Some(position) = self.position.or(position) {
             headers.insert(POSITION, HeaderValue::from(position));
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -29,13 +29,15 @@ pub(crate) async fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
         forward::reach(call, after).await?;
     }
     let events = call.app.coordinator.events(after.map(Position));
-    let keep_alive = call.app.limits.keep_alive;
-    sse::reply(call, |sink| fill(sink, events, keep_alive))
+    let (keep_alive, begins) = (call.app.limits.keep_alive, events.position().0);
+    // The reader goes on from there if the stream breaks before its first event; what this node has written since it
+    // was asked comes after that.
+    Ok(sse::reply(call, |sink| fill(sink, events, begins, keep_alive))?.at(begins))
 }
 
-async fn fill(sink: Sink, mut events: Events, keep_alive: Duration) -> Result<(), Gone> {
-    // Tells the reader at once that it is connected.
-    sink.send(Piece::comment()).await?;
+async fn fill(sink: Sink, mut events: Events, begins: u64, keep_alive: Duration) -> Result<(), Gone> {
+    // Tells the reader at once that it is connected, and after which position.
+    sink.send(Piece::beginning(begins)).await?;
     loop {
         let waited = tokio::select! {
             waited = tokio::time::timeout(keep_alive, events.next()) => waited,

@@ -52,6 +52,11 @@ impl Piece {
         Self(": still here\n\n".to_owned())
     }
 
+    /// The same at the beginning of a stream. A reader that comes back says this id, also if it had no frame yet.
+    pub(crate) fn beginning(id: u64) -> Self {
+        Self(format!("id: {id}\n: still here\n\n"))
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= PIECE_BYTES
     }

@@ -114,6 +114,28 @@ async fn events_are_resumed_after_a_position() {
 }
 
 #[tokio::test]
+async fn a_stream_says_after_which_position_it_begins() {
+    let server = start().await;
+    let last = server.submit("q", json!(1)).await;
+    for (path, begins) in [("/v1/events", last), ("/v1/events?after=0", 0), ("/v1/events?after=1", 1)] {
+        let mut stream = server.connect().await;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        while !text.contains(": still here") {
+            let mut more = [0; 1024];
+            let read = within(tokio::io::AsyncReadExt::read(&mut stream, &mut more)).await.unwrap();
+            assert!(read > 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&more[..read]));
+        }
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("orchestrix-position: {begins}\r\n")), "{path}: {head}");
+        assert!(body.contains(&format!("id: {begins}\n: still here\n")), "{path}: {body}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn events_that_are_not_kept_any_more_are_a_gap() {
     let small = NodeOptions { event_ring_bytes: 1_000, ..NodeOptions::default() };
     let server = start_with(Options::default(), small).await;
