@@ -75,7 +75,9 @@ impl ShardWorker {
             return;
         }
         self.standing = Standing::In;
-        self.told_ms = Some(told.lease_ms);
+        if told.lease_ms > 0 {
+            self.told_ms = Some(told.lease_ms);
+        }
         let until = match self.process.kind {
             Kind::Aware => sent + self.process.world_us(told.lease_ms),
             Kind::Plain | Kind::Deaf => u64::MAX,
