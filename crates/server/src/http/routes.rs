@@ -65,7 +65,7 @@ pub enum Access {
     Role(Role),
 }
 
-/// Which queues a request concerns. [`crate::http::scope`] keeps callers who are limited to some queues within these.
+/// Which queues a request concerns. `http/scope.rs` keeps callers who are limited to some queues within these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// None: it tells nothing about tasks.
