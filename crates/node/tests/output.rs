@@ -280,11 +280,12 @@ async fn a_part_that_rots_while_a_node_runs_changes_no_number() {
 }
 
 #[tokio::test]
-async fn the_folder_is_free_and_output_of_purged_tasks_gone_when_the_node_has_stopped() {
+async fn a_stop_frees_the_folder_and_the_next_start_deletes_output() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
     let retention =
         Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
+    let mut purged_before = None;
     for _ in 0..5 {
         let options = Options { retention, ..Options::default() };
         let node = open(&Storage::File(data.clone()), options).unwrap().0;
@@ -304,6 +305,11 @@ async fn the_folder_is_free_and_output_of_purged_tasks_gone_when_the_node_has_st
         node.stop().await.unwrap();
 
         let logs = FileLogs::open(Arc::new(RealDisk::open(&data).unwrap())).unwrap();
-        assert!(!logs.tasks().unwrap().contains(&ended.task_id));
+        let left = logs.tasks().unwrap();
+        assert!(
+            purged_before.is_none_or(|task| !left.contains(&task)),
+            "it was purged before the last start"
+        );
+        purged_before = Some(ended.task_id);
     }
 }
