@@ -66,7 +66,7 @@ pub const SERVICES_PER_TOKEN_MAX: usize = 1_000;
 /// Milliseconds that a service without workers is kept, unless an operator made it (10 minutes). To come again costs a worker
 /// nothing.
 pub const SERVICE_KEPT_MS: u64 = 600_000;
-/// Shards of all services together. Bounds memory: each takes about 60 bytes.
+/// Shards of all services together. Bounds memory.
 pub const SHARDS_TOTAL_MAX: usize = 1_000_000;
 /// Shards granted by one event. Bounds the pause of the loop.
 pub const SHARD_GRANTS_MAX: usize = 10_000;

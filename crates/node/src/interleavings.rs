@@ -93,7 +93,7 @@ impl Running {
         let journal = Slow(MemoryJournal::new(JournalId([7; 16])));
         let stored = Stored { end: journal.end(), journal: Box::new(journal), ..open_memory() };
         let surroundings = Surroundings::new(Arc::new(StandsStill), stored.recovered.position, &options);
-        let parts = assemble(stored, options, Mandate::default(), surroundings);
+        let parts = assemble(stored, options, Mandate::default(), surroundings, crate::logs::Calls::Threads);
         let Parts { node, mut runner, writer, handed, acks } = parts;
         runner.offers = offers == Offers::Yes;
         let (wake, offer, writes) = (node.inputs.clone(), Arc::clone(&runner.offer), Arc::clone(&writer));

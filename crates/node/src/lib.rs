@@ -49,6 +49,7 @@ pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use leasing::Abandoned;
+pub use logs::OutputCall;
 pub use mandate::{Mandate, Office};
 pub use member::{DUTY, Member, Membership, Seat};
 pub use node::Node;

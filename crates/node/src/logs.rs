@@ -17,6 +17,8 @@ use orchestrix_engine::{Clock, LogPlace, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
 use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
+pub(crate) use self::store::Calls;
+pub use self::store::OutputCall;
 use self::store::Store;
 pub(crate) use self::sweep::AskUnknown;
 use self::sweep::Sweep;
@@ -100,9 +102,10 @@ impl TaskLogs {
         clock: Arc<dyn Clock>,
         stats: Arc<Stats>,
         mandate: Mandate,
+        calls: Calls,
     ) -> Self {
         Self {
-            store: Store::new(engine),
+            store: Store::new(engine, calls),
             tasks: Mutex::default(),
             clock,
             stats,

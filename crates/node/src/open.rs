@@ -16,7 +16,7 @@ use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
 use crate::loading::{Loaded, newest_snapshot};
-use crate::logs::TaskLogs;
+use crate::logs::{Calls, TaskLogs};
 use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::options::Options;
@@ -234,12 +234,13 @@ pub(crate) fn assemble(
     options: Options,
     mandate: Mandate,
     surroundings: Surroundings,
+    calls: Calls,
 ) -> Parts {
     let Stored { state, journal, end, logs, last_snapshot, .. } = stored;
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let (of_logs, counts) = (Arc::clone(&clock), Arc::clone(&stats));
-    let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, mandate.clone()));
+    let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, mandate.clone(), calls));
     let (inputs, asked) = sync_channel(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
     let (acks, heard) = channel();
@@ -311,7 +312,7 @@ pub(crate) fn start_node(
 ) -> Result<Node, Failure> {
     // Whoever is alone has looked when it opened its files.
     let leads = mandate.office.is_some().then_some(stored.end.position);
-    let parts = assemble(stored, options, mandate, surroundings);
+    let parts = assemble(stored, options, mandate, surroundings, Calls::Threads);
     let Parts { node, mut runner, writer, handed, acks } = parts;
     let (wake, offer) = (node.inputs.clone(), Arc::clone(&runner.offer));
     let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));

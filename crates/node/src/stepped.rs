@@ -12,6 +12,7 @@ use orchestrix_engine::disk::Disk;
 use orchestrix_engine::{Appended, Batch, Clock, Read, file};
 
 use crate::follower::Follower;
+use crate::logs::{Calls, OutputCall};
 use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, open_journal};
@@ -28,6 +29,8 @@ pub struct Stepped {
     writer: Arc<Mutex<Writer>>,
     handed: Receiver<Work>,
     acks: Sender<Ack>,
+    /// Calls of the engine about output that nobody has made yet, if a simulation makes them.
+    output_calls: Option<Receiver<OutputCall>>,
     jobs: Receiver<SnapshotJob>,
     job: Option<SnapshotJob>,
     given: Option<Work>,
@@ -63,7 +66,7 @@ impl Stepped {
         let stored = open_journal(disk, files)?;
         let recovered = stored.recovered.clone();
         let surroundings = Surroundings::new(clock, recovered.position, &options);
-        let (node, stepped) = Self::start(stored, options, Mandate::default(), surroundings);
+        let (node, stepped) = Self::start(stored, options, Mandate::default(), surroundings, Calls::Threads);
         Ok((node, stepped, recovered))
     }
 
@@ -72,7 +75,9 @@ impl Stepped {
     #[must_use]
     pub fn lead(follower: Follower, mandate: Mandate) -> (Node, Self) {
         let (stored, options, surroundings) = follower.into_parts();
-        let (node, mut stepped) = Self::start(stored, options, mandate, surroundings);
+        let (calls, handed) = channel();
+        let (node, mut stepped) = Self::start(stored, options, mandate, surroundings, Calls::Handed(calls));
+        stepped.output_calls = Some(handed);
         stepped.never_writes_itself();
         (node, stepped)
     }
@@ -83,15 +88,34 @@ impl Stepped {
         self.runner.writes_itself = false;
     }
 
-    fn start(stored: Stored, options: Options, mandate: Mandate, surroundings: Surroundings) -> (Node, Self) {
-        let parts = assemble(stored, options, mandate, surroundings);
+    fn start(
+        stored: Stored,
+        options: Options,
+        mandate: Mandate,
+        surroundings: Surroundings,
+        calls: Calls,
+    ) -> (Node, Self) {
+        let parts = assemble(stored, options, mandate, surroundings, calls);
         let Parts { node, mut runner, writer, handed, acks } = parts;
         let (started, jobs) = channel();
         runner.start_snapshot = Box::new(move |job| {
             // Nobody is there to write it only when the node is gone.
             let _ = started.send(job);
         });
-        (node, Self { runner, writer, handed, acks, jobs, job: None, given: None, writing: None })
+        (
+            node,
+            Self {
+                runner,
+                writer,
+                handed,
+                acks,
+                jobs,
+                output_calls: None,
+                job: None,
+                given: None,
+                writing: None,
+            },
+        )
     }
 
     /// The state that a start would begin with, and how it was found, without starting a node.
@@ -179,6 +203,11 @@ impl Stepped {
                 Ok(Sent::Again(RETRY))
             }
         }
+    }
+
+    /// The next call about output that waits to be run; the engine hears of it when it is.
+    pub fn output_call(&mut self) -> Option<OutputCall> {
+        self.output_calls.as_ref()?.try_recv().ok()
     }
 
     /// Writes the pieces of a snapshot that were handed out.

@@ -19,6 +19,7 @@ mod hints;
 mod leader;
 mod life;
 mod node;
+mod output;
 mod plan;
 mod prove;
 mod record;

@@ -8,12 +8,14 @@
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orchestrix_core::{Refusal, TaskId};
 use orchestrix_engine::{Cause, Logs};
+use tokio::sync::oneshot;
 
 use super::sweep::{Sweep, Swept};
 use crate::request::Error;
@@ -23,7 +25,30 @@ const DELETED_MAX: usize = 100;
 /// Purged tasks whose output waits to be deleted. Bounds memory (8 bytes for each) while a disk is slow.
 const WAITING_TASKS_MAX: usize = 1 << 20;
 
+/// Where calls of the engine run: they may block.
+pub(crate) enum Calls {
+    Threads,
+    /// Whoever has the other end runs them, for a simulation.
+    Handed(Sender<OutputCall>),
+}
+
+/// A call of the engine that waits to be run.
+pub struct OutputCall(Box<dyn FnOnce() + Send>);
+
+impl OutputCall {
+    pub fn run(self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for OutputCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OutputCall").finish_non_exhaustive()
+    }
+}
+
 pub(super) struct Store {
+    calls: Calls,
     /// `None` once the node has stopped. Whoever calls the engine holds this, so closing waits for them.
     engine: RwLock<Option<Arc<dyn Logs>>>,
     deletions: Mutex<Deletions>,
@@ -51,9 +76,17 @@ struct Deletions {
 }
 
 impl Store {
-    pub(super) fn new(engine: Arc<dyn Logs>) -> Arc<Self> {
+    pub(super) fn new(engine: Arc<dyn Logs>, calls: Calls) -> Arc<Self> {
         let engine = RwLock::new(Some(engine));
-        Arc::new(Self { engine, deletions: Mutex::default(), news: Condvar::new() })
+        Arc::new(Self { calls, engine, deletions: Mutex::default(), news: Condvar::new() })
+    }
+
+    fn start_call(&self, call: OutputCall) {
+        match &self.calls {
+            Calls::Threads => drop(tokio::task::spawn_blocking(|| call.run())),
+            // Whoever ran them is gone with the node.
+            Calls::Handed(calls) => drop(calls.send(call)),
+        }
     }
 
     /// Calls the engine where blocking is allowed. A call that has begun ends, even if nobody waits for it.
@@ -62,7 +95,14 @@ impl Store {
         call: impl FnOnce(&dyn Logs) -> Result<T, orchestrix_engine::Error> + Send + 'static,
     ) -> Result<T, Error> {
         let store = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || store.with_engine(call)).await {
+        let (done, result) = oneshot::channel();
+        self.start_call(OutputCall(Box::new(move || {
+            let answer = store.with_engine(call);
+            // The engine is free when the caller hears of it. The caller may be gone.
+            drop(store);
+            drop(done.send(answer));
+        })));
+        match result.await {
             Ok(Some(Ok(value))) => Ok(value),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "task output is not available");
@@ -88,6 +128,11 @@ impl Store {
         let Deletions { with_output, knows_all, .. } = &mut *deletions;
         tasks.retain(|task| with_output.remove(task) || !*knows_all);
         if deletions.closed || tasks.is_empty() {
+            return;
+        }
+        if matches!(self.calls, Calls::Handed(_)) {
+            let store = Arc::clone(self);
+            self.start_call(OutputCall(Box::new(move || store.delete_now(&tasks))));
             return;
         }
         if deletions.waiting.len() + tasks.len() > WAITING_TASKS_MAX {
@@ -206,7 +251,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, channel};
 
     use orchestrix_core::{LeaseId, Position};
     use orchestrix_engine::memory::MemoryLogs;
@@ -275,7 +320,7 @@ mod tests {
     fn a_stop_waits_for_one_deletion_and_leaves_the_others() {
         let all = 3 * DELETED_MAX;
         let (engine, shut) = gated(1..=all as u64);
-        let store = Store::new(engine.clone());
+        let store = Store::new(engine.clone(), Calls::Threads);
         store.delete((1..=all as u64).map(TaskId).collect());
         let taken = |store: &Store| store.deletions().waiting.len() == all - DELETED_MAX;
         while !taken(&store) {
@@ -297,7 +342,7 @@ mod tests {
     #[test]
     fn deleting_keeps_nobody_waiting() {
         let (engine, shut) = gated(1..=3);
-        let store = Store::new(engine.clone());
+        let store = Store::new(engine.clone(), Calls::Threads);
         let (done, deleted) = channel();
         let deleting = Arc::clone(&store);
         thread::spawn(move || {
@@ -319,7 +364,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_to_wait_is_left_for_the_next_start() {
         let (engine, shut) = gated([1, 2]);
-        let store = Store::new(engine.clone());
+        let store = Store::new(engine.clone(), Calls::Threads);
         store.delete(vec![TaskId(1)]);
         store.delete(vec![TaskId(2); WAITING_TASKS_MAX + 1]);
         drop(shut);
@@ -333,7 +378,7 @@ mod tests {
         // What was stored before the term began.
         let (engine, shut) = gated([1]);
         drop(shut);
-        let store = Store::new(engine.clone());
+        let store = Store::new(engine.clone(), Calls::Threads);
         // Before it knows better it deletes whatever is purged.
         store.delete(vec![TaskId(2)]);
         let mut sweep = Sweep::new(Position(10), Box::new(|_| Some(Vec::new())));
@@ -353,7 +398,7 @@ mod tests {
         // What was stored before the term began.
         let (engine, shut) = gated([1]);
         drop(shut);
-        let store = Store::new(engine.clone());
+        let store = Store::new(engine.clone(), Calls::Threads);
         let mut sweep = Sweep::new(Position(10), Box::new(|_| None));
         assert_eq!(store.sweep_on(&mut sweep), Some(Swept::GivenUp));
         store.delete(vec![TaskId(1), TaskId(2)]);
@@ -366,7 +411,7 @@ mod tests {
     async fn closing_waits_for_calls_that_have_begun_and_refuses_others() {
         for _ in 0..20 {
             let engine = Arc::new(MemoryLogs::default());
-            let store = Store::new(engine.clone());
+            let store = Store::new(engine.clone(), Calls::Threads);
             let ((begins, begun), (shut, gate)) = (channel(), channel::<()>());
             let call = tokio::spawn({
                 let store = Arc::clone(&store);

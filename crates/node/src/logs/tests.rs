@@ -20,7 +20,14 @@ fn logs(engine: impl Logs + 'static) -> TaskLogs {
 }
 
 fn under(engine: impl Logs + 'static, mandate: Mandate) -> TaskLogs {
-    TaskLogs::new(Arc::new(engine), &Options::default(), Arc::new(SystemClock), Arc::default(), mandate)
+    TaskLogs::new(
+        Arc::new(engine),
+        &Options::default(),
+        Arc::new(SystemClock),
+        Arc::default(),
+        mandate,
+        Calls::Threads,
+    )
 }
 
 fn lines(offset: u64, texts: &[&str]) -> LogAppend {

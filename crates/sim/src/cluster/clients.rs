@@ -132,6 +132,7 @@ impl ClusterWorld {
 
     /// The node of this life answers nobody any more.
     pub(crate) fn forget_pending(&mut self, who: Who) {
+        self.output.forget(who);
         let open: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| pending.who == who).map(|(id, _)| *id).collect();
         let ops: Vec<usize> =

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orchestrix_core::Position;
-use orchestrix_engine::{Appended, Batch, Cell, Claim, JournalId, Link, Read, Set, Version};
+use orchestrix_engine::memory::MemoryLogs;
+use orchestrix_engine::{Appended, Batch, Cell, Claim, JournalId, Link, LogPlace, Read, Set, Version};
 use orchestrix_node::Mark;
 
 use crate::rng::Rng;
@@ -104,6 +105,19 @@ pub(crate) struct Model {
     pasts: Option<Vec<Past>>,
     /// Changes with every loss.
     pub(crate) losses: u32,
+    pub(crate) output: Output,
+}
+
+/// The output of tasks, and what goes wrong on the way to it.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) logs: MemoryLogs,
+    /// A generator of its own, so that worlds are the same without output.
+    pub(crate) rng: Rng,
+    /// Of a million appends: so many are lost, have no answer, or arrive long after.
+    pub(crate) faults: [u32; 3],
+    /// Appends under way that arrive when the world says so.
+    pub(crate) late: Vec<(LogPlace, Vec<u8>)>,
 }
 
 impl Model {
@@ -127,6 +141,12 @@ impl Model {
             direct: Vec::new(),
             pasts: forgets.then(Vec::new),
             losses: 0,
+            output: Output {
+                logs: MemoryLogs::default(),
+                rng: Rng::new(0x0075_7075),
+                faults: [0; 3],
+                late: Vec::new(),
+            },
         }
     }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_core::Position;
-use orchestrix_engine::memory::MemoryLogs;
+use orchestrix_core::{Position, TaskId};
 use orchestrix_engine::{
-    Appended, BATCH_BYTES_MAX, Batch, Cause, Cell, Claim, Error, Journal, JournalId, Link, Logs, Read,
-    Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader, SnapshotWriter, Snapshots, Space, Version,
+    Appended, BATCH_BYTES_MAX, Batch, Bookmark, Cause, Cell, Claim, Error, Journal, JournalId, Link,
+    LogChunk, LogPlace, Logged, Logs, Read, Register, SNAPSHOT_CHUNK_MAX, Set, Shared, SnapshotReader,
+    SnapshotWriter, Snapshots, Space, Version,
 };
 
 use crate::cluster::engine::{Model, Snapshot, Try, Who};
@@ -18,7 +18,6 @@ use crate::cluster::engine::{Model, Snapshot, Try, Who};
 pub(crate) struct Connection {
     model: Arc<Mutex<Model>>,
     who: Who,
-    logs: Arc<MemoryLogs>,
     look_every: Duration,
 }
 
@@ -49,7 +48,7 @@ const PLACE: &str = "sim://engine";
 
 impl Connection {
     pub(crate) fn new(model: Arc<Mutex<Model>>, who: Who, look_every: Duration) -> Self {
-        Self { model, who, logs: Arc::default(), look_every }
+        Self { model, who, look_every }
     }
 
     /// The engine, if this node reaches it.
@@ -82,7 +81,7 @@ impl Shared for Connection {
     }
 
     fn logs(&self) -> Arc<dyn Logs> {
-        Arc::<MemoryLogs>::clone(&self.logs)
+        Arc::new(self.clone())
     }
 
     fn place(&self) -> String {
@@ -116,6 +115,36 @@ impl Register for Connection {
 
     fn look_every(&self) -> Duration {
         self.look_every
+    }
+}
+
+/// Lost, answered and not heard, or late: as requests to servers are.
+impl Logs for Connection {
+    fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
+        let mut model = self.reached("store output")?;
+        let output = &mut model.output;
+        let [lost, unheard, delayed] = output.faults;
+        if output.rng.chance(lost) {
+            return Err(unreachable("store output"));
+        }
+        if output.rng.chance(delayed) {
+            output.late.push((at, bytes.to_vec()));
+            return Err(unreachable("store output"));
+        }
+        let logged = output.logs.append(at, bytes)?;
+        if output.rng.chance(unheard) { Err(unreachable("store output")) } else { Ok(logged) }
+    }
+
+    fn read(&self, task: TaskId, skip: usize, limit_bytes: usize) -> Result<Vec<LogChunk>, Error> {
+        self.reached("read output")?.output.logs.read(task, skip, limit_bytes)
+    }
+
+    fn some_tasks(&self, from: Bookmark, about: usize) -> Result<(Vec<TaskId>, Option<Bookmark>), Error> {
+        self.reached("list output")?.output.logs.some_tasks(from, about)
+    }
+
+    fn delete(&self, tasks: &[TaskId]) -> Result<(), Error> {
+        self.reached("delete output")?.output.logs.delete(tasks)
     }
 }
 
@@ -257,13 +286,13 @@ mod tests {
     /// A new engine; every call connects another node.
     fn place(flavour: Flavour) -> impl Fn() -> Arc<dyn Shared> {
         let model = Model::new(flavour, 0, false, Rng::new(1));
-        let (model, logs) = (Arc::new(Mutex::new(model)), Arc::<MemoryLogs>::default());
+        let model = Arc::new(Mutex::new(model));
         let nodes = std::cell::Cell::new(0);
         move || {
             nodes.set(nodes.get() + 1);
             let who = Who { node: nodes.get(), life: 1 };
             let connection = Connection::new(Arc::clone(&model), who, Duration::from_millis(20));
-            Arc::new(Connection { logs: Arc::clone(&logs), ..connection })
+            Arc::new(connection)
         }
     }
 

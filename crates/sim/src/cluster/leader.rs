@@ -164,7 +164,8 @@ impl ClusterWorld {
     pub(crate) fn take_answers(&mut self, who: Who) -> Result<(), Violation> {
         let Some(leads) = &mut self.process(who).leads else { return Ok(()) };
         let (epoch, at) = (leads.epoch, leads.stepped.now());
-        self.poll_answers(who, epoch, at)
+        self.poll_answers(who, epoch, at)?;
+        self.poll_output(who, epoch)
     }
 
     /// The same, when the node has stopped just now.

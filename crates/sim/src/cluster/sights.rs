@@ -41,6 +41,9 @@ pub enum ClusterSight {
     CellsForgotten,
     DataLossNoticed,
     EpochRaisedAboveTheRegister,
+    /// An append of output that arrived long after it was sent.
+    LateOutputStored,
+    LateOutputRefused,
     /// A follower went on with what the leader told it.
     HintApplied,
     /// It did not follow what was read before.
@@ -82,6 +85,8 @@ impl Kind for ClusterSight {
         Self::DelayedAppendLandedLate,
         Self::DeposedForLackOfProof,
         Self::DataLossNoticed,
+        Self::LateOutputStored,
+        Self::LateOutputRefused,
         Self::HintApplied,
         Self::HintRefused,
     ];

@@ -17,6 +17,7 @@ use crate::cluster::engine::{Model, Who};
 use crate::cluster::handles::lock;
 use crate::cluster::hints::Hint;
 use crate::cluster::node::Machine;
+use crate::cluster::output::OutputWorld;
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::{Fact, Record};
 use crate::cluster::requests::Request;
@@ -81,6 +82,7 @@ pub struct ClusterWorld {
     shards_rested: bool,
     trace: blake3::Hasher,
     pub(crate) told: Option<Vec<String>>,
+    pub(crate) output: OutputWorld,
 }
 
 /// How a world ended.
@@ -115,6 +117,10 @@ pub(crate) enum Happening {
     /// The actor of an op closes its connection.
     HangUp(usize),
     Wake(usize),
+    /// Workers write output, and somebody reads it.
+    Write,
+    /// An append of output arrives long after it was sent.
+    LateOutput(u64),
     /// Once a second: what goes wrong now?
     Nemesis,
     /// A node that is down starts.
@@ -156,6 +162,10 @@ pub(crate) enum Doing {
     WriteSnapshot,
     /// A question of an op arrives.
     Question(usize),
+    /// A question about output arrives.
+    Output(u64),
+    /// A call of the engine about output is made.
+    CallOutput(u64),
 }
 
 /// A question that is with a node.
@@ -216,6 +226,7 @@ impl ClusterWorld {
             shards_rested: false,
             trace: blake3::Hasher::new(),
             told: None,
+            output: OutputWorld::new(&plan),
             plan,
         }
     }
@@ -235,6 +246,10 @@ impl ClusterWorld {
             self.push(after, Happening::Start(node));
         }
         self.push(SECOND, Happening::Nemesis);
+        if self.output.is_used() {
+            lock(&self.model).output.faults = self.output.faults;
+            self.push(1, Happening::Write);
+        }
         self.push(self.plan.seconds * SECOND, Happening::FaultsEnd);
         for actor in 0..self.actors.len() {
             let at = self.rng.range(1, 100_000);
@@ -300,6 +315,8 @@ impl ClusterWorld {
             Happening::GiveUp(op) => self.give_up(op),
             Happening::HangUp(op) => self.hang_up(op),
             Happening::Wake(actor) => self.wake(actor),
+            Happening::Write => self.write_output(),
+            Happening::LateOutput(number) => self.late_output(number),
             Happening::Nemesis => {
                 if self.faulty {
                     self.nemesis()?;
@@ -341,6 +358,8 @@ impl ClusterWorld {
             Doing::Send => self.send_batch(who)?,
             Doing::WriteSnapshot => self.write_snapshot(who),
             Doing::Question(op) => self.question(who, op),
+            Doing::Output(number) => self.output_arrives(who, number),
+            Doing::CallOutput(number) => self.call_output(who, number)?,
         }
         Ok(())
     }
@@ -352,6 +371,7 @@ impl ClusterWorld {
         {
             let mut model = lock(&self.model);
             (model.down, model.refuses, model.flaky) = (false, false, 0);
+            model.output.faults = [0; 3];
             model.cut_off.fill(false);
         }
         for node in 0..self.machines.len() {
