@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use tokio::sync::oneshot;
 
 use super::sweep::{Sweep, Swept};
 use crate::request::Error;
+use crate::sync::mpsc::Sender;
 
 /// Tasks whose output is deleted at one go. Bounds how long a stop waits for that.
 const DELETED_MAX: usize = 100;
@@ -251,7 +251,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     use orchestrix_core::{LeaseId, Position};
     use orchestrix_engine::memory::MemoryLogs;
