@@ -6,7 +6,10 @@
 //! - Snapshots, cells and logs are hashes. Nothing has a time to live in Redis.
 //!
 //! **Invariant:** whatever changes more than one key is one script, or one transaction. A script that answers with an error has
-//! changed nothing: it looks before it writes, and Redis refuses only the first write of a script.
+//! changed nothing, whichever of its commands the server refuses: a user may lose any right at any time. So at most one
+//! command is run of which nobody knows yet whether the server does it, and it is the first that changes anything. Those
+//! after it were tried before it, in a form that changes nothing; or what was done is undone by a command that was done.
+//! A server without room refuses only the first command of a script that could need some.
 //!
 //! **Invariant:** nothing is sent twice by this engine itself, except a script that the server said it does not know and
 //! so has not run. An answer that was lost is told to the caller.

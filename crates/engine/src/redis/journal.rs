@@ -289,7 +289,7 @@ impl Journal for RedisJournal {
                 (seen.end, seen.own) = (link, link);
                 return Ok(Appended::Done(link));
             }
-            Ok(Outcome::Dropped) => self.append_once(batch, link),
+            Ok(Outcome::Dropped | Outcome::Denied) => self.append_once(batch, link),
             Err(failure) => Err(failure),
         };
         match answer {

@@ -1,7 +1,6 @@
 //! Whether the user may do what the engine does, found by doing it once.
 //!
-//! A script that may not run its second write has done the first: so a user that lacks a right is refused before anything
-//! is written, and not when the right is needed.
+//! A user that lacks a right is refused before anything is written, and not when the right is needed.
 
 use super::keys::Keys;
 use super::server::{Script, Server};

@@ -50,6 +50,8 @@ pub(super) enum Outcome {
     Done,
     /// Nothing was written.
     Dropped,
+    /// Nothing was written, and nothing ever will be: the user may not execute transactions.
+    Denied,
 }
 
 impl ShortWay {
@@ -98,8 +100,10 @@ impl ShortWay {
             }
         };
         let outcome = watch.append(server, keys, link, &parcel())?;
-        if matches!(outcome, Outcome::Done) {
-            *self = Self::Watched(watch);
+        match outcome {
+            Outcome::Done => *self = Self::Watched(watch),
+            Outcome::Denied => *self = Self::Denied,
+            Outcome::Dropped => {}
         }
         Ok(outcome)
     }
@@ -115,11 +119,7 @@ impl Watch {
             return ShortWay::Unwatched;
         };
         for answer in [&watched, &begun] {
-            if let Value::ServerError(error) = answer
-                && error.code() == "NOPERM"
-            {
-                let what = error.details().unwrap_or_default();
-                tracing::info!(place = server.place(), what, "no transactions: appending by scripts");
+            if denied(server, answer) {
                 return ShortWay::Denied;
             }
             if *answer != Value::Okay {
@@ -153,6 +153,9 @@ impl Watch {
         if ![&added, &noted].iter().all(|answer| queued(answer) || refused(answer)) {
             return Err(Failure::Lost(format!("a transaction was answered {added:?}, {noted:?}")));
         }
+        if denied(server, &executed) {
+            return Ok(Outcome::Denied);
+        }
         if matches!(executed, Value::Nil) || refused(&executed) {
             return Ok(Outcome::Dropped);
         }
@@ -168,6 +171,18 @@ impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Watch").field("asked", &self.asked).finish_non_exhaustive()
     }
+}
+
+/// Whether the user may not do this, which is noted.
+fn denied(server: &Server, answer: &Value) -> bool {
+    let Value::ServerError(error) = answer else { return false };
+    let what = error.details().unwrap_or_default();
+    // Whatever refuses to execute a transaction is named behind the word that it was discarded.
+    let denied = error.code() == "NOPERM" || (error.code() == "EXECABORT" && what.contains(": NOPERM"));
+    if denied {
+        tracing::info!(place = server.place(), what, "no transactions: appending by scripts");
+    }
+    denied
 }
 
 /// Begins to watch, then looks, then begins a transaction.

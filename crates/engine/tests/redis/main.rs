@@ -20,3 +20,4 @@ mod lost;
 mod rights;
 mod slow;
 mod tls;
+mod withdrawn;

@@ -12,6 +12,11 @@ local behind = less(there.position, ARGV[2])
 if behind or there.position ~= ARGV[3] or there.hash ~= ARGV[4] then
   return {'conflict', there.position, there.hash, there.floor}
 end
-redis.call('XADD', KEYS[2], ARGV[5] .. '-0', 'hash', ARGV[6], 'batch', ARGV[7])
+-- The note first: it can be put back by the same command. An entry cannot, since no other may ever take its name.
 redis.call('HSET', KEYS[1], 'position', ARGV[5], 'hash', ARGV[6])
+local added = redis.pcall('XADD', KEYS[2], ARGV[5] .. '-0', 'hash', ARGV[6], 'batch', ARGV[7])
+if type(added) == 'table' and added.err then
+  redis.call('HSET', KEYS[1], 'position', there.position, 'hash', there.hash)
+  return added
+end
 return {'done', ARGV[5], ARGV[6], there.floor}

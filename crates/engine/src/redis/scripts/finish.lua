@@ -3,6 +3,9 @@
 if redis.call('SISMEMBER', KEYS[1], KEYS[2]) == 0 or redis.call('HLEN', KEYS[2]) ~= tonumber(ARGV[3]) then
   return 0
 end
+-- These two change nothing: they show that the commands after the next one will be done.
+redis.call('SADD', KEYS[1], KEYS[2])
+redis.call('SREM', KEYS[1], '')
 redis.call('HSET', KEYS[3], ARGV[1], ARGV[2])
 redis.call('SREM', KEYS[1], KEYS[2])
 -- Whoever reads the one that was there before may go on until the next pruning.

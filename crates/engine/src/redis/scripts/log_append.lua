@@ -11,6 +11,13 @@ end
 if count >= tonumber(ARGV[4]) then
   return {'full'}
 end
-redis.call('HSET', KEYS[1], string.format('%.0f', count), ARGV[3], ARGV[2], string.format('%.0f', count))
-redis.call('SADD', KEYS[2], ARGV[1])
+local new, at = redis.call('SADD', KEYS[2], ARGV[1]), string.format('%.0f', count)
+local written = redis.pcall('HSET', KEYS[1], at, ARGV[3], ARGV[2], at)
+if type(written) == 'table' and written.err then
+  -- A task without output that stays in the set does no harm: it is deleted with the others.
+  if new == 1 then
+    redis.pcall('SREM', KEYS[2], ARGV[1])
+  end
+  return written
+end
 return {'stored'}

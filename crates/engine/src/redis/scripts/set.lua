@@ -11,6 +11,9 @@ end
 if (there[2] and '=' .. there[2] or '') ~= ARGV[2] then
   return there
 end
+-- Adds nothing: it only shows that the last command here will be done.
+redis.call('ZADD', KEYS[2], 'XX', 0, ARGV[1])
+-- A number that is drawn and not used is skipped.
 local version = string.format('%.0f', redis.call('INCR', KEYS[3])) .. '-' .. ARGV[3]
 redis.call('HSET', KEYS[1], 'version', version, 'owner', ARGV[4], 'epoch', ARGV[5], 'ttl_ms', ARGV[6],
   'held', ARGV[7], 'value', ARGV[8], 'sum', ARGV[9])
