@@ -2,7 +2,8 @@
 //!
 //! - `address`: a URL without its secrets. `session`: one connection, its timeouts, and what an answer proves.
 //! - `server`: the one place that knows two kinds of servers; `mysql` and `postgres` are what differs.
-//! - `schema`: the tables. `journal`, `snapshots`, `register`, `logs`: the contracts on them.
+//! - `schema`: the tables. `rights`: whether the user may use them. `journal`, `snapshots`, `register`, `logs`: the
+//!   contracts on them.
 //!
 //! **Invariant:** whatever decides a race is one statement, and the server's answer to it. An answer that did not
 //! come, or does not say what became of the statement, is [`Unknown`](crate::Appended::Unknown).
@@ -17,6 +18,7 @@ mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod register;
+mod rights;
 mod schema;
 mod server;
 mod session;
@@ -63,7 +65,8 @@ impl SqlPlace {
     /// the tables if they are not there. No call takes longer than `timeout`.
     ///
     /// # Errors
-    /// When the server cannot be reached, says no, only reads, or has tables of a newer version.
+    /// When the server cannot be reached, says no, only reads, has tables of a newer version, or lets the user do less
+    /// than is needed.
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         Self::connect_to(url, "default", timeout)
     }
@@ -83,7 +86,9 @@ impl SqlPlace {
         let server = Server::new(url, &address).map_err(|why| refuse("connect", &place, why))?;
         let home = Arc::new(Home { server, address, domain: domain.to_owned(), timeout });
         let session = Session::new(&home);
-        schema::prepare(&session, &Session::patient(&home, SCHEMA_TIMEOUT))?;
+        rights::check(&session)?;
+        schema::prepare(&session, &Session::patient(&home, SCHEMA_TIMEOUT))
+            .map_err(|error| rights::explain(&session, error))?;
         let warnings = session.warnings()?;
         let register = Arc::new(SqlRegister::new(session));
         let logs = Arc::new(SqlLogs::new(Session::new(&home)));

@@ -29,6 +29,7 @@ const KIND: Kind = Kind {
     client,
     page: include_str!("../../../docs/engines/mysql.md"),
     create_user: &["CREATE USER '#'@'%' IDENTIFIED BY 'SECRET'", "GRANT ALL ON #.* TO '#'@'%'"],
+    revoke: "REVOKE RIGHT ON #.* FROM '#_node'@'%'",
     without_numbers: "ALTER TABLE orchestrix_logs DROP INDEX one_of_each_number, DROP COLUMN number",
     rotten: "CONCAT(CHAR(255 - ASCII(#)), SUBSTR(#, 2))",
     sleep: "SLEEP(2)",

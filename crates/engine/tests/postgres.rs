@@ -29,6 +29,7 @@ const KIND: Kind = Kind {
     client,
     page: include_str!("../../../docs/engines/postgres.md"),
     create_user: &["CREATE ROLE \"#\" LOGIN PASSWORD 'SECRET'", "GRANT ALL ON SCHEMA public TO \"#\""],
+    revoke: "REVOKE RIGHT ON ALL TABLES IN SCHEMA public FROM #_node",
     without_numbers: "ALTER TABLE orchestrix_logs DROP COLUMN number",
     rotten: "set_byte(#, 0, 255 - get_byte(#, 0))",
     sleep: "pg_sleep(2)",
@@ -190,21 +191,63 @@ fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
     let database = sql::database(KIND, &COMMON);
     database.journal();
     database.ask("UPDATE orchestrix_schema SET version = 1");
-    // Somebody reads for long, as a backup does.
-    let mut reader = client(
-        database.server.port(),
-        &database.name,
-        "BEGIN; LOCK TABLE orchestrix_batches IN ACCESS SHARE MODE; SELECT pg_sleep(60)",
-    );
-    let mut reader = reader.stdout(std::process::Stdio::null()).spawn().unwrap();
-    let held = "SELECT COUNT(*) FROM pg_locks WHERE relation = 'orchestrix_batches'::regclass";
-    while database.ask(held) == "0" {}
-    let error = SqlPlace::connect(&database.url(), TIMEOUT).map(|_| ()).unwrap_err();
-    assert!(error.retryable && error.to_string().contains("prepare the tables"), "{error}");
+    while_read(&database, "orchestrix_batches", || {
+        let error = SqlPlace::connect(&database.url(), TIMEOUT).map(|_| ()).unwrap_err();
+        assert!(error.retryable && error.to_string().contains("prepare the tables"), "{error}");
+    });
     assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "1");
-    let sleeps = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%'";
+    database.connect();
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "4");
+}
+
+/// Somebody reads a table for long, as a backup does.
+fn while_read(database: &sql::Database, table: &str, run: impl FnOnce()) {
+    let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS SHARE MODE; SELECT pg_sleep(60)");
+    let mut reader = client(database.server.port(), &database.name, &lock);
+    let mut reader = reader.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let held = format!("SELECT COUNT(*) FROM pg_locks WHERE relation = '{table}'::regclass");
+    while database.ask(&held) == "0" {}
+    run();
+    let sleeps = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE query LIKE 'BEGIN; LOCK%' AND datname = current_database()";
     database.ask(sleeps);
     reader.wait().unwrap();
+}
+
+#[test]
+fn an_upgrade_locks_no_table_that_it_does_not_change() {
+    let database = sql::database(KIND, &COMMON);
+    let mut journal = database.journal();
+    append_one(&mut *journal, 1, 10);
+    database.ask(KIND.without_numbers);
+    database.ask("UPDATE orchestrix_schema SET version = 3");
+    while_read(&database, "orchestrix_batches", || drop(database.connect()));
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "4");
+    append_one(&mut *journal, 1, 10);
+}
+
+#[test]
+fn no_step_of_an_upgrade_keeps_the_locks_of_the_one_before() {
+    let database = sql::database(KIND, &COMMON);
+    let mut journal = database.journal();
+    database.ask("UPDATE orchestrix_schema SET version = 1");
+    while_read(&database, "orchestrix_logs", || {
+        std::thread::scope(|scope| {
+            let upgrade = scope.spawn(|| SqlPlace::connect(&database.url(), TIMEOUT).map(|_| ()));
+            // It waits for the output by now, and the batches are nobody's business any more.
+            support::eventually("the last step waits", || {
+                let waits = "SELECT COUNT(*) FROM pg_locks
+                    WHERE relation = 'orchestrix_logs'::regclass AND NOT granted";
+                (database.ask(waits) == "1").then_some(())
+            });
+            let locked = "SELECT COUNT(*) FROM pg_locks
+                WHERE relation = 'orchestrix_batches'::regclass AND mode = 'AccessExclusiveLock'";
+            assert_eq!(database.ask(locked), "0");
+            append_one(&mut *journal, 1, 10);
+            assert!(upgrade.join().unwrap().unwrap_err().retryable);
+        });
+    });
+    assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "3", "what was done is noted");
     database.connect();
     assert_eq!(database.ask("SELECT version FROM orchestrix_schema"), "4");
 }
@@ -240,4 +283,17 @@ fn a_server_proves_who_it_is_if_that_is_asked() {
     let place = SqlPlace::connect(&url("ca.crt"), TIMEOUT).unwrap();
     append_one(&mut *place.journal().unwrap(), 1, 10);
     SqlPlace::connect(&url("other.crt"), TIMEOUT).map(|_| ()).expect_err("another authority signed it");
+}
+
+#[test]
+fn a_user_that_may_not_number_output_is_refused_at_the_start() {
+    let database = sql::database(KIND, &COMMON);
+    let url = database.node_url();
+    let name = &database.name;
+    database.ask(&format!("REVOKE USAGE ON ALL SEQUENCES IN SCHEMA public FROM {name}_node"));
+    let error = SqlPlace::connect(&url, TIMEOUT).map(|_| ()).expect_err("no chunk could be stored");
+    assert!(error.to_string().contains("USAGE on orchestrix_logs_place_seq"), "{error}");
+    // Either right is enough for the server.
+    database.ask(&format!("GRANT UPDATE ON ALL SEQUENCES IN SCHEMA public TO {name}_node"));
+    SqlPlace::connect(&url, TIMEOUT).unwrap();
 }

@@ -280,11 +280,11 @@ fn failure(error: sqlx::Error) -> Failure {
         // ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
         // when somebody flushes the hosts.
         1041 | 1203 | 1226 | 1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),
-        // No right to the database or the table, no such database, table or column, a text that is no statement, a
+        // No right to the database, the table or a column, no such database, table or column, a text that is no statement, a
         // value that does not fit, a packet that is too large, a server that only reads or cannot
         // log what READ COMMITTED writes.
-        1044 | 1045 | 1049 | 1054 | 1064 | 1130 | 1136 | 1142 | 1146 | 1153 | 1251 | 1264 | 1290 | 1366
-        | 1406 | 1665 | 1698 | 1792 | 1836 => Failure::Refused(what),
+        1044 | 1045 | 1049 | 1054 | 1064 | 1130 | 1136 | 1142 | 1143 | 1146 | 1153 | 1251 | 1264 | 1290
+        | 1366 | 1406 | 1665 | 1698 | 1792 | 1836 => Failure::Refused(what),
         _ => Failure::Lost(what),
     }
 }

@@ -91,8 +91,11 @@ pub(super) const STATEMENTS: Statements = Statements {
                 ON orchestrix_batches (first_position, domain)",
             "ALTER TABLE orchestrix_batches DROP CONSTRAINT IF EXISTS orchestrix_batches_domain_first_position_key",
         ],
-        // Chunks were compressed, which took more of a processor than all batches.
-        &["ALTER TABLE orchestrix_chunks ALTER COLUMN bytes SET STORAGE EXTERNAL"],
+        // Chunks were compressed, which took more of a processor than all batches; and in the oldest tables, so were batches.
+        &[
+            "ALTER TABLE orchestrix_batches ALTER COLUMN parcel SET STORAGE EXTERNAL",
+            "ALTER TABLE orchestrix_chunks ALTER COLUMN bytes SET STORAGE EXTERNAL",
+        ],
         // Chunks of output had no numbers.
         &[
             "ALTER TABLE orchestrix_logs ADD COLUMN IF NOT EXISTS number BIGINT",

@@ -1,7 +1,7 @@
 //! The tables, and their version.
 //!
-//! Tables of an older version are brought up to date by whoever starts first, alone: in one transaction under an
-//! advisory lock on PostgreSQL, under a named lock on MySQL, which commits every change of a table by itself.
+//! Tables of an older version are brought up to date by whoever starts first, alone: in one transaction for each version
+//! under an advisory lock on PostgreSQL, under a named lock on MySQL, which commits every change of a table by itself.
 //!
 //! **Invariant:** the version is noted last, so whoever reads one finds all that belongs to it. Every statement here does
 //! no harm when it was done before: what was broken off is done again.
@@ -54,18 +54,23 @@ async fn version(connection: &mut Connection, statements: &Statements) -> Result
     Ok(found.into_iter().next().map(|mut row| row.int()))
 }
 
-/// Brings the tables up to date while nobody else does.
+/// Brings the tables up to date, one version after the other: what a step has locked is free before the next one begins.
 async fn alone(connection: &mut Connection, statements: &Statements) -> Result<(), Failure> {
-    for statement in statements.schema_begin {
-        connection.execute(statement, &[]).await?;
+    loop {
+        for statement in statements.schema_begin {
+            connection.execute(statement, &[]).await?;
+        }
+        let done = raise(connection, statements).await;
+        let end = if done.is_ok() { statements.schema_end } else { statements.schema_undo };
+        connection.execute(end, &[]).await?;
+        if done? >= newest(statements) {
+            return Ok(());
+        }
     }
-    let done = raise(connection, statements).await;
-    let end = if done.is_ok() { statements.schema_end } else { statements.schema_undo };
-    connection.execute(end, &[]).await?;
-    done
 }
 
-async fn raise(connection: &mut Connection, statements: &Statements) -> Result<(), Failure> {
+/// Makes the tables, or brings them to the next version, while nobody else does. Answers the version that they have then.
+async fn raise(connection: &mut Connection, statements: &Statements) -> Result<i64, Failure> {
     let locked = connection.rows(statements.schema_lock, &[], &[Column::Int]).await?;
     if locked.into_iter().next().is_none_or(|mut row| row.int() != 1) {
         return Err(Failure::Busy("another node is changing the tables".to_owned()));
@@ -73,24 +78,35 @@ async fn raise(connection: &mut Connection, statements: &Statements) -> Result<(
     // Somebody else may have been here meanwhile.
     let found = version(connection, statements).await?;
     let known = newest(statements);
-    if found.is_some_and(|found| found >= known) {
-        return Ok(());
+    if let Some(found) = found.filter(|found| *found >= known) {
+        return Ok(found);
     }
-    for table in statements.tables {
-        connection.execute(table, &[]).await?;
-    }
-    // New tables are as upgraded ones; only those that were half made need them.
-    let done = usize::try_from(found.unwrap_or(1) - 1).unwrap_or(0);
-    for statement in statements.upgrades.iter().skip(done).copied().flatten() {
+    // Only what is missing: what a statement locks, it locks though it changes nothing.
+    let (made, steps, note) = match found {
+        // New tables are as upgraded ones; only those that were half made need the steps.
+        None => {
+            for table in statements.tables {
+                connection.execute(table, &[]).await?;
+            }
+            (
+                known,
+                statements.upgrades,
+                "INSERT INTO orchestrix_schema (version, name) VALUES (?, 'orchestrix')",
+            )
+        }
+        Some(found) => {
+            let done = usize::try_from(found - 1).unwrap_or(0);
+            let next = statements.upgrades.get(done..=done).unwrap_or_default();
+            (found + 1, next, "UPDATE orchestrix_schema SET version = ? WHERE name = 'orchestrix'")
+        }
+    };
+    for statement in steps.iter().copied().flatten() {
         match connection.execute(statement, &[]).await {
             // It was done before, by a server that cannot be asked to do it only if it was not.
             Ok(_) | Err(Failure::Duplicate) => {}
             Err(failure) => return Err(failure),
         }
     }
-    let note = match found {
-        None => "INSERT INTO orchestrix_schema (version, name) VALUES (?, 'orchestrix')",
-        Some(_) => "UPDATE orchestrix_schema SET version = ? WHERE name = 'orchestrix'",
-    };
-    connection.execute(note, &[Value::Int(known)]).await.map(drop)
+    connection.execute(note, &[Value::Int(made)]).await?;
+    Ok(made)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot};
-use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, LogPlace, Set, Shared};
+use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, LogPlace, Logged, Set, Shared};
 
 use super::{Database, SHORT};
 use crate::support::eventually;
@@ -149,6 +149,35 @@ pub(crate) fn output_that_cannot_be_deleted_in_time_keeps_no_other(database: &Da
     let left = database.ask("SELECT COUNT(*) FROM orchestrix_logs WHERE task < 3");
     assert_eq!(left, "0");
     assert!(locker.wait().unwrap().success());
+}
+
+/// Another node has counted as many chunks, and written the next one, when this one counts; neither sees the other.
+pub(crate) fn output_under_a_number_that_is_being_written_is_refused(database: &Database) {
+    let (logs, task) = (database.connect().logs(), TaskId(1));
+    logs.append(LogPlace::first(task, LeaseId(1)), b"a line").unwrap();
+    let write = format!(
+        "BEGIN;
+        INSERT INTO orchestrix_logs (domain, task, number, lease, line_offset, crc, bytes)
+            SELECT domain, task, 1, 2, line_offset, crc, bytes FROM orchestrix_logs;
+        SELECT {};
+        COMMIT",
+        database.kind.sleep
+    );
+    let mut writer = (database.kind.client)(database.server.port(), &database.name, &write);
+    let mut writer = writer.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let sleeps = match database.kind.scheme {
+        "mysql" => {
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User sleep'"
+        }
+        _ => {
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+        }
+    };
+    eventually("it is written, and not committed", || (database.ask(sleeps) == "1").then_some(()));
+    let late = LogPlace { task, number: 1, lease: LeaseId(3), offset: 0 };
+    assert_eq!(logs.append(late, b"late").unwrap(), Logged::Conflict);
+    assert!(writer.wait().unwrap().success());
+    assert_eq!(database.ask("SELECT COUNT(*) FROM orchestrix_logs"), "2");
 }
 
 pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {

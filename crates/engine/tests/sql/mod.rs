@@ -43,6 +43,8 @@ pub(crate) struct Kind {
     /// The page for operators, which has the rights of the users.
     pub(crate) page: &'static str,
     pub(crate) create_user: &'static [&'static str],
+    /// Takes a right to all tables from the user that only uses them.
+    pub(crate) revoke: &'static str,
     /// Takes the numbers of chunks of output away, as they were not there in the version before.
     pub(crate) without_numbers: &'static str,
     /// Bytes that are not those that were stored, as an expression.
@@ -192,6 +194,7 @@ macro_rules! every_sentence {
                 a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done,
                 a_claim_that_lands_late_does_not_undo_another,
                 output_that_cannot_be_deleted_in_time_keeps_no_other,
+                output_under_a_number_that_is_being_written_is_refused,
                 nobody_waits_until_batches_are_deleted,
                 whoever_waits_is_woken_while_others_sleep,
                 fifty_writers_on_fifty_connections_agree,
@@ -215,6 +218,8 @@ macro_rules! every_sentence {
                 tables_of_a_newer_version_are_refused_by_name, first_starts_that_race_are_fine, a_domain_has_a_plain_name,
                 tables_that_were_half_made_are_finished,
                 a_place_may_be_let_go_inside_a_runtime,
+                a_right_that_is_missing_is_named_at_the_start, a_right_that_is_withdrawn_later_may_come_back,
+                a_user_without_rights_learns_where_they_are_listed,
             },
             election::{ one_candidate_leads_at_a_time_and_another_takes_over },
         );

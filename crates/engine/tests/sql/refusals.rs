@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use orchestrix_engine::sql::SqlPlace;
-use orchestrix_engine::{Cause, Error, Shared};
+use orchestrix_engine::suite::batch_after;
+use orchestrix_engine::{Appended, Cause, Error, Shared};
 use orchestrix_ports::free_port;
 
 use super::{Database, PASSWORD, PASSWORD_ENCODED, SHORT, TIMEOUT};
@@ -142,4 +143,93 @@ pub(crate) fn a_place_may_be_let_go_inside_a_runtime(database: &Database) {
     let journal = place.journal().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async move { drop((journal, place)) });
+}
+
+/// Every right, with the tables that need it.
+const RIGHTS: [(&str, &[&str]); 4] = [
+    (
+        "SELECT",
+        &[
+            "orchestrix_schema",
+            "orchestrix_journals",
+            "orchestrix_batches",
+            "orchestrix_snapshots",
+            "orchestrix_chunks",
+            "orchestrix_logs",
+            "helix_locks",
+        ],
+    ),
+    (
+        "INSERT",
+        &[
+            "orchestrix_journals",
+            "orchestrix_batches",
+            "orchestrix_snapshots",
+            "orchestrix_chunks",
+            "orchestrix_logs",
+            "helix_locks",
+        ],
+    ),
+    ("UPDATE", &["orchestrix_journals", "orchestrix_snapshots", "orchestrix_logs", "helix_locks"]),
+    (
+        "DELETE",
+        &[
+            "orchestrix_batches",
+            "orchestrix_snapshots",
+            "orchestrix_chunks",
+            "orchestrix_logs",
+            "helix_locks",
+        ],
+    ),
+];
+
+fn revoke(database: &Database, right: &str) {
+    database.ask(&database.kind.revoke.replace('#', &database.name).replace("RIGHT", right));
+}
+
+fn grant(database: &Database, right: &str) {
+    let sql = database.kind.revoke.replace('#', &database.name).replace("RIGHT", right);
+    database.ask(&sql.replace("REVOKE", "GRANT").replace(" FROM ", " TO "));
+}
+
+pub(crate) fn a_right_that_is_missing_is_named_at_the_start(database: &Database) {
+    let url = database.node_url();
+    let page = if database.kind.scheme == "mysql" { "mysql.md" } else { "postgres.md" };
+    for (right, tables) in RIGHTS {
+        revoke(database, right);
+        let error = refused(&url);
+        assert!(!error.retryable, "{error}");
+        let said = error.to_string();
+        let named = format!("the user lacks {right} on {}", tables.join(", "));
+        assert!(said.contains(&named), "{named} is not in: {said}");
+        assert!(said.contains(&format!("docs/engines/{page} has all rights")), "{said}");
+        grant(database, right);
+        SqlPlace::connect(&url, TIMEOUT).unwrap();
+    }
+    let kept = "SELECT (SELECT COUNT(*) FROM orchestrix_journals) + (SELECT COUNT(*) FROM helix_locks)";
+    assert_eq!(database.ask(kept), "0", "trying leaves nothing");
+    revoke(database, "INSERT, DELETE");
+    let said = refused(&url).to_string();
+    assert!(said.contains("lacks INSERT on ") && said.contains("; DELETE on "), "{said}");
+}
+
+pub(crate) fn a_right_that_is_withdrawn_later_may_come_back(database: &Database) {
+    let place = SqlPlace::connect(&database.node_url(), TIMEOUT).unwrap();
+    let batch = batch_after(place.journal().unwrap().end(), 1, 10);
+    revoke(database, "INSERT");
+    // On a connection of its own: some servers let an open one go on.
+    let mut journal = place.journal().unwrap();
+    let error = journal.append(&batch).expect_err("the right is gone");
+    assert!(error.may_pass(), "{error}");
+    grant(database, "INSERT");
+    let mut journal = place.journal().unwrap();
+    assert!(matches!(journal.append(&batch), Ok(Appended::Done(_))));
+}
+
+pub(crate) fn a_user_without_rights_learns_where_they_are_listed(database: &Database) {
+    database.node_url();
+    database.ask("DROP TABLE orchestrix_schema");
+    let said = refused(&database.node_url()).to_string();
+    assert!(said.contains("CREATE") || said.contains("permission denied for schema"), "{said}");
+    assert!(said.contains("has all rights"), "{said}");
 }
