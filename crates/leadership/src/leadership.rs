@@ -264,6 +264,12 @@ impl Leadership {
         (!seen.is_zero()).then(|| self.age_of(seen))
     }
 
+    /// How long an office lasts that is not renewed.
+    #[must_use]
+    pub fn leader_ttl(&self) -> Duration {
+        self.shared.options.leader_ttl
+    }
+
     /// How long ago something was, on the boot clock.
     #[must_use]
     pub fn age_of(&self, seen: Duration) -> Duration {
@@ -331,7 +337,7 @@ impl Leadership {
             let reason = if !options.enable_coordinator {
                 "this one does not stand: enable_coordinator is false".to_owned()
             } else if let Some(trouble) = &status.trouble {
-                format!("the register does not answer: {trouble}")
+                format!("the register refuses or does not answer: {trouble}")
             } else if status.phase == Phase::Observing {
                 "the cold start is not over: the others are being watched".to_owned()
             } else {
@@ -340,18 +346,20 @@ impl Leadership {
             found.push(format!("no leader: {reason}"));
         }
         if let (Some(_), Some(trouble)) = (&status.leader, &status.trouble) {
-            found.push(format!("who leads may have changed: the register does not answer: {trouble}"));
+            found.push(format!(
+                "who leads may have changed: the register refuses or does not answer: {trouble}"
+            ));
         }
         if let (Some((leader, _)), Some(age)) = (&status.leader, self.leader_age())
             && age > self.shared.late_after
         {
             found.push(format!(
-                "the last sign of the leader {} is {:.1} s old, and it should renew every {:?}: it may be gone, and is \
-                 replaced when its {:?} are over",
+                "the last sign of the leader {} is {} old, and it should renew every {}: it may be gone, and is \
+                 replaced when its {} are over",
                 leader.name,
-                age.as_secs_f64(),
-                options.leader_renew,
-                options.leader_ttl
+                seconds(age),
+                seconds(options.leader_renew),
+                seconds(options.leader_ttl)
             ));
         }
         if status.changes.len() > RESTLESS_CHANGES {
@@ -364,7 +372,8 @@ impl Leadership {
         let observed = now.saturating_sub(status.observing_since);
         if status.phase == Phase::Observing && observed > Duration::from_secs(20) {
             found.push(format!(
-                "the cold start takes long, {observed:?} so far: cold_start_observation_window may be shorter"
+                "the cold start takes long, {} so far: cold_start_observation_window may be shorter",
+                seconds(observed)
             ));
         }
         if let Some((epoch, _)) = status.office
@@ -374,6 +383,12 @@ impl Leadership {
         }
         found
     }
+}
+
+/// A time for people, to a tenth of a second: `30s`, `3.3s`.
+fn seconds(time: Duration) -> String {
+    let text = format!("{:.1}", time.as_secs_f64());
+    format!("{}s", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 impl Shared {

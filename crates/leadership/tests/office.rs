@@ -80,6 +80,7 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
         .map(|(name, duty)| start(&register, name, vec![Arc::<Counting>::clone(duty)]))
         .collect();
     let mut last = 0;
+    let mut ended = Vec::new();
     for left in (1..=3).rev() {
         let leaders = || all.iter().filter(|one| one.is_leader()).count();
         eventually("somebody leads", || leaders() == 1).await;
@@ -96,7 +97,6 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
         all[leader].stop().await;
         let stopped = Instant::now();
         assert!(!all[leader].is_leader());
-        let ticks = duties[leader].ticks.load(SeqCst);
         if left > 1 {
             eventually("another leads", || leaders() == 1).await;
             assert!(
@@ -106,6 +106,10 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
             );
         }
         eventually("the duty heard of it", || duties[leader].deposed.load(SeqCst) == 1).await;
+        // A tick that was under way when it stopped has ended before the duty hears of it.
+        ended.push((leader, duties[leader].ticks.load(SeqCst)));
+    }
+    for (leader, ticks) in ended {
         assert_eq!(duties[leader].ticks.load(SeqCst), ticks, "it does nothing after its term");
     }
     assert!(duties.iter().all(|duty| duty.elected.load(SeqCst) == 1));
@@ -182,6 +186,40 @@ async fn a_leader_that_hears_nothing_stops_by_itself_before_another_may_begin() 
         .await;
     eventually("its duty was told", || duty.deposed.load(SeqCst) == 1).await;
     assert!(second.is_leader());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_silence_of_a_leader_is_known_before_its_time_is_over() {
+    let stuck = Stuck::default();
+    let options = |stands| Options { enable_coordinator: stands, ..Options::first_come(5 * TTL) };
+    let begin = |register: Arc<dyn Register>, name: &str, stands: bool| {
+        Leadership::start(register, "leader", candidate(name), options(stands), Vec::new()).unwrap()
+    };
+    let leader = begin(Arc::new(stuck.clone()), "a", true);
+    eventually("it leads", || leader.is_leader()).await;
+    assert_eq!(leader.leader_age(), Some(Duration::ZERO), "nobody is late for itself");
+    let watcher = begin(Arc::new(stuck.register.clone()), "b", false);
+    eventually("the other sees it", || watcher.leader_age().is_some()).await;
+    let (mut before, mut renewals) = (Duration::ZERO, 0);
+    eventually("it renews", || {
+        let age = watcher.leader_age().unwrap();
+        assert_eq!(watcher.why(), [""; 0], "its last sign is {age:?} old");
+        renewals += u32::from(age < before);
+        before = age;
+        renewals == 2
+    })
+    .await;
+    stuck.is_stuck.store(true, SeqCst);
+    eventually("its silence is known", || {
+        let why = watcher.why();
+        let is_known = why.iter().any(|why| why.starts_with("the last sign of the leader a is "));
+        assert!(is_known || watcher.leader().is_some(), "its time was over before anybody knew: {why:?}");
+        is_known
+    })
+    .await;
+    assert!(watcher.leader_age().unwrap() > options(true).leader_renew, "it is late");
+    stuck.is_stuck.store(false, SeqCst);
+    eventually("it is heard of again", || watcher.why().is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -159,3 +159,28 @@ async fn a_leader_that_changes_too_often_is_told_of() {
     }
     watcher.stop().await;
 }
+
+#[tokio::test]
+async fn a_leader_that_shows_no_sign_is_told_of_in_round_times() {
+    let register = Arc::new(MemoryRegister::default());
+    let clock = Arc::new(Ahead::default());
+    let start = |name: &str, clock: Arc<dyn Clock>| {
+        let options = Options { enable_coordinator: name == "a", ..Options::first_come(10 * SECOND) };
+        let register: Arc<dyn Register> = register.clone();
+        Leadership::start_with(register, "leader", candidate(name), options, Vec::new(), clock).unwrap()
+    };
+    let (watcher, leader) = (start("watcher", clock.clone()), start("a", Arc::new(SystemClock)));
+    let mut news = watcher.news();
+    while watcher.leader_age().is_none() {
+        // Any news is a reason to look again.
+        let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
+    }
+    assert!(watcher.why().is_empty(), "{:?}", watcher.why());
+    clock.0.store(6, SeqCst);
+    let told = watcher.why().join("");
+    let expected =
+        "s old, and it should renew every 3.3s: it may be gone, and is replaced when its 10s are over";
+    assert!(told.starts_with("the last sign of the leader a is 6") && told.ends_with(expected), "{told}");
+    leader.stop().await;
+    watcher.stop().await;
+}
