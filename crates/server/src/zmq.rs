@@ -24,6 +24,7 @@ use orchestrix_node::Counter;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
+use self::peer::Strangers;
 use self::pushes::Pushes;
 use crate::http::{App, Seats};
 
@@ -117,11 +118,13 @@ pub fn listen(address: SocketAddr) -> io::Result<Listening> {
 struct Front {
     app: Arc<App>,
     pushes: Pushes,
+    strangers: Strangers,
 }
 
 /// Serves until the coordinator stops, then lets connections finish.
 pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
-    let front = Arc::new(Front { app: Arc::clone(&app), pushes: Pushes::default() });
+    let strangers = Strangers::new(app.limits.zmq_stranger_bytes);
+    let front = Arc::new(Front { app: Arc::clone(&app), pushes: Pushes::default(), strangers });
     tokio::spawn(pushes::follow(Arc::clone(&front)));
     let connections = TaskTracker::new();
     let seats = Arc::<Seats>::default();

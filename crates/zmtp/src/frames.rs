@@ -89,7 +89,7 @@ impl Decoder {
         };
         let (before, max) =
             if is_command { (0, COMMAND_BYTES_MAX) } else { (self.bytes, self.limits.message_bytes) };
-        let length = usize::try_from(bytes).ok().filter(|length| *length <= max - before);
+        let length = usize::try_from(bytes).ok().filter(|length| *length <= max.saturating_sub(before));
         let length = length.ok_or(Broken::TooLong { bytes: bytes.saturating_add(before as u64), max })?;
         if !is_command && self.parts >= self.limits.parts {
             return Err(Broken::TooManyParts { max: self.limits.parts });

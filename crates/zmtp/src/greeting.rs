@@ -9,6 +9,9 @@ pub const GREETING_BYTES: usize = 64;
 /// Bytes of an identity.
 const IDENTITY_BYTES_MAX: usize = 255;
 
+/// Bytes that a peer may want to hear back from a ping.
+const CONTEXT_BYTES_MAX: usize = 16;
+
 /// The kinds of sockets that speak here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketType {
@@ -159,7 +162,10 @@ impl Command {
                 let reason = take_short(&mut rest).ok_or_else(wrong)?;
                 Ok(Self::Error(String::from_utf8_lossy(&reason).into_owned()))
             }
-            "PING" if rest.len() >= 2 => Ok(Self::Ping(rest.slice(2..))),
+            // A copy: what it came in may be far longer.
+            "PING" if (2..=2 + CONTEXT_BYTES_MAX).contains(&rest.len()) => {
+                Ok(Self::Ping(Bytes::copy_from_slice(&rest[2..])))
+            }
             "PING" => Err(wrong()),
             "PONG" => Ok(Self::Pong),
             _ => Ok(Self::Other(name)),
@@ -225,6 +231,13 @@ mod tests {
     fn the_longest_identity_is_the_last_that_passes() {
         assert!(Command::parse(&ready(SocketType::Dealer, &[1; 255])).is_ok());
         assert!(Command::parse(&ready(SocketType::Dealer, &[1; 256])).is_err());
+    }
+
+    #[test]
+    fn the_longest_context_is_the_last_that_passes() {
+        let ping = |context: usize| Bytes::from([&b"\x04PING\x00\x00"[..], &vec![7; context]].concat());
+        assert_eq!(Command::parse(&ping(16)), Ok(Command::Ping(Bytes::from_static(&[7; 16]))));
+        assert_eq!(Command::parse(&ping(17)), Err(Broken::Command("PING".to_owned())));
     }
 
     proptest! {

@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use orchestrix_core::Name;
+use orchestrix_core::shards::CONNECTION_SESSION;
 use orchestrix_core::wire::{Assignment, Problem};
-use orchestrix_zmtp::{Connection, Error, Incoming, Limits, Reader, SocketType, Writer};
+use orchestrix_zmtp::{Broken, Connection, Error, Incoming, Limits, Reader, SocketType, Writer};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Front;
@@ -20,8 +21,14 @@ use super::message::{self, Kind, Said};
 use crate::http::{Answered, App, Caller, Fault, decide_said};
 use crate::tokens::Token;
 
-/// Bytes of a message of a peer that has not shown a token that is accepted, where there are tokens.
+/// Bytes of a message of a peer that has not shown a token that is accepted, where there are tokens. Longer ones share
+/// [`Strangers`].
 const STRANGER_BYTES_MAX: usize = 64 << 10;
+/// How long a long message of such a peer may wait for room, and may take in all.
+const STRANGER_ROOM_TIME: Duration = Duration::from_secs(5);
+const STRANGER_MESSAGE_TIME: Duration = Duration::from_secs(10);
+/// Messages that wait for such a peer to take them.
+const STRANGER_OUTBOX_MAX: usize = 64;
 /// How long a peer may take to greet.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Messages of one connection that are being decided; more wait in the peer's own buffers.
@@ -37,15 +44,56 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of an answer of the leader.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
+/// Room for long messages of peers that have not shown a token that is accepted: all of them together have so much. A
+/// worker that comes back may have many shards to tell of in its first message.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    bytes: Arc<Semaphore>,
+    max: usize,
+}
+
+impl Strangers {
+    pub(super) fn new(bytes: usize) -> Self {
+        let max = bytes.min(Semaphore::MAX_PERMITS).min(u32::MAX as usize);
+        Self { bytes: Arc::new(Semaphore::new(max)), max }
+    }
+
+    /// Waits for room, but not for long; none if there is not so much at all.
+    async fn room(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok().filter(|bytes| *bytes as usize <= self.max)?;
+        let room = Arc::clone(&self.bytes).acquire_many_owned(bytes);
+        tokio::time::timeout(STRANGER_ROOM_TIME, room).await.ok()?.ok()
+    }
+}
+
 /// The way to a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Outbox {
     sender: mpsc::Sender<Outgoing>,
-    /// Bytes that wait.
-    bytes: Arc<AtomicUsize>,
+    /// What waits.
+    waiting: Arc<Waiting>,
+    /// A message of the peer was let in: it may say and hear more from now on.
+    accepted: CancellationToken,
     /// A REQ hears only answers.
     socket: SocketType,
     end: End,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    /// One of them was taken.
+    taken: Notify,
+}
+
+impl Waiting {
+    /// Until there are few: a stranger is read no faster than it reads.
+    async fn are_few(&self) {
+        while self.messages.load(Relaxed) >= STRANGER_OUTBOX_MAX {
+            self.taken.notified().await;
+        }
+    }
 }
 
 /// Ends a connection.
@@ -92,7 +140,8 @@ impl Outbox {
 
     fn put(&self, outgoing: Outgoing) {
         let bytes = outgoing.bytes();
-        let before = self.bytes.fetch_add(bytes, Relaxed);
+        let before = self.waiting.bytes.fetch_add(bytes, Relaxed);
+        self.waiting.messages.fetch_add(1, Relaxed);
         // A message that is longer than that is taken when it is the only one.
         let is_long = before > 0 && before + bytes > OUTBOX_BYTES_MAX;
         if is_long || matches!(self.sender.try_send(outgoing), Err(TrySendError::Full(_))) {
@@ -135,21 +184,23 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     // However this ends, the other half does, too.
     let _ended = token.clone().drop_guard();
     let (reader, writer) = connection.split();
-    let bytes = Arc::new(AtomicUsize::new(0));
+    let waiting = Arc::<Waiting>::default();
     let writing =
-        tokio::spawn(write(writer, outgoing, Arc::clone(&bytes), app.limits.write_timeout, end.clone()));
-    let outbox = Outbox { sender, bytes, socket: peer.socket, end };
-    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
+        tokio::spawn(write(writer, outgoing, Arc::clone(&waiting), app.limits.write_timeout, end.clone()));
     let accepted = CancellationToken::new();
+    if app.tokens.is_none() {
+        accepted.cancel();
+    }
+    let outbox = Outbox { sender, waiting, accepted, socket: peer.socket, end };
+    let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let session = Arc::new(Session {
         front: Arc::clone(front),
         name: session_name(),
         outbox,
         tokens: Mutex::default(),
-        accepted,
     });
     let ended = tokio::select! {
-        ended = read(reader, &session, &in_flight, limits, peer.minor > 0) => ended,
+        ended = read(reader, &session, &in_flight, [strangers, limits], peer.minor > 0) => ended,
         () = token.cancelled() => None,
         () = app.stop.cancelled() => {
             // What was asked before is answered.
@@ -160,7 +211,13 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     };
     if let Some(Error::Broken(why)) = ended {
         metrics.broken.add(1);
-        session.refuse(&problem(Fault::Invalid(why.to_string())), false);
+        let is_stranger = !session.outbox.accepted.is_cancelled();
+        let advice = if is_stranger && matches!(why, Broken::TooLong { .. }) {
+            "; show a token in a short message first: register"
+        } else {
+            ""
+        };
+        session.refuse(&problem(Fault::Invalid(format!("{why}{advice}"))), false);
     }
     token.cancel();
     front.pushes.left(&session.outbox);
@@ -171,7 +228,7 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
 /// A name that no other connection has, on any node.
 fn session_name() -> Name {
     let (high, low) = (RandomState::new().hash_one(0), RandomState::new().hash_one(1));
-    Name::new(&format!("zmq-{high:016x}{low:016x}")).expect("hexadecimal digits are a name")
+    Name::new(&format!("{CONNECTION_SESSION}{high:016x}{low:016x}")).expect("hexadecimal digits are a name")
 }
 
 /// Reads until the connection is over; why, if it was not silence.
@@ -179,21 +236,42 @@ async fn read(
     mut reader: Reader<TcpStream>,
     session: &Arc<Session>,
     in_flight: &Arc<Semaphore>,
-    limits: Limits,
+    [strangers, limits]: [Limits; 2],
     answers_pings: bool,
 ) -> Option<Error> {
+    let accepted = &session.outbox.accepted;
     let (mut silences, mut is_stranger) = (0, true);
+    // Room for a long message of a stranger, until it is answered.
+    let mut room = None;
     loop {
         let next = tokio::select! {
-            next = tokio::time::timeout(SILENCE, reader.next()) => next,
-            () = session.accepted.cancelled(), if is_stranger => {
+            biased;
+            () = accepted.cancelled(), if is_stranger => {
                 is_stranger = false;
                 reader.set_limits(limits);
                 continue;
             }
+            next = tokio::time::timeout(SILENCE, reader.next()) => next,
         };
         let incoming = match next {
             Ok(Ok(incoming)) => incoming,
+            Ok(Err(Error::Broken(Broken::TooLong { bytes, max })))
+                if is_stranger && bytes <= limits.message_bytes as u64 =>
+            {
+                // Another part of the same message needs room for all of it.
+                drop(room.take());
+                tokio::select! {
+                    found = session.front.strangers.room(bytes) => match found {
+                        Some(found) => room = Some(found),
+                        None => return Some(Error::Broken(Broken::TooLong { bytes, max })),
+                    },
+                    () = accepted.cancelled() => continue,
+                }
+                let message_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                let message_time = limits.message_time.map(|time| time.min(STRANGER_MESSAGE_TIME));
+                reader.set_limits(Limits { message_bytes, message_time, ..limits });
+                continue;
+            }
             Ok(Err(error)) => return Some(error),
             Err(_) if silences == SILENCES_MAX => return None,
             Err(_) => {
@@ -205,13 +283,20 @@ async fn read(
             }
         };
         silences = 0;
+        if is_stranger {
+            session.outbox.waiting.are_few().await;
+        }
         match incoming {
             Incoming::Message(parts) => {
                 session.front.app.zmq.messages.add(1);
                 let place = Arc::clone(in_flight).acquire_owned().await.expect("nobody closes it");
                 let session = Arc::clone(session);
+                let room = room.take();
+                if room.is_some() && is_stranger {
+                    reader.set_limits(strangers);
+                }
                 let mut answering = Box::pin(async move {
-                    let _place = place;
+                    let _kept = (place, room);
                     session.answer(parts).await;
                 });
                 // It is asked before the next message is looked at: where the leader is, what was said first is decided
@@ -230,7 +315,7 @@ async fn read(
 async fn write(
     mut writer: Writer<TcpStream>,
     mut outgoing: mpsc::Receiver<Outgoing>,
-    bytes: Arc<AtomicUsize>,
+    waiting: Arc<Waiting>,
     patience: Duration,
     end: End,
 ) {
@@ -259,7 +344,11 @@ async fn write(
             () = &mut last_words => return,
         };
         match written {
-            Ok(Ok(())) => drop(bytes.fetch_sub(next.bytes(), Relaxed)),
+            Ok(Ok(())) => {
+                waiting.bytes.fetch_sub(next.bytes(), Relaxed);
+                waiting.messages.fetch_sub(1, Relaxed);
+                waiting.taken.notify_one();
+            }
             Ok(Err(_)) => return end.token.cancel(),
             Err(_) => return end.stuck(),
         }
@@ -273,8 +362,6 @@ struct Session {
     outbox: Outbox,
     /// All that have spoken through it.
     tokens: Mutex<Vec<Arc<Token>>>,
-    /// A message of the peer was let in: it may say more from now on.
-    accepted: CancellationToken,
 }
 
 impl Session {
@@ -293,7 +380,7 @@ impl Session {
         };
         match decided {
             Ok(assignment) => {
-                self.accepted.cancel();
+                self.outbox.accepted.cancel();
                 if assignment.fenced || said.kind == Kind::Deregister {
                     pushes.goes(&said.service, &said.worker, &self.outbox);
                 } else {

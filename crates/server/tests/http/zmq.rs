@@ -92,7 +92,8 @@ async fn usual() -> (Server, SocketAddr) {
 }
 
 async fn counted(server: &Server, name: &str) -> u64 {
-    let metrics = server.get("/metrics").await;
+    let shown = format!("Bearer {}", secret("metrics"));
+    let metrics = server.send("GET", "/metrics", &[("authorization", &shown)], None).await;
     let line = metrics.text().lines().find(|line| line.starts_with(&format!("{name} "))).unwrap().to_owned();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -380,33 +381,127 @@ async fn where_there_are_tokens_a_worker_shows_one_in_every_message() {
     server.stop().await;
 }
 
-#[tokio::test]
-async fn a_peer_without_a_token_says_no_more_than_64_kib() {
+async fn with_tokens(limits: Limits) -> (Server, SocketAddr) {
     let listening = zmq::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let address = listening.address();
     let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
-    let options = Options { tokens, zmq: Some(listening), ..Options::default() };
-    let server = start_with(options, NodeOptions::default()).await;
-    let message = |token: &str, bytes: usize| {
-        let data = json!({"serviceName": "orders", "workerId": "a", "maxShardCount": 1, "token": token});
-        let mut text = json!({"type": "register", "data": data}).to_string();
-        text.push_str(&" ".repeat(bytes - text.len()));
-        text
-    };
-    let max = 64 << 10;
+    let options = Options { limits, tokens, zmq: Some(listening), ..Options::default() };
+    (start_with(options, NodeOptions::default()).await, address)
+}
+
+/// A message of so many bytes.
+fn padded(kind: &str, mut data: Value, token: &str, bytes: usize) -> String {
+    data["token"] = token.into();
+    let mut text = json!({"type": kind, "data": data}).to_string();
+    text.push_str(&" ".repeat(bytes.saturating_sub(text.len())));
+    text
+}
+
+#[tokio::test]
+async fn a_worker_with_all_shards_comes_back_with_a_heartbeat() {
+    let (server, address) = with_tokens(Limits::default()).await;
+    let who = |service: &str| json!({"serviceName": service, "workerId": "a", "session": "a-1", "maxShardCount": 100_000});
+    let register = |service: &str| padded("register", who(service), &secret("work"), 0);
+    let mut first = connect(address, SocketType::Dealer).await;
+    first.writer.send(&[register("orders").as_bytes()]).await.unwrap();
+    let told = first.hear_assignment().await;
+    drop(first);
+    let mut data = who("orders");
+    data["assignedShards"] = told["assignedShards"].clone();
+    data["generation"] = told["generation"].clone();
+    data["seq"] = 7.into();
+    let heartbeat = padded("heartbeat", data, &secret("work"), 0);
+    assert!(heartbeat.len() > 500_000);
+    let mut known = connect(address, SocketType::Dealer).await;
+    known.writer.send(&[heartbeat.as_bytes()]).await.unwrap();
+    assert_eq!(known.hear_assignment().await["seq"], 7);
+    // The same behind a registration that has not been answered yet.
+    let mut again = connect(address, SocketType::Dealer).await;
+    again.writer.send(&[register("other").as_bytes()]).await.unwrap();
+    again.writer.send(&[heartbeat.as_bytes()]).await.unwrap();
+    again.hear_assignment().await;
+    again.hear_assignment().await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn peers_without_a_token_share_room_for_long_messages() {
+    let max = 200_000;
+    let (server, address) = with_tokens(Limits { zmq_stranger_bytes: max, ..Limits::default() }).await;
+    let register = || json!({"serviceName": "orders", "workerId": "a", "maxShardCount": 1});
+    let message = |token: &str, bytes: usize| padded("register", register(), token, bytes);
     let mut stranger = connect(address, SocketType::Dealer).await;
-    stranger.writer.send(&[message("nobody", max).as_bytes()]).await.unwrap();
-    assert_eq!(stranger.hear_error().await.0, "unauthorized");
+    for _ in 0..3 {
+        stranger.writer.send(&[message("nobody", max).as_bytes()]).await.unwrap();
+        assert_eq!(stranger.hear_error().await.0, "unauthorized", "what was refused makes room");
+    }
     stranger.writer.send(&[message("nobody", max + 1).as_bytes()]).await.unwrap();
     let (code, why) = stranger.hear_error().await;
     assert_eq!(code, "invalid");
-    assert!(why.contains("65537 bytes, and 65536 are the limit"), "{why}");
+    assert!(why.contains("200001 bytes") && why.contains("register"), "{why}");
     stranger.is_left().await;
+    // One that announces as much as there is, and says nothing.
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut greeting = bytes_of_a_greeting();
+    greeting.push(2);
+    greeting.extend_from_slice(&(max as u64).to_be_bytes());
+    silent.write_all(&greeting).await.unwrap();
+    until_counted(&server, "orchestrix_zmq_connections", 1).await;
     let mut known = connect(address, SocketType::Dealer).await;
-    known.writer.send(&[message(&secret("work"), max).as_bytes()]).await.unwrap();
+    known.writer.send(&[message(&secret("work"), 64 << 10).as_bytes()]).await.unwrap();
     known.hear_assignment().await;
     known.writer.send(&[message(&secret("work"), max + 1).as_bytes()]).await.unwrap();
     known.hear_assignment().await;
+    let mut waiting = connect(address, SocketType::Dealer).await;
+    waiting.writer.send(&[message(&secret("work"), (64 << 10) + 1).as_bytes()]).await.unwrap();
+    drop(silent);
+    waiting.hear_assignment().await;
+    server.stop().await;
+}
+
+async fn until_counted(server: &Server, name: &str, count: u64) {
+    within(async { while counted(server, name).await != count {} }).await;
+}
+
+/// A ping with a context of so many bytes.
+fn ping(context: usize) -> Vec<u8> {
+    let length = u8::try_from(7 + context).unwrap();
+    [&[4, length, 4][..], b"PING", &[0, 0], &vec![b'c'; context]].concat()
+}
+
+#[tokio::test]
+async fn a_ping_has_a_context_of_at_most_16_bytes() {
+    let (server, address) = usual().await;
+    for (context, lives) in [(16, true), (17, false)] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&[bytes_of_a_greeting(), ping(context)].concat()).await.unwrap();
+        let pong = [&b"PONG"[..], &vec![b'c'; context]].concat();
+        let mut heard = Vec::new();
+        let has_pong = |heard: &[u8]| heard.windows(pong.len()).any(|window| window == pong);
+        while !has_pong(&heard) && within(stream.read_buf(&mut heard)).await.unwrap() > 0 {}
+        assert_eq!(has_pong(&heard), lives, "{context}");
+    }
+    assert_eq!(counted(&server, "orchestrix_zmq_broken_total").await, 1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_that_reads_no_pongs_is_left() {
+    let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
+    let (server, address) = with_tokens(limits).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(&bytes_of_a_greeting()).await.unwrap();
+    // Many more than the buffers between the two take.
+    let pings = ping(16).repeat(1_000);
+    let sent = within(async {
+        let mut sent = 0;
+        while stream.write_all(&pings).await.is_ok() {
+            sent += 1_000;
+        }
+        sent
+    });
+    assert!(sent.await > 0);
+    until_counted(&server, "orchestrix_zmq_stuck_total", 1).await;
     server.stop().await;
 }
 
