@@ -4,7 +4,7 @@ DATA ?= data
 LISTEN ?= 127.0.0.1:3000
 CARGO ?= cargo
 
-.PHONY: help run test check deny bench crash prove worlds bugs fuzz fmt clean
+.PHONY: help run test check deny bench crash prove worlds bugs mutants fuzz fmt clean
 
 help: ## Show what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ worlds: ## Run WORLDS simulated worlds of every kind from SEED, at low priority;
 
 bugs: ## Plant bugs on purpose and show that worlds, SECONDS each, or tests find them
 	@./scripts/bugs $(or $(SECONDS),30) $(or $(SEED),1)
+
+mutants: ## Change the rules in FILES, one place at a time, and show that tests notice; MINUTES at most, AGAIN=1 goes on
+	@FILES="$(FILES)" MINUTES="$(MINUTES)" AGAIN="$(AGAIN)" ./scripts/mutants
 
 fuzz: ## Feed decoders with what nobody wrote for SECONDS in all, or only TARGET, one or several
 	@SECONDS_IN_ALL=$(or $(SECONDS),60) TARGET="$(TARGET)" ./scripts/fuzz

@@ -1,18 +1,21 @@
 //! Runs the scripts in `tests/scenarios/`: a command, `----`, and the trace that it leaves.
 //!
 //! Every line before `----` is one command; every line after it, up to an empty line, is expected. Lines that
-//! begin with `#` are for the reader. `UPDATE_SCENARIOS=1 cargo test -p orchestrix-core` writes the traces anew;
+//! begin with `#` are for the reader. `quietly` before a command keeps its trace away, and `impossible` before an event
+//! shows that it stops the process. `UPDATE_SCENARIOS=1 cargo test -p orchestrix-core` writes the traces anew;
 //! read what changed before you keep it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use orchestrix_core::limits::QUEUES_MAX;
 use orchestrix_core::wire::{Backoff, Submit};
 use orchestrix_core::{
-    Command, Decision, Event, Json, Key, Lease, LeaseId, Name, Records, Retention, State, TaskId, Timestamp,
-    encode_record,
+    Command, Decision, Event, ExpiryReason, FormatRaised, Json, Key, Lease, LeaseExpired, LeaseGranted,
+    LeaseId, Name, Next, PositionsSkipped, Records, Retention, State, TaskId, Timestamp, encode_record,
 };
 
 #[test]
@@ -71,11 +74,18 @@ struct World {
     now: Timestamp,
     trace: String,
     journal: Vec<u8>,
+    queues_max: usize,
 }
 
 impl World {
     fn new() -> Self {
-        Self { state: State::new(), now: Timestamp(0), trace: String::new(), journal: Vec::new() }
+        Self {
+            state: State::new(),
+            now: Timestamp(0),
+            trace: String::new(),
+            journal: Vec::new(),
+            queues_max: QUEUES_MAX,
+        }
     }
 
     fn run(&mut self, line: &str) {
@@ -86,10 +96,16 @@ impl World {
             // Time passes, but nobody looks at the clock.
             "sleep" => self.now = self.now.plus(millis(words[0])),
             "show" => self.show(TaskId(words[0].parse().unwrap())),
+            "count" => self.count(),
+            "queues" => self.queues_max = words[0].parse().unwrap(),
             "submits" => {
                 let count: usize = words[0].parse().unwrap();
-                (0..count).for_each(|_| self.quietly(&command("submit", &words[1..])));
+                (0..count).for_each(|_| self.quietly(|world| world.decide(&command("submit", &words[1..]))));
             }
+            "ends" => self.quietly(|world| world.end(words[0].parse().unwrap(), words[1], words[2])),
+            "quietly" => self.quietly(|world| world.run(&words.join(" "))),
+            "skip" | "raise" | "lapse" => self.apply(event(name, words)),
+            "impossible" => self.stops(event(words[0], &words[1..])),
             _ => self.decide(&command(name, words)),
         }
     }
@@ -97,26 +113,34 @@ impl World {
     fn wait(&mut self, millis: u64) {
         self.now = self.now.plus(millis);
         self.state.advance(self.now, |_| {});
+        let mut most = 0..10_000;
         while let Some(task) = self.state.next_end(self.now) {
+            assert!(most.next().is_some(), "task {task} is over, and does not end");
             self.decide(&Command::Expire { task });
         }
     }
 
-    fn quietly(&mut self, command: &Command) {
+    fn quietly(&mut self, run: impl FnOnce(&mut Self)) {
         let trace = std::mem::take(&mut self.trace);
-        self.decide(command);
+        run(self);
         self.trace = trace;
     }
 
+    /// Leases so many tasks of a queue and completes or fails each.
+    fn end(&mut self, count: usize, how: &str, queue: &str) {
+        for _ in 0..count {
+            self.decide(&command("lease", &["w", queue]));
+            let lease = LeaseId(self.state.position().0);
+            let (task, lease) = (self.state.leased(lease).unwrap().id.to_string(), lease.to_string());
+            let words = [task.as_str(), lease.as_str(), "broken", "retry=no"];
+            self.decide(&command(how, if how == "fail" { &words } else { &words[..2] }));
+        }
+    }
+
     fn decide(&mut self, command: &Command) {
-        let decided = command.validate().and_then(|()| self.state.decide(command, self.now));
-        match decided {
-            Ok(Decision::Event(event)) => {
-                let text = tell(&event);
-                encode_record(self.now, &event, &mut self.journal);
-                let position = self.state.apply(self.now, event);
-                writeln!(self.trace, "{position} {text}").unwrap();
-            }
+        let decide = |()| self.state.decide_within(command, self.queues_max, self.now);
+        match command.validate().and_then(decide) {
+            Ok(Decision::Event(event)) => self.apply(event),
             Ok(Decision::Already(outcome)) => {
                 let json = serde_json::to_string(&outcome).unwrap();
                 writeln!(self.trace, "already {json}").unwrap();
@@ -124,6 +148,34 @@ impl World {
             Ok(Decision::Nothing) => writeln!(self.trace, "nothing").unwrap(),
             Err(refusal) => writeln!(self.trace, "refused {}: {refusal}", refusal.code()).unwrap(),
         }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let text = tell(&event);
+        encode_record(self.now, &event, &mut self.journal);
+        let position = self.state.apply(self.now, event);
+        writeln!(self.trace, "{position} {text}").unwrap();
+    }
+
+    /// Tells why an event stops a process with the same state.
+    fn stops(&mut self, event: Event) {
+        let (mut state, text) = (self.replayed(), tell(&event));
+        let stopped = catch_unwind(AssertUnwindSafe(|| state.apply(self.now, event)));
+        let why = stopped.expect_err("it is impossible");
+        let why = why.downcast_ref::<&str>().copied().or(why.downcast_ref::<String>().map(String::as_str));
+        let why = why.unwrap().lines().next().unwrap();
+        writeln!(self.trace, "impossible {text}: {why}").unwrap();
+    }
+
+    fn count(&mut self) {
+        for queue in self.state.queues() {
+            let all = queue.all;
+            let (waiting, leased) = (all.waiting, all.leased);
+            let (completed, failed, cancelled) = (all.completed, all.failed, all.cancelled);
+            write!(self.trace, "{}: {waiting} waiting, {leased} leased, ", queue.queue).unwrap();
+            writeln!(self.trace, "{completed} completed, {failed} failed, {cancelled} cancelled").unwrap();
+        }
+        writeln!(self.trace, "{} keys of purged tasks", self.state.remembered_keys()).unwrap();
     }
 
     fn show(&mut self, id: TaskId) {
@@ -140,18 +192,28 @@ impl World {
         if let Some(reason) = view.reason {
             write!(self.trace, " because {reason}").unwrap();
         }
+        if let Some(name) = view.cancelled_by {
+            write!(self.trace, " by {name}").unwrap();
+        }
+        if task.round() > 1 {
+            write!(self.trace, " round {}", task.round()).unwrap();
+        }
         let attempts = task.attempts().iter().map(|attempt| attempt.end.as_str());
         writeln!(self.trace, " after [{}]", attempts.collect::<Vec<_>>().join(" ")).unwrap();
     }
 
     /// What was played must come out of its own journal.
     fn check_replay(&self) {
+        assert_eq!(self.replayed().fingerprint(), self.state.fingerprint());
+    }
+
+    fn replayed(&self) -> State {
         let mut replayed = State::new();
         for record in Records::new(&self.journal) {
             let (at, event) = record.unwrap();
             replayed.apply(at, event);
         }
-        assert_eq!(replayed.fingerprint(), self.state.fingerprint());
+        replayed
     }
 }
 
@@ -207,6 +269,8 @@ fn command(name: &str, words: &[&str]) -> Command {
             Command::Fail { task: task(), lease: lease(), worker, error: plain[2].to_owned(), retry }
         }
         "release" => Command::Release { task: task(), lease: lease(), worker },
+        "abandon" => Command::Abandon { task: task(), lease: lease() },
+        "expire" => Command::Expire { task: task() },
         "cancel" => Command::Cancel { task: task(), actor: actor() },
         "retry" => Command::Retry { task: task(), actor: actor() },
         "purge" => Command::Purge(Retention {
@@ -217,6 +281,31 @@ fn command(name: &str, words: &[&str]) -> Command {
             keys: option("keys").map_or(1_000, |text| text.parse().unwrap()),
         }),
         other => panic!("no command {other:?}"),
+    }
+}
+
+/// An event that no command asks for.
+fn event(name: &str, words: &[&str]) -> Event {
+    let number = |n: usize| words[n].parse::<u64>().unwrap();
+    match name {
+        "skip" => PositionsSkipped { count: number(0).try_into().unwrap() }.into(),
+        "raise" => FormatRaised { format: number(0).try_into().unwrap() }.into(),
+        "grant" => {
+            let (task, worker) = (TaskId(number(0)), name_of("w"));
+            let expires_at = Timestamp(60_000);
+            let (attempt, length_ms) = (1, 1_000);
+            LeaseGranted { task, worker, attempt, length_ms, expires_at, timeout_at: None, request_id: None }
+                .into()
+        }
+        // It goes on, however many attempts it has had.
+        "lapse" => LeaseExpired {
+            task: TaskId(number(0)),
+            lease: LeaseId(number(1)),
+            reason: ExpiryReason::Silent,
+            next: Next::Waiting { not_before: Timestamp(0) },
+        }
+        .into(),
+        other => panic!("no event {other:?}"),
     }
 }
 
