@@ -1,11 +1,13 @@
 //! Damage, end to end: what a coordinator left on its disk is changed in every way we know of and opened again.
 //!
-//! Every bit is flipped, every file cut at every byte, every sector zeroed, doubled and swapped, and the power
-//! fails after every operation of the disk. Each time the state is one that once was, at or after everything
-//! acknowledged, or the start is refused with the file and the place that are damaged.
+//! Every bit is flipped, every file cut at every byte, every sector zeroed, doubled and swapped, every file
+//! zeroed from every eighth byte on, and the power fails after every operation of the disk. Each time the state is one
+//! that once was, at or after everything acknowledged, or the start is refused with the file and the place that are
+//! damaged.
 //!
 //! What is behind the last place that any byte left says was durable may be cut off as torn: no start can tell.
-//! That is counted, never silent.
+//! The start says how much it cut. Only when the end of the journal became zeros, from the beginning of a frame on,
+//! does it find nothing to cut: a segment in which nothing was written yet has the same bytes. Both are counted.
 
 mod cases;
 mod life;
@@ -51,6 +53,8 @@ pub struct DamageOutcome {
     pub flips: u64,
     pub cuts: u64,
     pub sectors: u64,
+    /// Files that ended in zeros.
+    pub erasures: u64,
     /// Operations after which the power failed.
     pub crash_points: u64,
     /// Different disks that were left then.
@@ -62,6 +66,8 @@ pub struct DamageOutcome {
     /// Starts that cut off what nothing left says was durable, and how much they said that was.
     pub excluded: u64,
     pub excluded_bytes: u64,
+    /// Starts that found zeros where the last frames had been, and nothing that marks these as durable.
+    pub erased: u64,
     /// Starts that passed over a damaged snapshot.
     pub passed_over: u64,
     /// Journal events of all lives.
@@ -125,6 +131,7 @@ fn try_seed(seed: u64, over: &dyn Fn() -> bool, outcome: &mut DamageOutcome) -> 
             Change::Flip { .. } => outcome.flips += 1,
             Change::Cut { .. } => outcome.cuts += 1,
             Change::Sector { .. } => outcome.sectors += 1,
+            Change::Erase { .. } => outcome.erasures += 1,
             Change::Crash { .. } => outcome.crash_points += 1,
         }
         if let Change::Crash { after } = change {
@@ -173,6 +180,10 @@ impl Subject {
             Some(cut) if cut.path.ends_with(&changed.name) && cut.offset <= changed.first => {
                 outcome.excluded += 1;
                 outcome.excluded_bytes += cut.bytes;
+                Ok(())
+            }
+            None if changed.is_erased => {
+                outcome.erased += 1;
                 Ok(())
             }
             cut => wrong("W1", format!("{position} of {} are there, cut: {cut:?}", self.life.acknowledged)),
@@ -252,14 +263,40 @@ impl DamageOutcome {
         self.flips += other.flips;
         self.cuts += other.cuts;
         self.sectors += other.sectors;
+        self.erasures += other.erasures;
         self.crash_points += other.crash_points;
         self.crashes += other.crashes;
         self.harmless += other.harmless;
         self.refused += other.refused;
         self.excluded += other.excluded;
         self.excluded_bytes += other.excluded_bytes;
+        self.erased += other.erased;
         self.passed_over += other.passed_over;
         self.events += other.events;
         self.violations.extend(other.violations);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many frames of the last segment can become zeros, one at a time, without a word at the next start.
+    fn frames_lost_in_silence(ending: Ending) -> (u64, DamageOutcome) {
+        let life = live(1, ending, Faults::default()).expect("a life without faults");
+        let subject = Subject { seed: 1, ending, life };
+        let mut outcome = DamageOutcome::default();
+        for change in cases::frames_erased(&subject.life.disk) {
+            subject.change(&change, &mut outcome).expect("no violation");
+        }
+        (outcome.erased, outcome)
+    }
+
+    #[test]
+    fn only_a_last_frame_without_a_mark_can_vanish() {
+        let (lost, outcome) = frames_lost_in_silence(Ending::Killed);
+        assert!(lost == 1 && outcome.refused > 0, "{outcome:?}");
+        let (lost, outcome) = frames_lost_in_silence(Ending::Stopped);
+        assert!(lost == 0 && outcome.refused > 0, "{outcome:?}");
     }
 }

@@ -98,18 +98,20 @@ impl Row {
     /// The row of disks that were damaged.
     #[must_use]
     pub fn of_damage(outcome: &DamageOutcome) -> Self {
-        let done = outcome.flips + outcome.cuts + outcome.sectors + outcome.crashes;
+        let done = outcome.flips + outcome.cuts + outcome.sectors + outcome.erasures + outcome.crashes;
         let seen = [
             ("lives gone through", outcome.seeds),
             ("flips", outcome.flips),
             ("cuts", outcome.cuts),
             ("sector operations", outcome.sectors),
+            ("files that end in zeros", outcome.erasures),
             ("operations before a loss of power", outcome.crash_points),
             ("disks that it left", outcome.crashes),
             ("harmless", outcome.harmless),
             ("refused by name", outcome.refused),
             ("cut off behind the last mark", outcome.excluded),
             ("bytes of that", outcome.excluded_bytes),
+            ("last frames erased", outcome.erased),
             ("snapshots passed over", outcome.passed_over),
         ];
         let failures = outcome.violations.iter().map(|(seed, violation)| Failure {

@@ -11,7 +11,7 @@ fn whatever_happens_to_a_disk_nothing_acknowledged_is_lost_in_silence() {
     let outcome = damage(DamageCampaign { first_seed: 1, seeds: 2, time, threads });
     println!("{outcome:#?}");
     assert!(outcome.violations.is_empty(), "{:#?}", outcome.violations);
-    let done = [outcome.flips, outcome.cuts, outcome.sectors, outcome.crash_points];
+    let done = [outcome.flips, outcome.cuts, outcome.sectors, outcome.erasures, outcome.crash_points];
     assert!(done.iter().all(|count| *count > 20), "{outcome:?}");
     let seen = [outcome.harmless, outcome.refused, outcome.excluded, outcome.passed_over];
     assert!(seen.iter().all(|count| *count > 0), "{outcome:?}");

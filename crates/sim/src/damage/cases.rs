@@ -1,5 +1,7 @@
 //! All that can be done to a disk, in an order that a seed draws, each once.
 
+use std::ops::Range;
+
 use orchestrix_core::Position;
 use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::{SECTOR_BYTES, SimDisk};
@@ -21,6 +23,11 @@ pub(super) enum Change {
         name: String,
         act: SectorAct,
     },
+    /// Zeros in a part of a file.
+    Erase {
+        name: String,
+        part: Range<usize>,
+    },
     /// The power fails after so many operations.
     Crash {
         after: u64,
@@ -41,6 +48,8 @@ pub(super) struct Changed {
     pub(super) name: String,
     /// The first byte that is not as it was.
     pub(super) first: u64,
+    /// From there on the file has nothing but zeros.
+    pub(super) is_erased: bool,
 }
 
 impl Change {
@@ -58,6 +67,11 @@ impl Change {
                 (name, bytes)
             }
             Self::Sector { name, act } => (name, act.make(disk.bytes(name)?)),
+            Self::Erase { name, part } => {
+                let mut bytes = disk.bytes(name)?;
+                bytes[part.clone()].fill(0);
+                (name, bytes)
+            }
             Self::Crash { .. } => return None,
         };
         let before = disk.bytes(name)?;
@@ -65,8 +79,9 @@ impl Change {
         if same == before.len() && same == changed.len() {
             return None;
         }
+        let is_erased = before.len() == changed.len() && changed[same..].iter().all(|byte| *byte == 0);
         disk.put(name, changed);
-        Some(Changed { name: name.clone(), first: same as u64 })
+        Some(Changed { name: name.clone(), first: same as u64, is_erased })
     }
 }
 
@@ -113,8 +128,7 @@ pub(super) fn promised(original: &SimDisk, left: &SimDisk) -> Position {
         if is_left(0, 128) {
             most = most.max(number(64));
         }
-        let frames = (128..original.len()).step_by(8).filter(|at| original[*at..].starts_with(b"orxF"));
-        for at in frames {
+        for at in frames(&original) {
             let is_mark = original.get(at + 5) == Some(&2);
             let (len, durable) = if is_mark { (40, number(at + 8)) } else { (64, number(at + 32)) };
             if is_left(at, at + len) {
@@ -123,6 +137,22 @@ pub(super) fn promised(original: &SimDisk, left: &SimDisk) -> Position {
         }
     }
     Position(most)
+}
+
+/// Where the frames of a segment begin.
+fn frames(segment: &[u8]) -> impl Iterator<Item = usize> {
+    (128..segment.len()).step_by(8).filter(|at| segment[*at..].starts_with(b"orxF"))
+}
+
+/// Each frame of the last segment, made zeros.
+#[cfg(test)]
+pub(super) fn frames_erased(disk: &SimDisk) -> Vec<Change> {
+    let name = files(disk).into_iter().rfind(|name| name.ends_with(".journal")).expect("a journal");
+    let segment = disk.bytes(&name).expect("its bytes");
+    let starts: Vec<usize> = frames(&segment).collect();
+    let ends = starts[1..].iter().copied().chain([segment.len()]);
+    let erased = |(from, to)| Change::Erase { name: name.clone(), part: from..to };
+    starts.iter().copied().zip(ends).map(erased).collect()
 }
 
 /// The files in which anything is kept; spares are empty.
@@ -136,7 +166,7 @@ pub(super) struct Cases {
     /// Name and length.
     files: Vec<(String, usize)>,
     sectors: Vec<(String, SectorAct)>,
-    orders: [Order; 4],
+    orders: [Order; 5],
     turn: usize,
 }
 
@@ -151,13 +181,13 @@ impl Cases {
             .flat_map(|(name, len)| SectorAct::all(*len).map(|act| (name.clone(), act)))
             .collect();
         let bytes: u64 = files.iter().map(|(_, len)| *len as u64).sum();
-        let counts = [bytes * 8, bytes, sectors.len() as u64, disk.counts().operations];
+        let counts = [bytes * 8, bytes, sectors.len() as u64, bytes / 8, disk.counts().operations];
         let orders = counts.map(|count| Order::new(count, &mut rng));
         Self { files, sectors, orders, turn: 0 }
     }
 
     fn case(&self, kind: usize, number: u64) -> Option<Change> {
-        if kind == 3 {
+        if kind == 4 {
             return Some(Change::Crash { after: number });
         }
         let number = usize::try_from(number).ok()?;
@@ -167,6 +197,12 @@ impl Cases {
                 Some(Change::Flip { name, bit: byte * 8 + number % 8 })
             }
             1 => self.find(number).map(|(name, len)| Change::Cut { name, len }),
+            // Frames begin at multiples of eight.
+            3 => {
+                let (name, byte) = self.find(number * 8)?;
+                let len = self.files.iter().find(|(other, _)| *other == name)?.1;
+                Some(Change::Erase { name, part: byte / 8 * 8..len })
+            }
             _ => self.sectors.get(number).map(|(name, act)| Change::Sector { name: name.clone(), act: *act }),
         }
     }

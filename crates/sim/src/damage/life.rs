@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use orchestrix_core::limits::QUEUES_MAX;
 use orchestrix_core::wire::{Backoff, Complete, Fail, Heartbeat, LeaseQueues, Release, Submit};
 use orchestrix_core::{Json, Key, LeaseId, Name, Position, Retention, State, TaskId};
 use orchestrix_engine::disk::sim::{Faults, SimDisk};
@@ -78,7 +79,7 @@ fn plan(seed: u64) -> Plan {
     plan.segment_bytes = 2_048 + 512 * (seed % 3);
     plan.snapshot_bytes = 2_500;
     plan.retention = Retention { done_ms: 20_000, failed_ms: 30_000, count: 8, ..plan.retention };
-    (plan.queue_max, plan.polls_max) = (64, 16);
+    (plan.queues_max, plan.queue_max, plan.polls_max) = (QUEUES_MAX, 64, 16);
     plan
 }
 
