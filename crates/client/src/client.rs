@@ -17,7 +17,7 @@ use crate::call::{Call, View, encode};
 use crate::error::{Error, Repeat};
 use crate::feed::{EventFeed, LogFeed, log_path};
 use crate::random;
-use crate::transport::Transport;
+use crate::transport::{LeaderWait, Transport};
 use crate::walk::{TaskQuery, TaskWalk};
 
 /// A client of one coordinator, or of a cluster by the addresses of some of its nodes. Cheap to clone; clones share
@@ -34,6 +34,7 @@ pub struct ClientBuilder {
     token: Option<String>,
     timeout: Duration,
     retries: u32,
+    leader_wait: LeaderWait,
 }
 
 /// A task for a queue, with all defaults; its other fields can be set afterwards.
@@ -52,7 +53,7 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<Json, Error> {
 }
 
 impl Client {
-    /// A client with the defaults: no token, 30 s for an answer, five retries. The address may be several with
+    /// A client with the defaults: no token, 30 s for an answer, five retries, 45 s for a leader. The address may be several with
     /// commas between: `http://a:3000,http://b:3000`.
     ///
     /// # Errors
@@ -71,7 +72,13 @@ impl Client {
     #[must_use]
     pub fn builder_of<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> ClientBuilder {
         let addresses = addresses.into_iter().map(Into::into).collect();
-        ClientBuilder { addresses, token: None, timeout: Duration::from_secs(30), retries: 5 }
+        ClientBuilder {
+            addresses,
+            token: None,
+            timeout: Duration::from_secs(30),
+            retries: 5,
+            leader_wait: LeaderWait::default(),
+        }
     }
 
     /// The address; if there are several, all of them with commas between.
@@ -295,12 +302,26 @@ impl Client {
         self.transport.ask(Call::get(format!("/v1/services{query}"))).await
     }
 
-    /// One service, with its workers and shards.
+    /// One service, with its workers and all of its shards. Those come in pages, each as it is at that moment.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn service(&self, service: &Name) -> Result<ServiceView, Error> {
-        self.transport.ask(Call::get(format!("/v1/services/{}", encode(service.as_str())))).await
+        let path = format!("/v1/services/{}", encode(service.as_str()));
+        let mut view: ServiceView = self.transport.ask(Call::get(path.clone())).await?;
+        while let Some(cursor) = view.next_cursor.take() {
+            let page = Call::get(format!("{path}?cursor={}", encode(&cursor)));
+            let page: ServiceView = self.transport.ask(page).await?;
+            for worker in page.workers {
+                match view.workers.iter_mut().find(|known| known.worker == worker.worker) {
+                    Some(known) => known.shards.extend(worker.shards),
+                    None => view.workers.push(worker),
+                }
+            }
+            view.shards.extend(page.shards);
+            view.next_cursor = page.next_cursor;
+        }
+        Ok(view)
     }
 
     /// # Errors
@@ -372,22 +393,39 @@ impl ClientBuilder {
         self
     }
 
+    /// How long a call is repeated while nodes answer that nobody leads, whatever the number of retries; 45 s by default, for
+    /// leaders of the default time. Without retries nothing is repeated. Lines of a task are followed for as long as it takes.
+    #[must_use]
+    pub fn wait_for_leader(mut self, patience: Duration) -> Self {
+        self.leader_wait.patience = patience;
+        self
+    }
+
+    /// Hears each time that a call waits because nobody leads. Must not block.
+    #[must_use]
+    pub fn observe_leader_waits(mut self, observer: impl Fn() + Send + Sync + 'static) -> Self {
+        self.leader_wait.observer = Arc::new(observer);
+        self
+    }
+
     /// # Errors
     /// When an address or the token is not valid, or an address is listed twice, or there are more than 16.
     pub fn build(self) -> Result<Client, Error> {
         let addresses = Addresses::new(&self.addresses)?;
-        let transport = Transport::new(addresses, self.token.as_deref(), self.timeout, self.retries)?;
+        let Self { token, timeout, retries, leader_wait, .. } = self;
+        let transport = Transport::new(addresses, token.as_deref(), timeout, retries, leader_wait)?;
         Ok(Client { transport: Arc::new(transport) })
     }
 }
 
 impl std::fmt::Debug for ClientBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { addresses, token: _, timeout, retries } = self;
+        let Self { addresses, token: _, timeout, retries, leader_wait } = self;
         f.debug_struct("ClientBuilder")
             .field("addresses", addresses)
             .field("timeout", timeout)
             .field("retries", retries)
+            .field("leader_wait", leader_wait)
             .finish_non_exhaustive()
     }
 }

@@ -9,6 +9,9 @@ use orchestrix_core::wire::{ItemProblem, Problem};
 
 use crate::tried::Tried;
 
+/// The code of an answer that nobody leads.
+pub(crate) const NO_LEADER: &str = "no_leader";
+
 /// An error of the client. Programs look at [`Error::code`], people read it.
 #[derive(Clone)]
 pub struct Error {
@@ -137,6 +140,11 @@ impl Error {
         // Going elsewhere would only be a way round the limit, or send the same slow body once more.
         let about_the_caller = matches!(self.code(), "rate_limited" | "timeout");
         self.effect() != Effect::Refused && !about_the_caller
+    }
+
+    /// Whether nobody leads: nothing was changed, and another node will lead soon.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.code() == NO_LEADER
     }
 
     /// Whether what was said holds for the one node that said it, and not for the others.

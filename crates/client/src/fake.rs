@@ -180,7 +180,8 @@ fn bound(address: SocketAddr) -> std::io::Result<TcpSocket> {
 
 /// A client of these nodes, in this order.
 pub(crate) fn client_of<'a>(nodes: impl IntoIterator<Item = &'a Node>, retries: u32) -> Client {
-    Client::builder_of(nodes.into_iter().map(Node::url)).retries(retries).build().unwrap()
+    let builder = Client::builder_of(nodes.into_iter().map(Node::url)).retries(retries);
+    builder.wait_for_leader(Duration::ZERO).build().unwrap()
 }
 
 /// Starts a coordinator; answers a client of it that repeats nothing by itself.

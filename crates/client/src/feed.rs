@@ -40,7 +40,7 @@ pub struct EventFeed {
 
 impl EventFeed {
     pub(crate) fn new(transport: Arc<Transport>, after: Option<Position>) -> Self {
-        let backoff = Backoff::new(transport.retries);
+        let backoff = transport.backoff();
         Self { transport, after, stream: None, backoff }
     }
 
@@ -110,7 +110,8 @@ pub struct LogFeed {
 
 impl LogFeed {
     pub(crate) fn new(client: Client, task: TaskId, attempt: Option<u32>, offset: u64) -> Self {
-        let backoff = Backoff::new(client.transport().retries);
+        // Who follows a task does so until it ends, through every change of leader.
+        let backoff = Backoff::new(client.transport().retries, Duration::MAX);
         Self { client, task, attempt, offset, stream: None, backoff }
     }
 
@@ -118,7 +119,7 @@ impl LogFeed {
     ///
     /// # Errors
     /// When there is no such task, or the coordinator could not be reached for as many tries as the client
-    /// makes.
+    /// makes. While nodes answer that nobody leads, it goes on.
     pub async fn next(&mut self) -> Result<Option<LogLine>, Error> {
         loop {
             let error = match self.step().await {

@@ -33,8 +33,9 @@
 //! `internal`), the next try goes to the next address, and so does everything after it: heartbeats and completions of
 //! a [`Worker`], too, so that its leases outlive the node that granted them. [Events](Client::events) and
 //! [logs](Client::follow_logs) go on at the next address after the last thing that was seen. The number of tries
-//! and the waits between them are those of [`ClientBuilder::retries`], however many addresses there are; an
-//! [`Error`] in the end names all that were tried.
+//! and the waits between them are those of [`ClientBuilder::retries`], however many addresses there are; while nodes
+//! answer that nobody leads, a call goes on for the time of [`ClientBuilder::wait_for_leader`]. An [`Error`] in the end
+//! names all that were tried.
 //!
 //! A client remembers the highest position of the journal that any answer named, and sends it along when it reads,
 //! so that a node that is not so far yet waits instead of answering with what was. If all nodes stay behind it, the

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::Error;
 use crate::random;
 use crate::tried::Tried;
@@ -21,16 +23,20 @@ pub(crate) struct Backoff {
     retries: u32,
     /// What they came to.
     tried: Tried,
+    /// How long to go on while nodes answer that nobody leads, whatever the number of tries.
+    patience: Duration,
+    /// Since when they do, and what was said last.
+    leaderless: Option<(Instant, Error)>,
 }
 
 impl Backoff {
-    pub(crate) fn new(retries: u32) -> Self {
-        Self { tries: 0, retries, tried: Tried::default() }
+    pub(crate) fn new(retries: u32, patience: Duration) -> Self {
+        Self { tries: 0, retries, tried: Tried::default(), patience, leaderless: None }
     }
 
     /// Tries for ever.
     pub(crate) fn endless() -> Self {
-        Self::new(u32::MAX)
+        Self::new(u32::MAX, Duration::MAX)
     }
 
     /// How long to wait before the next try.
@@ -39,10 +45,35 @@ impl Backoff {
     /// The same error, when it has to be told; it knows then of all tries.
     pub(crate) fn next(&mut self, error: Error) -> Result<Duration, Error> {
         self.tried.add(error.tried());
-        if self.tries >= self.retries || !error.is_retryable() {
+        if error.is_leaderless() {
+            let since = self.leaderless.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+            self.leaderless = Some((since, error.clone()));
+        }
+        if !error.is_retryable() {
             return Err(error.after(self.tried.clone()));
         }
+        if self.tries >= self.retries && !self.waits_for_a_leader() {
+            return Err(self.headline(error).after(self.tried.clone()));
+        }
         Ok(self.pause(error.retry_after()))
+    }
+
+    /// Whether one of the nodes is there and says that nobody leads: another will, soon. Who wants no repeat does not wait.
+    fn waits_for_a_leader(&self) -> bool {
+        let since = self.leaderless.as_ref().map(|(since, _)| since);
+        self.retries > 0
+            && self.tried.is_leaderless()
+            && since.is_some_and(|since| since.elapsed() < self.patience)
+    }
+
+    /// What to tell of several addresses: if one says that there is no leader, it does not matter that another one is down.
+    fn headline(&self, error: Error) -> Error {
+        match &self.leaderless {
+            Some((_, leaderless)) if error.code() == "unreachable" && self.tried.is_leaderless() => {
+                leaderless.clone()
+            }
+            Some(_) | None => error,
+        }
     }
 
     /// The next wait, whatever the error.
@@ -60,6 +91,7 @@ impl Backoff {
     pub(crate) fn reset(&mut self) {
         self.tries = 0;
         self.tried = Tried::default();
+        self.leaderless = None;
     }
 }
 
@@ -67,6 +99,8 @@ impl Backoff {
 mod tests {
     use super::*;
     use crate::error::{Kind, Repeat};
+
+    const NOT: Duration = Duration::ZERO;
 
     fn unreachable() -> Error {
         Error::new(Kind::Unreachable { url: String::new(), why: String::new() }, Repeat::Doubles)
@@ -82,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_number_of_tries_is_bounded() {
-        let mut backoff = Backoff::new(2);
+        let mut backoff = Backoff::new(2, NOT);
         assert!(backoff.next(unreachable()).is_ok());
         assert!(backoff.next(unreachable()).is_ok());
         assert!(backoff.next(unreachable()).is_err());
@@ -90,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_time_between_the_tries_is_bounded() {
-        let mut backoff = Backoff::new(5);
+        let mut backoff = Backoff::new(5, NOT);
         let waits: Duration = std::iter::from_fn(|| backoff.next(unreachable()).ok()).sum();
         assert!(waits <= 31 * FIRST, "{waits:?}");
     }
@@ -101,7 +135,7 @@ mod tests {
             let kind = Kind::Unreachable { url: url.to_owned(), why: "refused".to_owned() };
             Error::of_a_try(kind, Repeat::Doubles, url)
         };
-        let mut backoff = Backoff::new(2);
+        let mut backoff = Backoff::new(2, NOT);
         assert!(backoff.next(refused("http://a")).is_ok());
         assert!(backoff.next(refused("http://b")).is_ok());
         let told = backoff.next(refused("http://c")).unwrap_err().to_string();

@@ -129,7 +129,10 @@ async fn repeatable(client: &Client, kind: usize) -> Option<Result<(), Error>> {
         }
         7 => client.heartbeat_worker(&name("w"), vec![lease_id]).await.map(drop),
         8 => client.cancel(task).await.map(drop),
-        9 => client.append_logs(task, &LogAppend { lease_id, lines, offset: Some(0) }).await.map(drop),
+        9 => client
+            .append_logs(task, &LogAppend { lease_id, lines, offset: Some(0), skipped: 0 })
+            .await
+            .map(drop),
         10 => client.queues().await.map(drop),
         _ => return None,
     })
@@ -155,7 +158,7 @@ async fn after_an_unknown_outcome_what_is_harmless_is_sent_again_as_it_was_to_th
 #[tokio::test]
 async fn after_an_unknown_outcome_what_would_happen_twice_is_not_sent_again() {
     let lines = vec![LogText { text: "line".to_owned(), stream: LogStream::Stdout }];
-    let append = LogAppend { lease_id: LeaseId(9), lines, offset: None };
+    let append = LogAppend { lease_id: LeaseId(9), lines, offset: None, skipped: 0 };
     for unknown in UNKNOWN {
         for kind in 0..4 {
             let (first, second) = (Node::start(unknown), Node::start(well));
@@ -377,4 +380,74 @@ fn a_client_is_made_of_a_list_in_either_form() {
     let given = Client::builder_of([a, b]).build().unwrap();
     assert_eq!((listed.addresses(), listed.url()), (given.addresses(), "http://a:1,http://b:2"));
     assert!(Client::builder_of(Vec::<String>::new()).build().is_err());
+}
+
+/// A node that has no leader for the first so many calls.
+fn leaderless_for(calls: usize, then: fn(&Asked) -> Answer) -> Node {
+    let count = Mutex::new(0);
+    Node::start(move |asked| {
+        let mut count = count.lock().unwrap();
+        *count += 1;
+        if *count <= calls {
+            Answer::problem(503, "no_leader").header("retry-after", "0")
+        } else {
+            then(asked)
+        }
+    })
+}
+
+fn patient<'a>(nodes: impl IntoIterator<Item = &'a Node>, patience: Duration) -> Client {
+    let builder = Client::builder_of(nodes.into_iter().map(Node::url)).retries(1);
+    builder.wait_for_leader(patience).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_leader_beyond_its_retries() {
+    let (gone, node) = (Node::gone(), leaderless_for(6, well));
+    // That nobody leads means that nothing was done, so that also what must not happen twice is sent again.
+    in_time(patient([&gone, &node], Duration::from_secs(45)).submit(&keyless())).await.unwrap();
+    assert_eq!(node.asked().len(), 7);
+    let never = Node::start(|_| Answer::problem(503, "no_leader").header("retry-after", "0"));
+    let error = in_time(patient([&never], Duration::from_millis(300)).submit(&keyless())).await.unwrap_err();
+    assert_eq!(error.code(), "no_leader");
+    assert!(never.asked().len() > 2, "it went on for its time");
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_leader_where_nobody_answers() {
+    let nodes = [Node::gone(), Node::gone()];
+    let began = Instant::now();
+    let error = in_time(patient(&nodes, Duration::from_secs(45)).submit(&keyless())).await.unwrap_err();
+    assert_eq!(error.code(), "unreachable");
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn a_missing_leader_is_told_before_an_address_that_is_down() {
+    let none = || Node::start(|_| Answer::problem(503, "no_leader").header("retry-after", "0"));
+    for nodes in [[none(), Node::gone()], [Node::gone(), none()]] {
+        let error = in_time(client_of(&nodes, 1).submit(&keyless())).await.unwrap_err();
+        let told = error.to_string();
+        assert!(error.code() == "no_leader" && told.starts_with("no_leader; "), "{told}");
+        assert!(nodes.iter().all(|node| told.contains(&node.url())), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn lines_are_followed_for_as_long_as_it_takes_to_elect() {
+    const LINE: &str = "data: {\"n\":0,\"attempt\":1,\"at\":9,\"stream\":\"stdout\",\"text\":\"hello\"}\n\n";
+    let node = leaderless_for(6, |_| Answer::Stream("x: y", LINE));
+    let mut feed = client_of([&node], 1).follow_logs(TaskId(7), None, 0);
+    assert_eq!(in_time(feed.next()).await.unwrap().unwrap().text, "hello");
+}
+
+#[tokio::test]
+async fn the_owner_of_a_client_hears_that_it_waits_for_a_leader() {
+    let (node, heard) = (leaderless_for(2, well), std::sync::Arc::new(Mutex::new(0)));
+    let builder = Client::builder(&node.url()).observe_leader_waits({
+        let heard = std::sync::Arc::clone(&heard);
+        move || *heard.lock().unwrap() += 1
+    });
+    in_time(builder.build().unwrap().queues()).await.unwrap();
+    assert_eq!(*heard.lock().unwrap(), 2);
 }

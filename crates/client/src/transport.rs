@@ -4,6 +4,8 @@
 //! **Invariant:** a call is sent again only if the last try certainly did nothing, or a repeat is harmless. Which
 //! address is asked changes nothing about that.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -21,6 +23,29 @@ pub(crate) struct Transport {
     http: Http,
     addresses: Addresses,
     pub(crate) retries: u32,
+    leader_wait: LeaderWait,
+}
+
+/// What a call does while nodes answer that nobody leads.
+#[derive(Clone)]
+pub(crate) struct LeaderWait {
+    /// How long it goes on.
+    pub(crate) patience: Duration,
+    /// Hears of every such answer.
+    pub(crate) observer: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Default for LeaderWait {
+    /// Longer than the default time of a leader that is gone, and than the next one takes to begin.
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(45), observer: Arc::new(|| {}) }
+    }
+}
+
+impl fmt::Debug for LeaderWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderWait").field("patience", &self.patience).finish_non_exhaustive()
+    }
 }
 
 /// A stream that has begun.
@@ -38,8 +63,13 @@ impl Transport {
         token: Option<&str>,
         timeout: Duration,
         retries: u32,
+        leader_wait: LeaderWait,
     ) -> Result<Self, Error> {
-        Ok(Self { http: Http::new(token, timeout)?, addresses, retries })
+        Ok(Self { http: Http::new(token, timeout)?, addresses, retries, leader_wait })
+    }
+
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff::new(self.retries, self.leader_wait.patience)
     }
 
     pub(crate) fn addresses(&self) -> &Addresses {
@@ -48,7 +78,7 @@ impl Transport {
 
     /// Asks until there is an answer, or until asking again could do harm or is of no use.
     pub(crate) async fn ask<A: DeserializeOwned>(&self, call: Call) -> Result<A, Error> {
-        let mut backoff = Backoff::new(self.retries);
+        let mut backoff = self.backoff();
         loop {
             let error = match self.ask_once(&call).await {
                 Ok(answer) => return Ok(answer),
@@ -60,8 +90,11 @@ impl Transport {
 
     /// Waits for the next try, or tells the error.
     pub(crate) async fn pause(&self, backoff: &mut Backoff, call: &Call, error: Error) -> Result<(), Error> {
-        let reason = error.to_string();
+        let (reason, leaderless) = (error.to_string(), error.is_leaderless());
         let wait = backoff.next(error).inspect_err(|error| self.given_up(error))?;
+        if leaderless {
+            (self.leader_wait.observer)();
+        }
         tracing::debug!(call = call.name(), reason, wait_ms = wait.as_millis(), "trying again");
         tokio::time::sleep(wait).await;
         Ok(())
@@ -137,7 +170,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(5);
 
     fn transport(url: &str, retries: u32) -> Transport {
-        Transport::new(Addresses::new(&split(url)).unwrap(), None, TIMEOUT, retries).unwrap()
+        let addresses = Addresses::new(&split(url)).unwrap();
+        Transport::new(addresses, None, TIMEOUT, retries, LeaderWait::default()).unwrap()
     }
 
     #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::NO_LEADER;
+
 /// The tries so far: bounded by the number of addresses, because only the last one at each is kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tried {
@@ -14,6 +16,11 @@ pub(crate) struct Tried {
 impl Tried {
     pub(crate) fn one(url: &str, why: String) -> Self {
         Self { addresses: vec![(url.to_owned(), why)], perhaps_done: false }
+    }
+
+    /// Whether one of the addresses said last that nobody leads.
+    pub(crate) fn is_leaderless(&self) -> bool {
+        self.addresses.iter().any(|(_, why)| why == NO_LEADER)
     }
 
     /// Adds tries that came later.

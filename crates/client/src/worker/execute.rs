@@ -79,9 +79,16 @@ async fn watch_over<T: Serialize>(
     signal: &Signal,
     mut running: JoinHandle<Result<T, JobError>>,
 ) -> Ended {
+    let lease_is_gone = async {
+        signal.gone.cancelled().await;
+        // At a time limit it was asked to stop before.
+        if signal.why() != Some(Stop::TimedOut) {
+            tokio::time::sleep(wind_up(Duration::from_millis(leased.lease_ms))).await;
+        }
+    };
     let has_to_stop = async {
         tokio::select! {
-            () = signal.gone.cancelled() => tokio::time::sleep(wind_up(Duration::from_millis(leased.lease_ms))).await,
+            () = lease_is_gone => {}
             () = shared.drop_handlers.cancelled() => {}
         }
     };
@@ -126,6 +133,8 @@ async fn tell(shared: &Shared, leased: &Leased, signal: &Signal, ended: Ended) -
         (Some(Stop::LeaseLost), _) | (Some(Stop::Deadline), Ended::Badly(_) | Ended::Dropped) => {
             Noticed::Lost
         }
+        // The coordinator ends the attempt by itself, and says why.
+        (Some(Stop::TimedOut), Ended::Badly(_) | Ended::Dropped) => Noticed::TimedOut,
         (_, Ended::Well(result)) => complete(shared, leased, result).await,
         (Some(Stop::Shutdown), Ended::Badly(_) | Ended::Dropped) | (_, Ended::Dropped) => {
             release(shared, leased).await

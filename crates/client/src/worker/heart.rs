@@ -7,7 +7,8 @@ use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::WorkerExtended;
 use orchestrix_core::{LeaseId, Name};
 
-use super::held::{Held, Stop, trusted_until};
+use super::complaints::Complaints;
+use super::held::{Held, Stop, trusted};
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Backoff;
@@ -25,6 +26,7 @@ impl Heart {
     /// Beats for ever.
     pub(crate) async fn run(&self) {
         let mut backoff = Backoff::endless();
+        let mut complaints = Complaints::default();
         let mut wait = self.interval();
         loop {
             tokio::time::sleep(wait).await;
@@ -32,11 +34,14 @@ impl Heart {
             wait = match self.beat(leases).await {
                 Ok(()) => {
                     backoff.reset();
+                    complaints = Complaints::default();
                     self.interval()
                 }
                 Err(error) => {
-                    tracing::warn!(worker = %self.worker, %error, "heartbeat failed");
-                    backoff.pause(error.retry_after()).min(self.interval())
+                    if complaints.are_due(self.held.now()) {
+                        tracing::warn!(worker = %self.worker, %error, "heartbeat failed");
+                    }
+                    backoff.pause(error.retry_after()).min(self.pause_max())
                 }
             };
         }
@@ -60,8 +65,9 @@ impl Heart {
 
     fn take(&self, sent: Duration, answer: &WorkerExtended) {
         let each = answer.lease_ms_each.iter().copied().chain(std::iter::repeat(answer.lease_ms));
-        for (lease, lease_ms) in answer.extended.iter().zip(each) {
-            self.held.extend(*lease, trusted_until(sent, 0, lease_ms));
+        let limits = answer.timeout_ms_each.iter().copied().chain(std::iter::repeat(None));
+        for ((lease, lease_ms), timeout_ms) in answer.extended.iter().zip(each).zip(limits) {
+            self.held.extend(*lease, trusted(sent, 0, lease_ms, timeout_ms));
         }
         answer.lost.iter().for_each(|lease| self.held.tell(*lease, Stop::LeaseLost));
         answer.cancel.iter().for_each(|lease| self.held.tell(*lease, Stop::CancelRequested));
@@ -70,12 +76,19 @@ impl Heart {
     fn interval(&self) -> Duration {
         self.lease / 3
     }
+
+    /// The longest wait after a heartbeat that nobody answered. A leader that comes when most of the lease is over has to be
+    /// met by the next one, whatever the node asked for that had none.
+    fn pause_max(&self) -> Duration {
+        self.interval() / 5
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::clock::manual::ManualClock;
+    use crate::worker::held::trusted_until;
 
     fn heart(held: &Arc<Held>) -> Heart {
         Heart {
@@ -97,12 +110,13 @@ mod tests {
             cancel: Vec::new(),
             lease_ms: 6_000,
             lease_ms_each: vec![30_000, 6_000],
+            timeout_ms_each: vec![None, Some(6_000)],
         };
         heart(&held).take(Duration::ZERO, &answer);
         clock.advance(Duration::from_secs(10));
         held.expire();
         let why: Vec<_> = signals.iter().map(|signal| signal.why()).collect();
-        assert_eq!(why, [None, Some(Stop::Deadline)]);
+        assert_eq!(why, [None, Some(Stop::TimedOut)]);
     }
 
     #[test]
@@ -117,6 +131,7 @@ mod tests {
                 cancel: vec![LeaseId(2)],
                 lease_ms: 30_000,
                 lease_ms_each: Vec::new(),
+                timeout_ms_each: Vec::new(),
             },
         );
         let why: Vec<_> = signals.iter().map(|signal| signal.why()).collect();

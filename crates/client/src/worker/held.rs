@@ -13,6 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 
+/// The longest time between the request to stop because of a time limit and the end of the handler.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
 /// Why a handler is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
@@ -24,6 +27,19 @@ pub enum Stop {
     LeaseLost,
     /// The lease may be over: no heartbeat was answered in time.
     Deadline,
+    /// The time limit of the attempt is over in a moment. What is completed within that moment counts.
+    TimedOut,
+}
+
+/// Until when a lease is trusted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trust {
+    /// When the handler is asked to stop.
+    until: Duration,
+    /// How much later the lease is gone for it.
+    moment: Duration,
+    /// What is over then.
+    end: Stop,
 }
 
 /// Tells one handler to stop, and why.
@@ -48,8 +64,15 @@ pub(crate) struct Held {
 #[derive(Debug)]
 struct Entry {
     /// None once the handler has ended: there is nothing left to stop.
-    until: Option<Duration>,
+    trust: Option<Trust>,
     signal: Arc<Signal>,
+}
+
+/// Of a lease that ends by itself.
+impl From<Duration> for Trust {
+    fn from(until: Duration) -> Self {
+        Self { until, moment: Duration::ZERO, end: Stop::Deadline }
+    }
 }
 
 impl Signal {
@@ -58,14 +81,23 @@ impl Signal {
     }
 
     fn tell(&self, stop: Stop) {
+        self.say(stop, stop.ends_the_right());
+    }
+
+    /// Nothing that follows counts any more.
+    fn end(&self, stop: Stop) {
+        self.say(stop, true);
+    }
+
+    fn say(&self, stop: Stop, ends_the_right: bool) {
         let mut why = lock(&self.why);
         // Losing the lease outweighs every earlier reason: nothing that follows counts any more.
-        if why.is_none() || stop.ends_the_right() {
+        if why.is_none() || ends_the_right {
             *why = Some(stop);
         }
         drop(why);
         self.stop.cancel();
-        if stop.ends_the_right() {
+        if ends_the_right {
             self.gone.cancel();
         }
     }
@@ -74,7 +106,7 @@ impl Signal {
 impl Stop {
     fn ends_the_right(self) -> bool {
         match self {
-            Self::CancelRequested | Self::Shutdown => false,
+            Self::CancelRequested | Self::Shutdown | Self::TimedOut => false,
             Self::LeaseLost | Self::Deadline => true,
         }
     }
@@ -89,9 +121,10 @@ impl Held {
         self.clock.now()
     }
 
-    pub(crate) fn add(&self, lease: LeaseId, until: Duration) -> Arc<Signal> {
+    pub(crate) fn add(&self, lease: LeaseId, trust: impl Into<Trust>) -> Arc<Signal> {
         let signal = Arc::new(Signal::default());
-        lock(&self.leases).insert(lease, Entry { until: Some(until), signal: Arc::clone(&signal) });
+        let entry = Entry { trust: Some(trust.into()), signal: Arc::clone(&signal) };
+        lock(&self.leases).insert(lease, entry);
         self.added.notify_one();
         signal
     }
@@ -99,7 +132,7 @@ impl Held {
     /// The handler has ended. The lease is kept alive until its outcome was told, but has no deadline.
     pub(crate) fn ended(&self, lease: LeaseId) {
         if let Some(entry) = lock(&self.leases).get_mut(&lease) {
-            entry.until = None;
+            entry.trust = None;
         }
     }
 
@@ -113,24 +146,26 @@ impl Held {
 
     /// How many handlers run.
     pub(crate) fn running(&self) -> usize {
-        lock(&self.leases).values().filter(|entry| entry.until.is_some()).count()
+        lock(&self.leases).values().filter(|entry| entry.trust.is_some()).count()
     }
 
-    pub(crate) fn extend(&self, lease: LeaseId, until: Duration) {
-        let now = self.now();
-        if let Some(Entry { until: Some(old), signal }) = lock(&self.leases).get_mut(&lease)
+    pub(crate) fn extend(&self, lease: LeaseId, trust: impl Into<Trust>) {
+        let (now, trust) = (self.now(), trust.into());
+        if let Some(Entry { trust: Some(old), signal }) = lock(&self.leases).get_mut(&lease)
             && !signal.gone.is_cancelled()
-            && now < *old
+            && now < old.until
+            && old.until < trust.until
         {
-            *old = until.max(*old);
+            *old = trust;
         }
     }
 
     /// Whether a handler may run under a lease at this moment.
     pub(crate) fn is_trusted(&self, lease: LeaseId) -> bool {
         let now = self.now();
-        let ours =
-            |entry: &Entry| entry.until.is_some_and(|until| now < until) && !entry.signal.gone.is_cancelled();
+        let ours = |entry: &Entry| {
+            entry.trust.is_some_and(|trust| now < trust.until) && !entry.signal.gone.is_cancelled()
+        };
         lock(&self.leases).get(&lease).is_some_and(ours)
     }
 
@@ -152,12 +187,17 @@ impl Held {
         let leases = lock(&self.leases);
         let live = |entry: &&Entry| !entry.signal.gone.is_cancelled();
         let mut next: Option<Duration> = None;
-        for entry in leases.values().filter(live) {
-            match entry.until {
-                Some(until) if until <= now => entry.signal.tell(Stop::Deadline),
-                Some(until) => next = Some(next.map_or(until - now, |next| next.min(until - now))),
-                None => {}
+        for Entry { trust, signal } in leases.values().filter(live) {
+            let Some(Trust { until, moment, end }) = *trust else { continue };
+            if until + moment <= now {
+                signal.end(end);
+                continue;
             }
+            if until <= now {
+                signal.tell(end);
+            }
+            let left = if until <= now { until + moment - now } else { until - now };
+            next = Some(next.map_or(left, |next| next.min(left)));
         }
         next
     }
@@ -173,6 +213,18 @@ impl Held {
             }
         }
     }
+}
+
+/// How far a lease is trusted that was asked for at `sent`. One that ends with the time limit of its attempt is used for as long
+/// as the limit allows: there is no more than a moment for the end of the handler.
+pub(crate) fn trusted(sent: Duration, waited_ms: u64, lease_ms: u64, timeout_ms: Option<u64>) -> Trust {
+    let until = trusted_until(sent, waited_ms, lease_ms);
+    if timeout_ms.is_none_or(|timeout_ms| timeout_ms > lease_ms) {
+        return until.into();
+    }
+    let lease = Duration::from_millis(lease_ms);
+    let moment = (lease / 50).min(LAST_MOMENT);
+    Trust { until: until + wind_up(lease) - moment, moment, end: Stop::TimedOut }
 }
 
 /// The moment up to which a lease is trusted that was asked for at `sent`.
@@ -233,6 +285,27 @@ mod tests {
         assert_eq!(held.expire(), None);
         assert!(signal.gone.is_cancelled());
         assert_eq!(signal.why(), Some(Stop::Deadline));
+    }
+
+    #[test]
+    fn a_time_limit_is_used_up_to_a_moment_before_its_end() {
+        let (clock, held) = held();
+        let millis = Duration::from_millis;
+        // Ten seconds, told a hundredth too early; the lease would be longer.
+        let trust = trusted(seconds(0), 0, 9_900, Some(9_900));
+        assert_eq!(trust.until, millis(9_900 - 99 - 100));
+        let signal = held.add(LEASE, trust);
+        clock.advance(millis(9_700));
+        assert!(held.expire().is_some() && !signal.stop.is_cancelled());
+        clock.advance(millis(1));
+        assert_eq!((held.expire(), signal.why()), (Some(millis(100)), Some(Stop::TimedOut)));
+        assert!(signal.stop.is_cancelled() && !signal.gone.is_cancelled(), "its last lines are sent");
+        clock.advance(millis(100));
+        assert_eq!(held.expire(), None);
+        assert!(signal.gone.is_cancelled());
+        // A lease that ends before the limit does is a lease.
+        assert_eq!(trusted(seconds(0), 0, 9_900, Some(9_901)).end, Stop::Deadline);
+        assert_eq!(trusted(seconds(0), 0, 9_900, None).until, trusted_until(seconds(0), 0, 9_900));
     }
 
     #[test]

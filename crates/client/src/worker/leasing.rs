@@ -10,9 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Shared;
+use super::complaints::Complaints;
 use super::execute::{execute, give_back};
 use super::heart::Heart;
-use super::held::{Signal, trusted_until};
+use super::held::{Signal, trusted};
 use super::job::{Job, JobError};
 use crate::client::request_id;
 use crate::error::Error;
@@ -68,6 +69,7 @@ impl Leasing {
     async fn lease(&mut self, max: usize) -> Result<Answered, Error> {
         let mut backoff = Backoff::endless();
         let mut asked_before = Asked::Never;
+        let mut complaints = Complaints::default();
         self.request.max = max;
         self.request.request_id = Some(request_id());
         loop {
@@ -82,7 +84,9 @@ impl Leasing {
             if is_final(&error) {
                 return Err(error);
             }
-            tracing::warn!(worker = %self.request.worker, %error, "cannot lease");
+            if complaints.are_due(self.shared.held.now()) {
+                tracing::warn!(worker = %self.request.worker, %error, "cannot lease");
+            }
             tokio::time::sleep(backoff.pause(error.retry_after())).await;
         }
     }
@@ -90,11 +94,11 @@ impl Leasing {
     /// From here on leases are ours: they are run or given back, also when the worker is told to stop.
     async fn hold(&self, answered: Answered, stop: &CancellationToken, jobs: &TaskTracker) -> Got {
         let Answered { sent, leases: Leases { leases, waited_ms }, asked_before } = answered;
-        let until = |lease: &Leased| trusted_until(sent, waited_ms, lease.lease_ms);
+        let trust = |lease: &Leased| trusted(sent, waited_ms, lease.lease_ms, lease.timeout_ms);
         let got: Got = leases
             .into_iter()
             .map(|lease| {
-                let signal = self.shared.held.add(lease.lease_id, until(&lease));
+                let signal = self.shared.held.add(lease.lease_id, trust(&lease));
                 (lease, signal)
             })
             .collect();

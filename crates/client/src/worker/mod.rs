@@ -3,6 +3,7 @@
 //! **Invariant:** a handler runs only while its lease is trusted ([`held`]); when it is not, the handler is told
 //! to stop, and dropped if it does not.
 
+mod complaints;
 mod completer;
 mod execute;
 mod heart;
@@ -75,14 +76,15 @@ pub(crate) struct Shared {
 }
 
 impl Worker {
-    /// A worker that runs one task at a time, under leases of 30 s.
+    /// A worker that runs one task at a time, under leases of 60 s: twice the default time of a leader, so that they outlast
+    /// a leader that is killed.
     pub fn new<Q: Into<String>>(client: Client, queues: impl IntoIterator<Item = Q>) -> Self {
         Self {
             client,
             queues: queues.into_iter().map(Into::into).collect(),
             name: None,
             concurrency: 1,
-            lease: Duration::from_secs(30),
+            lease: Duration::from_secs(60),
             wait: Duration::from_secs(20),
             grace: Duration::from_secs(30),
             wind_up: Duration::from_secs(5),
@@ -103,7 +105,8 @@ impl Worker {
         self
     }
 
-    /// The length of a lease: how soon somebody else gets the task when this worker is gone.
+    /// The length of a lease: how soon somebody else gets the task when this worker is gone. It is renewed every third of
+    /// that. To outlast a leader that is killed it has to be at least twice as long as the leader's time (`--leader-ttl`).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self

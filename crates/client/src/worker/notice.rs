@@ -28,6 +28,8 @@ pub enum Noticed {
     Released { state: TaskState },
     /// The lease ended before the handler did; what it did does not count.
     Lost,
+    /// The time limit of the attempt was over before the handler ended; what it did does not count.
+    TimedOut,
     /// The outcome was not accepted, or could not be told.
     Untold { error: Error },
 }

@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** lines arrive once and in order, or the log says how many are missing, before the outcome of the job is
 //! told. Each batch names how many lines of the lease went before it, so a repeat after a broken connection is
-//! recognised.
+//! recognised. A batch that is given up keeps its place, because it may still arrive: no other line is ever put there. The
+//! next batch says how many lines before it may be missing, and the coordinator knows how many of them are.
 //!
 //! **Invariant:** nobody waits for ever for the log. A job is worth more than its lines: those that are not taken
 //! for some seconds are dropped.
@@ -16,7 +17,7 @@ use orchestrix_core::wire::{Heartbeat, Leased, LogAppend, LogAppended, LogStream
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::held::{Held, Signal, Stop, lock, trusted_until};
+use super::held::{Held, Signal, Stop, lock, trusted};
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Backoff;
@@ -35,6 +36,8 @@ const GATHER: Duration = Duration::from_millis(200);
 /// How long the coordinator may take to accept a batch, all tries together, and twice what one of them may take.
 /// Long enough for its restart, short enough for a command that waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while nobody answers, or there is no leader. Longer than another one takes to lead.
+const OUTAGE: Duration = Duration::from_secs(45);
 
 /// The mouth of a job. Clones speak for the same job.
 #[derive(Clone, Debug)]
@@ -77,12 +80,16 @@ pub(crate) struct Listener {
     signal: Arc<Signal>,
     leased: Arc<Leased>,
     patience: Duration,
-    /// Lines of the lease that the coordinator has.
-    arrived: u64,
-    /// Lines of the job that are not in its log, while the log does not say so.
+    outage: Duration,
+    /// Lines of the lease before the next batch, those that were given up included.
+    place: u64,
+    /// So many of them, the last ones, were given up, and the log does not say so yet.
+    skipped: u64,
+    /// Lines of the job that they stand for: more, where one says that others were dropped.
     missing: u64,
-    /// A batch was sent without an answer. If it has arrived, so many of `missing` are not.
-    unsure: Option<u64>,
+    /// The coordinator knows of lines that were given up. If not, batches have no place: it could take one for
+    /// the repeat of another.
+    has_places: bool,
     /// The last request that failed had no answer.
     silent: bool,
 }
@@ -131,9 +138,11 @@ impl Teller {
             signal,
             leased,
             patience: PATIENCE,
-            arrived: 0,
+            outage: OUTAGE,
+            place: 0,
+            skipped: 0,
             missing: 0,
-            unsure: None,
+            has_places: true,
             silent: false,
         };
         (teller, listener)
@@ -232,7 +241,7 @@ impl Listener {
         let told = self.client.heartbeat(task_id, &heartbeat);
         match tokio::time::timeout(self.patience, told).await.unwrap_or_else(|_| Err(late())) {
             Ok(extended) => {
-                self.held.extend(lease_id, trusted_until(sent, 0, extended.lease_ms));
+                self.held.extend(lease_id, trusted(sent, 0, extended.lease_ms, extended.timeout_ms));
                 if extended.cancel_requested {
                     self.held.tell(lease_id, Stop::CancelRequested);
                 }
@@ -246,35 +255,42 @@ impl Listener {
     async fn send_lines(&mut self, round: Round) -> Sent {
         let Leased { task_id, lease_id, .. } = *self.leased;
         let given = round.given;
-        let (gone, patience) = (self.signal.gone.clone(), self.patience);
-        let delivery = tokio::time::timeout(patience, self.deliver(round));
+        let lines = self.with_mark(round.lines);
+        let places = lines.len() as u64;
+        let (gone, patience) = (self.signal.gone.clone(), self.patience.max(self.outage));
+        let delivery = tokio::time::timeout(patience, self.deliver(lines));
         let Some(delivered) = gone.run_until_cancelled(delivery).await else {
-            self.missing += given;
+            self.give_up(places, given);
             return Sent::Gone;
         };
-        let Err(error) = delivered.unwrap_or_else(|_| Err(late())) else {
-            self.missing = 0;
-            return Sent::All;
-        };
+        let Err(error) = delivered.unwrap_or_else(|_| Err(late())) else { return Sent::All };
         if self.missing == 0 {
             tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "log lines were not taken");
         }
-        self.missing += given;
+        self.give_up(places, given);
         if is_about_the_lease(&error) { Sent::Gone } else { Sent::NotTaken }
+    }
+
+    /// Leaves the places of lines to them, and says with the next ones how many there are.
+    fn give_up(&mut self, places: u64, given: u64) {
+        self.place += places;
+        self.skipped += places;
+        self.missing += given;
     }
 
     /// The handler has ended. The log says what is missing. The outcome can wait for that as long as nobody answers,
     /// because it would not be heard either, but no longer than the lease.
     async fn end(mut self) {
         while let Ok(word) = self.words.try_recv() {
-            self.missing += word.given();
+            self.give_up(word.given(), word.given());
         }
+        let lines = self.with_mark(Vec::new());
         let until = Instant::now() + Duration::from_millis(self.leased.lease_ms).max(self.patience);
         while self.missing > 0 {
             let (gone, patience) = (self.signal.gone.clone(), self.patience);
-            let delivery = tokio::time::timeout(patience, self.deliver(Round::default()));
+            let delivery = tokio::time::timeout(patience, self.deliver(lines.clone()));
             match gone.run_until_cancelled(delivery).await {
-                Some(Ok(Ok(()))) => self.missing = 0,
+                Some(Ok(Ok(()))) => return,
                 Some(Ok(Err(_)) | Err(_)) if self.silent && Instant::now() < until => {}
                 Some(Ok(Err(_)) | Err(_)) | None => return self.note_missing(),
             }
@@ -294,43 +310,63 @@ impl Listener {
         }
     }
 
-    /// Can be dropped at any time: what it has sent without an answer is asked for by the next one.
-    async fn deliver(&mut self, round: Round) -> Result<(), Error> {
-        self.find_place().await?;
-        let given = round.given;
-        let lines = with_mark(self.missing, round.lines);
-        if lines.is_empty() {
-            return Ok(());
+    /// Lines after what has to be said about those before them, beside what the coordinator says. Lines that say that
+    /// others were dropped may have been given up themselves.
+    fn with_mark(&self, lines: Vec<LogText>) -> Vec<LogText> {
+        let more = self.missing - self.skipped;
+        let text =
+            || format!("up to {more} more lines were dropped here: they came faster than they could be sent");
+        (more > 0).then(|| mark(text())).into_iter().chain(lines).collect()
+    }
+
+    /// Can be dropped at any time: what it has sent without an answer keeps its place.
+    async fn deliver(&mut self, lines: Vec<LogText>) -> Result<(), Error> {
+        let Leased { task_id, lease_id, .. } = *self.leased;
+        let places = lines.len() as u64;
+        let (offset, skipped) = (self.has_places.then_some(self.place), self.skipped);
+        let mut append = LogAppend { lease_id, lines, offset, skipped };
+        if !self.has_places {
+            append = self.without_place(append);
         }
-        let end = self.arrived + lines.len() as u64;
-        let append = LogAppend { lease_id: self.leased.lease_id, lines, offset: Some(self.arrived) };
-        self.unsure = Some(self.missing + given);
-        self.arrived = self.insist(&append).await?.next;
-        self.unsure = None;
-        if self.arrived != end {
-            return Err(Error::invalid("an earlier batch has taken the place of these lines"));
+        let mut told = self.insist(&append).await;
+        if let Err(error) = &told
+            && error.code() == "invalid"
+            && append.skipped > 0
+        {
+            tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "lines after missing ones have no place");
+            self.has_places = false;
+            append = self.without_place(append);
+            told = self.insist(&append).await;
         }
+        let next = told?.next;
+        let end = self.place + places;
+        if self.has_places && next > end {
+            self.place = next + self.skipped;
+            return Err(Error::invalid("other lines of this lease have taken the place of these"));
+        }
+        (self.place, self.skipped, self.missing) = (end, 0, 0);
         Ok(())
     }
 
-    /// Asks how many lines have arrived, if that is not known. Otherwise the next batch could be taken for a
-    /// repeat of one that was given up.
-    async fn find_place(&mut self) -> Result<(), Error> {
-        let Some(not_missing) = self.unsure else { return Ok(()) };
-        let nothing = LogAppend { lease_id: self.leased.lease_id, lines: Vec::new(), offset: None };
-        let next = self.insist(&nothing).await?.next;
-        if next > self.arrived {
-            self.missing -= not_missing;
+    /// The same lines for a coordinator of an older version. They say themselves how many may be missing, and are sent
+    /// once.
+    fn without_place(&self, append: LogAppend) -> LogAppend {
+        let skipped = self.skipped;
+        let text =
+            || format!("up to {skipped} lines are missing here: the coordinator did not take them in time");
+        let told = (skipped > 0).then(|| mark(text()));
+        LogAppend {
+            lines: told.into_iter().chain(append.lines).collect(),
+            offset: None,
+            skipped: 0,
+            ..append
         }
-        self.arrived = next;
-        self.unsure = None;
-        Ok(())
     }
 
     /// Asks again while that may help. When lines are missing already and somebody waits, for room or for the end,
     /// there is no second try: the job goes on at the price of more lines.
     async fn insist(&mut self, append: &LogAppend) -> Result<LogAppended, Error> {
-        let mut backoff = Backoff::endless();
+        let (mut backoff, began) = (Backoff::endless(), Instant::now());
         loop {
             let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
             let error = match told.await {
@@ -340,6 +376,7 @@ impl Listener {
             self.silent = is_silence(&error);
             let awaited = self.has_ended() || self.said.room.available_permits() < LINE_BYTES_MAX;
             match backoff.next(error.clone())? {
+                wait if !self.silent && began.elapsed() + wait >= self.patience => return Err(error),
                 _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
                 wait => tokio::time::sleep(wait).await,
             }
@@ -370,6 +407,10 @@ impl Round {
                     None => self.room = Some(room),
                 }
             }
+            Word::Dropped(1) => {
+                self.lines
+                    .push(mark("1 line was dropped here: it came faster than it could be sent".to_owned()));
+            }
             Word::Dropped(lines) => self.lines.push(mark(format!(
                 "{lines} lines were dropped here: they came faster than they could be sent"
             ))),
@@ -381,12 +422,6 @@ impl Round {
     fn is_full(&self) -> bool {
         self.last || self.lines.len() >= BATCH_LINES_MAX || self.bytes >= BATCH_BYTES_MAX
     }
-}
-
-/// Lines after what has to be said about those before them.
-fn with_mark(missing: u64, lines: Vec<LogText>) -> Vec<LogText> {
-    let text = || format!("{missing} lines are missing here: the coordinator did not take them");
-    (missing > 0).then(|| mark(text())).into_iter().chain(lines).collect()
 }
 
 fn mark(text: String) -> LogText {

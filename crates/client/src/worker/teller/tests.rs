@@ -11,20 +11,40 @@ use crate::fake::{Answer, Asked, coordinator, in_time};
 
 /// The log of a task, as a coordinator keeps it.
 #[derive(Default)]
-struct Log(Mutex<Vec<String>>);
+struct Log(Mutex<(u64, Vec<String>)>);
 
 impl Log {
     fn append(&self, body: &Value) -> Answer {
-        let mut stored = self.0.lock().unwrap();
-        if body["offset"].as_u64().is_none_or(|offset| offset == stored.len() as u64) {
-            let texts = body["lines"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap());
-            stored.extend(texts.map(str::to_owned));
+        let mut log = self.0.lock().unwrap();
+        let (sent, stored) = &mut *log;
+        let offset = body["offset"].as_u64().unwrap_or(*sent);
+        let gap = offset.saturating_sub(*sent);
+        if gap > body["skipped"].as_u64().unwrap_or(0) {
+            return Answer::problem(400, "invalid");
         }
-        Answer::ok(json!({"next": stored.len(), "dropped": 0}))
+        if gap > 0 {
+            stored.push(missing(gap));
+        }
+        let texts = body["lines"].as_array().unwrap().iter().map(|line| line["text"].as_str().unwrap());
+        for (n, text) in (offset..).zip(texts) {
+            if n >= *sent {
+                stored.push(text.to_owned());
+                *sent = n + 1;
+            }
+        }
+        *sent = offset.max(*sent);
+        Answer::ok(json!({"next": *sent, "dropped": 0}))
     }
 
     fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().1.clone()
+    }
+}
+
+fn missing(lines: u64) -> String {
+    match lines {
+        1 => "1 line is missing here: the coordinator did not take it in time".to_owned(),
+        _ => format!("{lines} lines are missing here: the coordinator did not take them in time"),
     }
 }
 
@@ -37,11 +57,12 @@ async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Tel
         attempt: 1,
         payload: Json::null(),
         lease_ms: 60_000,
+        timeout_ms: None,
     };
     let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
     let signal = held.add(leased.lease_id, Duration::from_secs(60));
     let (teller, listener) = Teller::new(coordinator(answer).await, held, signal, Arc::new(leased));
-    (teller, Listener { patience: Duration::from_secs(1), ..listener })
+    (teller, Listener { patience: Duration::from_secs(1), outage: Duration::from_secs(1), ..listener })
 }
 
 #[tokio::test]
@@ -64,7 +85,7 @@ async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
     teller.line(LogStream::Stdout, "three");
     teller.last();
     in_time(listening).await.unwrap();
-    assert_eq!(log.lines(), ["2 lines are missing here: the coordinator did not take them", "three"]);
+    assert_eq!(log.lines(), [missing(2).as_str(), "three"]);
 }
 
 #[tokio::test]
@@ -85,7 +106,7 @@ async fn what_is_missing_at_the_end_is_told_without_another_line() {
     drop(refused);
     teller.last();
     in_time(listening).await.unwrap();
-    assert_eq!(log.lines(), ["1 lines are missing here: the coordinator did not take them"]);
+    assert_eq!(log.lines(), [missing(1)]);
 }
 
 #[tokio::test]
@@ -113,7 +134,8 @@ async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent
 #[tokio::test]
 async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
     let (teller, listener) = talk(|_| Answer::problem(500, "internal")).await;
-    let listener = Listener { patience: Duration::from_millis(50), ..listener };
+    let listener =
+        Listener { patience: Duration::from_millis(50), outage: Duration::from_millis(50), ..listener };
     let listening = tokio::spawn(listener.run());
     in_time(async {
         for _ in 0..2 * WAITING_BYTES_MAX / LINE_BYTES_MORE {
@@ -200,7 +222,8 @@ async fn a_slow_coordinator_gets_all_lines_also_after_the_end() {
     })
     .await;
     // Less than all of it takes: what counts is that lines go through.
-    let listener = Listener { patience: Duration::from_millis(500), ..listener };
+    let listener =
+        Listener { patience: Duration::from_millis(500), outage: Duration::from_millis(500), ..listener };
     let listening = tokio::spawn(listener.run());
     let expected: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
     in_time(async {
@@ -229,7 +252,7 @@ async fn what_waits_is_bounded_in_bytes_and_the_rest_is_counted() {
     in_time(listener.run()).await;
     let lines = log.lines();
     assert_eq!(lines.len(), fit + 2, "{fit} + 1 lines, and a mark");
-    assert_eq!(lines[fit + 1], "1 lines were dropped here: they came faster than they could be sent");
+    assert_eq!(lines[fit + 1], "1 line was dropped here: it came faster than it could be sent");
 }
 
 #[tokio::test]
@@ -261,7 +284,8 @@ async fn the_end_waits_for_a_coordinator_that_says_nothing() {
         }
     })
     .await;
-    let listener = Listener { patience: Duration::from_millis(100), ..listener };
+    let listener =
+        Listener { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..listener };
     let listening = tokio::spawn(listener.run());
     teller.line(LogStream::Stdout, "one\ntwo");
     teller.last();
@@ -272,5 +296,121 @@ async fn the_end_waits_for_a_coordinator_that_says_nothing() {
     assert!(!listening.is_finished(), "the outcome would not be heard either");
     drop(silent);
     in_time(listening).await.unwrap();
-    assert_eq!(log.lines(), ["2 lines are missing here: the coordinator did not take them"]);
+    assert_eq!(log.lines(), [missing(2)]);
+}
+
+/// A coordinator that stands still when the first batch comes, and stores it when the next one does.
+fn late(log: &Arc<Log>, is_first: fn(&Value) -> bool) -> impl Fn(&Asked) -> Answer + Send + Sync + 'static {
+    let (log, first) = (Arc::clone(log), Mutex::new(None));
+    move |request| {
+        let mut first = first.lock().unwrap();
+        if is_first(&request.body) {
+            first.get_or_insert_with(|| request.body.clone());
+            return Answer::Silence;
+        }
+        if request.body["lines"] == json!([]) && request.body["skipped"].is_null() {
+            return log.append(&request.body);
+        }
+        if let Some(body) = &*first {
+            log.append(body);
+        }
+        log.append(&request.body)
+    }
+}
+
+#[tokio::test]
+async fn lines_that_arrive_after_they_were_given_up_hide_no_others() {
+    for at_the_end in [false, true] {
+        let log = Arc::new(Log::default());
+        let (teller, listener) = talk(late(&log, |body| body["lines"][0]["text"] == "a1")).await;
+        let listener =
+            Listener { patience: Duration::from_millis(200), outage: Duration::from_millis(200), ..listener };
+        let room = Arc::clone(&teller.said.room);
+        let listening = tokio::spawn(listener.run());
+        teller.line(LogStream::Stdout, "a1\na2\na3");
+        let mut expected = vec!["a1", "a2", "a3"];
+        if !at_the_end {
+            // There is room again when they are given up.
+            in_time(room.acquire_many(u32::try_from(WAITING_BYTES_MAX).unwrap())).await.unwrap().forget();
+            room.add_permits(WAITING_BYTES_MAX);
+            teller.line(LogStream::Stdout, "b1\nb2\nb3\nb4");
+            expected.extend(["b1", "b2", "b3", "b4"]);
+        }
+        teller.last();
+        in_time(listening).await.unwrap();
+        assert_eq!(log.lines(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_mark_that_was_given_up_is_sent_again() {
+    let log = Arc::new(Log::default());
+    let (asked, mut silent) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::Silence,
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listener =
+        Listener { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..listener };
+    let all = Arc::clone(&teller.said.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
+    (0..10).for_each(|_| teller.line(LogStream::Stdout, "no room"));
+    drop(all);
+    teller.line(LogStream::Stdout, "one");
+    teller.last();
+    let listening = tokio::spawn(listener.run());
+    for _ in 0..6 {
+        in_time(silent.recv()).await.unwrap();
+    }
+    drop(silent);
+    in_time(listening).await.unwrap();
+    let more = "up to 9 more lines were dropped here: they came faster than they could be sent";
+    assert_eq!(log.lines(), [missing(2).as_str(), more], "11 lines, of which 10 were dropped");
+}
+
+#[tokio::test]
+async fn an_older_coordinator_gets_the_lines_after_a_gap_and_a_mark() {
+    let log = Arc::new(Log::default());
+    let (asked, mut refused) = mpsc::unbounded_channel();
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::problem(507, "storage_full"),
+            Err(_) if !request.body["skipped"].is_null() => Answer::problem(400, "invalid"),
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one\ntwo");
+    in_time(refused.recv()).await.unwrap();
+    drop(refused);
+    teller.line(LogStream::Stdout, "three");
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), [format!("up to {}", missing(2)).as_str(), "three"]);
+}
+
+#[tokio::test]
+async fn lines_wait_for_a_leader_for_longer_than_for_a_refusal() {
+    for (code, all) in [("no_leader", true), ("internal", false)] {
+        let (log, began) = (Arc::new(Log::default()), std::time::Instant::now());
+        let (teller, listener) = talk({
+            let log = Arc::clone(&log);
+            move |request| match began.elapsed() < Duration::from_millis(600) {
+                true => Answer::problem(503, code).header("retry-after", "0.05"),
+                false => log.append(&request.body),
+            }
+        })
+        .await;
+        let (patience, outage) = (Duration::from_millis(200), Duration::from_secs(45));
+        let listening = tokio::spawn(Listener { patience, outage, ..listener }.run());
+        teller.line(LogStream::Stdout, "one");
+        teller.last();
+        in_time(listening).await.unwrap();
+        assert_eq!(log.lines() == ["one"], all, "{code}: {:?}", log.lines());
+    }
 }
