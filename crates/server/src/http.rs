@@ -147,22 +147,33 @@ impl App {
             let why = self.coordinator.member()?.waits_for()?;
             Some(Cow::Owned(format!("waiting for the engine: {why}")))
         };
-        self.unhealthy().or_else(stuck).or_else(waits).or_else(|| self.unreachable().map(Cow::Borrowed))
+        self.unhealthy().or_else(stuck).or_else(waits).or_else(|| self.unreachable())
     }
 
-    fn unreachable(&self) -> Option<&'static str> {
+    /// What keeps this node from doing its part, as sentences, beside what is said of the leader.
+    pub(crate) fn not_well(&self) -> Vec<String> {
+        let not_ready = self.not_ready().map(|reason| format!("this node is not ready: {reason}"));
+        let refuses = self.coordinator.decides().is_some_and(|node| node.stats().space_low.get() > 0);
+        let full = refuses.then(|| {
+            "the disk is full: new tasks are refused until there is room, and tasks that are there go on"
+                .to_owned()
+        });
+        not_ready.into_iter().chain(full).collect()
+    }
+
+    fn unreachable(&self) -> Option<Cow<'static, str>> {
         if self.stop.is_cancelled() {
-            return Some("the server is stopping");
+            return Some("the server is stopping".into());
         }
         if self.accept_fails.load(Relaxed) {
-            return Some("no new connections can be accepted");
+            return Some("no new connections can be accepted".into());
         }
         let member = self.coordinator.member()?;
         let status = member.leadership().status();
-        if status.trouble.is_some() {
-            return Some("the engine does not answer");
+        if let Some(trouble) = status.trouble {
+            return Some(format!("the engine refuses or does not answer: {trouble}").into());
         }
-        status.leader.is_none().then_some("there is no leader")
+        status.leader.is_none().then_some("there is no leader".into())
     }
 }
 

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -41,7 +40,7 @@ pub(crate) struct Reply {
     pub(crate) content: &'static str,
     pub(crate) body: Body,
     /// Its place among answers that are long.
-    pub(crate) unsent: Option<Arc<Held>>,
+    pub(crate) unsent: Option<Held>,
     again: bool,
     allow: Option<&'static str>,
     /// The position that it says, if that is not where the journal is by now.
@@ -69,7 +68,7 @@ impl Reply {
         Self {
             status,
             content,
-            body: Body::Whole(body.into()),
+            body: Body::whole(body.into()),
             unsent: None,
             again: false,
             allow: None,
@@ -79,7 +78,7 @@ impl Reply {
 
     /// A stream that goes on.
     pub(crate) fn stream(content: &'static str, pieces: mpsc::Receiver<Bytes>, place: Stream) -> Self {
-        let body = Body::Stream { pieces, _place: place, _busy: None };
+        let body = Body::of(Source::Stream { pieces, _place: place });
         Self {
             status: StatusCode::OK,
             content,
@@ -102,7 +101,7 @@ impl Reply {
         Self {
             status,
             content: PROBLEM,
-            body: Body::Whole(body.into()),
+            body: Body::whole(body.into()),
             unsent: None,
             again,
             allow,
@@ -117,10 +116,7 @@ impl Reply {
         request_id: HeaderValue,
         position: Option<u64>,
     ) -> Response<Body> {
-        let mut response = Response::new(self.body);
-        if let Some(unsent) = self.unsent {
-            response.extensions_mut().insert(unsent);
-        }
+        let mut response = Response::new(Body { _unsent: self.unsent, ..self.body });
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.reserve(10);
@@ -149,40 +145,74 @@ impl Reply {
     }
 }
 
-/// The body of an answer.
+/// Bytes of an answer that a connection buffers. What it has buffered once it keeps for as long as it lives.
+pub(crate) const PIECE_BYTES_MAX: usize = 16 << 10;
+
+/// The body of an answer. A connection takes it in pieces, each when the one before is written.
 #[derive(Debug)]
-pub(crate) enum Body {
-    Whole(Bytes),
+pub(crate) struct Body {
+    source: Source,
+    /// What the source gave and the connection has not taken.
+    rest: Bytes,
+    /// Its place among answers that are long.
+    _unsent: Option<Held>,
+    /// Keeps the connection from being taken for idle.
+    busy: Option<Busy>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Everything is there.
+    Whole,
     /// Pieces as they come; the place among the streams is free again when this is dropped.
-    Stream {
-        pieces: mpsc::Receiver<Bytes>,
-        _place: Stream,
-        _busy: Option<Busy>,
-    },
+    Stream { pieces: mpsc::Receiver<Bytes>, _place: Stream },
     /// What the leader answers, as it comes. A stream ends when this node stops or its caller's token ends, an answer is
     /// brought to its end.
-    Passed {
-        incoming: Incoming,
-        ends: Vec<Pin<Box<WaitForCancellationFutureOwned>>>,
-        _busy: Option<Busy>,
-    },
+    Passed { incoming: Incoming, ends: Vec<Pin<Box<WaitForCancellationFutureOwned>>> },
 }
 
 impl Body {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self { source: Source::Whole, rest: bytes, _unsent: None, busy: None }
+    }
+
+    fn of(source: Source) -> Self {
+        Self { source, rest: Bytes::new(), _unsent: None, busy: None }
+    }
+
     pub(crate) fn passed(incoming: Incoming) -> Self {
-        Self::Passed { incoming, ends: Vec::new(), _busy: None }
+        Self::of(Source::Passed { incoming, ends: Vec::new() })
     }
 
     pub(crate) fn passed_until(incoming: Incoming, ends: [CancellationToken; 2]) -> Self {
         let ends = ends.map(|end| Box::pin(end.cancelled_owned())).into();
-        Self::Passed { incoming, ends, _busy: None }
+        Self::of(Source::Passed { incoming, ends })
     }
 
-    /// Keeps the connection from being taken for idle while a stream lasts; ends it at once otherwise.
+    /// Bytes that are there already.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Says which connection takes it.
     pub(crate) fn hold(&mut self, busy: Busy) {
+        self.busy = Some(busy);
+    }
+}
+
+impl Source {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self {
-            Self::Whole(_) => drop(busy),
-            Self::Stream { _busy, .. } | Self::Passed { _busy, .. } => *_busy = Some(busy),
+            Self::Whole => Poll::Ready(None),
+            Self::Stream { pieces, .. } => {
+                pieces.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
+            }
+            Self::Passed { incoming, ends } => {
+                if ends.iter_mut().any(|end| end.as_mut().poll(cx).is_ready()) {
+                    return Poll::Ready(None);
+                }
+                hyper::body::Body::poll_frame(Pin::new(incoming), cx)
+            }
         }
     }
 }
@@ -195,35 +225,42 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
-            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Self::Stream { pieces, .. } => {
-                pieces.poll_recv(cx).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes))))
-            }
-            Self::Passed { incoming, ends, .. } => {
-                if ends.iter_mut().any(|end| end.as_mut().poll(cx).is_ready()) {
-                    return Poll::Ready(None);
-                }
-                Pin::new(incoming).poll_frame(cx)
+        let body = self.get_mut();
+        if body.rest.is_empty() {
+            match ready!(body.source.poll_frame(cx)).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(bytes))) => body.rest = bytes,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
             }
         }
+        let piece = match &body.busy {
+            Some(busy) => {
+                let length = body.rest.len().min(PIECE_BYTES_MAX);
+                ready!(busy.poll_room(length, cx));
+                body.rest.split_to(length)
+            }
+            None => std::mem::take(&mut body.rest),
+        };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(bytes) => bytes.is_empty(),
-            Self::Stream { .. } => false,
-            Self::Passed { incoming, .. } => incoming.is_end_stream(),
-        }
+        self.rest.is_empty()
+            && match &self.source {
+                Source::Whole => true,
+                Source::Stream { .. } => false,
+                Source::Passed { incoming, .. } => incoming.is_end_stream(),
+            }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Stream { .. } => SizeHint::default(),
-            Self::Passed { incoming, .. } => incoming.size_hint(),
-        }
+        let more = match &self.source {
+            Source::Whole => Some(0),
+            Source::Stream { .. } => None,
+            Source::Passed { incoming, .. } => incoming.size_hint().exact(),
+        };
+        more.map_or_else(SizeHint::default, |more| SizeHint::with_exact(more + self.rest.len() as u64))
     }
 }
 

@@ -7,8 +7,8 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,8 +20,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::http::answer::PIECE_BYTES_MAX;
 use crate::http::limits::Limits;
-use crate::http::unsent::Held;
 use crate::http::{App, handle, refusal};
 
 /// Bytes that a connection buffers at least: bodies are read in pieces of up to this size.
@@ -38,7 +38,6 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Ip
         let request = request.map(|incoming| RequestBody { incoming, pulse: Arc::clone(&pulse) });
         async move {
             let mut response = handle::handle(&app, peer, request).await;
-            busy.0.waits_for(response.extensions_mut().remove::<Arc<Held>>());
             response.body_mut().hold(busy);
             Ok::<_, Infallible>(response)
         }
@@ -46,7 +45,8 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Ip
     let mut protocol = http1::Builder::new();
     protocol
         .header_read_timeout(None)
-        // Answers are small: one buffer and one write cost less than a list of buffers.
+        // Answers are small: one buffer and one write cost less than a list of buffers. Long ones come in pieces, because
+        // the buffer never gets smaller again.
         .writev(false)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes));
@@ -101,8 +101,10 @@ struct Pulse {
     header: AtomicU64,
     /// Since when the peer takes nothing; 0 when it does.
     blocked: AtomicU64,
-    /// A long answer of which something may be left.
-    unsent: Mutex<Option<Arc<Held>>>,
+    /// Bytes of answers that are in the buffer.
+    buffered: AtomicUsize,
+    /// An answer whose next piece waits until the buffer is written.
+    waiting: Mutex<Option<Waker>>,
     /// The last four bytes that were read.
     read: AtomicU32,
     /// The last bytes of the body of the request that is answered, and how many of them there are, up to four.
@@ -127,7 +129,8 @@ impl Pulse {
             read: AtomicU32::new(0),
             body: AtomicU32::new(0),
             body_bytes: AtomicUsize::new(0),
-            unsent: Mutex::default(),
+            buffered: AtomicUsize::new(0),
+            waiting: Mutex::default(),
         }
     }
 
@@ -151,9 +154,17 @@ impl Pulse {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// A long answer begins, or everything is taken.
-    fn waits_for(&self, answer: Option<Arc<Held>>) {
-        *self.unsent.lock().unwrap_or_else(PoisonError::into_inner) = answer;
+    /// All that was buffered is written.
+    fn flushed(&self) {
+        if self.buffered.swap(0, Relaxed) > 0
+            && let Some(answer) = self.waiting().take()
+        {
+            answer.wake();
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When this connection is to be let go, if nothing changes.
@@ -180,6 +191,17 @@ impl Busy {
         pulse.header.store(0, Relaxed);
         pulse.body_bytes.store(0, Relaxed);
         Self(Arc::clone(pulse))
+    }
+
+    /// Ready when the buffer of the connection has room for a piece of an answer, which it gets then.
+    pub(crate) fn poll_room(&self, bytes: usize, cx: &Context<'_>) -> Poll<()> {
+        let buffered = self.0.buffered.load(Relaxed);
+        if buffered > 0 && buffered + bytes > PIECE_BYTES_MAX {
+            *self.0.waiting() = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        self.0.buffered.store(buffered + bytes, Relaxed);
+        Poll::Ready(())
     }
 }
 
@@ -336,7 +358,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
         // It is asked for only when all that was buffered is written.
         if flushed.is_ready() {
-            self.pulse.waits_for(None);
+            self.pulse.flushed();
         }
         flushed
     }

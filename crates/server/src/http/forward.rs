@@ -2,11 +2,12 @@
 //!
 //! **Invariant:** a request is passed on a second time only if it was certainly not accepted, or changes nothing.
 
+use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt, Full, Limited};
@@ -21,12 +22,13 @@ use orchestrix_node::{Error, Member};
 use tokio::time::Instant;
 
 use crate::config::advertised;
+use crate::http::App;
 use crate::http::answer::{Body, POSITION, REQUEST_ID};
 use crate::http::error::Fault;
 use crate::http::handle::{Answered, Call, dispatch};
 use crate::http::routes::Route;
 use crate::http::sse::{EVENT_STREAM, LAST_EVENT_ID};
-use crate::tokens::Secret;
+use crate::tokens::{Role, Secret, wall_seconds};
 
 /// How long a request waits for a leader, and for a position that it has seen elsewhere.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
@@ -42,6 +44,11 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// Says which node passes a request on. Nobody passes it on again.
 const FORWARDED: HeaderName = HeaderName::from_static("orchestrix-forwarded");
 
+/// The address of the caller, for the log of the leader.
+const CALLER: HeaderName = HeaderName::from_static("orchestrix-caller-address");
+/// What the node shows that says so.
+const NODE_AUTHORIZATION: HeaderName = HeaderName::from_static("orchestrix-node-authorization");
+
 /// The headers that a request takes along.
 const TAKEN_ALONG: [HeaderName; 5] = [AUTHORIZATION, CONTENT_TYPE, ACCEPT, LAST_EVENT_ID, POSITION];
 /// The headers of an answer that are about one connection only.
@@ -56,11 +63,21 @@ pub(crate) struct Courier {
 }
 
 /// What became of a request that was passed on.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is unpacked at once")]
 enum Passed {
     Answer(Response<Body>),
     /// The other node did not take it; nothing was changed.
     NotAccepted,
     Unknown,
+}
+
+/// Where a request that was passed on comes from. Only a node is believed.
+pub(crate) fn caller_address(app: &App, headers: &HeaderMap) -> Option<IpAddr> {
+    let text = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let address = text(CALLER)?.parse().ok()?;
+    let secret = Secret::new(text(NODE_AUTHORIZATION)?.strip_prefix("Bearer ")?.to_owned());
+    let token = app.tokens.as_ref()?.find(&secret)?;
+    (token.has(Role::Node) && !token.is_expired(wall_seconds())).then_some(address)
 }
 
 /// Has a request decided: here, if this node leads, else by the node that does.
@@ -119,12 +136,18 @@ fn changes_nothing(call: &Call<'_>) -> bool {
 
 /// Waits for what the caller has seen elsewhere, if it says so.
 async fn reach_position(call: &Call<'_>) -> Result<(), Fault> {
-    let Some(given) = call.head.headers.get(&POSITION) else { return Ok(()) };
-    let position =
-        given.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-            Fault::Invalid(format!("header orchestrix-position is a number, not {given:?}"))
-        })?;
-    reach(call, position).await
+    match position(call)? {
+        Some(position) => reach(call, position).await,
+        None => Ok(()),
+    }
+}
+
+/// What the caller has seen elsewhere, if it says so.
+pub(crate) fn position(call: &Call<'_>) -> Result<Option<u64>, Fault> {
+    let Some(given) = call.head.headers.get(&POSITION) else { return Ok(None) };
+    let position = given.to_str().ok().and_then(|text| text.parse().ok());
+    let wrong = || Fault::Invalid(format!("header orchestrix-position is a number, not {given:?}"));
+    position.map(Some).ok_or_else(wrong)
 }
 
 /// Waits, but not for ever, until this node is so far.
@@ -162,7 +185,8 @@ impl Courier {
     }
 
     async fn pass(&self, call: &Call<'_>, member: &Member, leader: &Candidate, epoch: u64) -> Passed {
-        let Some(request) = request(call, member, leader) else { return Passed::NotAccepted };
+        let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(request) = request(call, member, leader, token) else { return Passed::NotAccepted };
         let sent = tokio::select! {
             sent = self.client.request(request) => sent,
             // Whoever leads now does not wait for the one before, and neither does this.
@@ -191,7 +215,12 @@ impl Courier {
     }
 }
 
-fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Request<Full<Bytes>>> {
+fn request(
+    call: &Call<'_>,
+    member: &Member,
+    leader: &Candidate,
+    token: Option<HeaderValue>,
+) -> Option<Request<Full<Bytes>>> {
     let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let address = address_of(leader)?;
     let mut request = Request::builder().method(call.head.method.clone()).uri(format!("{address}{path}"));
@@ -200,7 +229,10 @@ fn request(call: &Call<'_>, member: &Member, leader: &Candidate) -> Option<Reque
             request = request.header(name, value);
         }
     }
-    let request = request.header(FORWARDED, member.name()).header(REQUEST_ID, call.request_id);
+    let mut request = request.header(FORWARDED, member.name()).header(REQUEST_ID, call.request_id);
+    if let Some(token) = token {
+        request = request.header(CALLER, call.peer.to_string()).header(NODE_AUTHORIZATION, token);
+    }
     let request = request.body(Full::new(call.body.clone()));
     request.inspect_err(|error| tracing::warn!(address, %error, "the leader's address cannot be used")).ok()
 }
@@ -238,7 +270,7 @@ async fn refused(response: Response<Incoming>, changes_nothing: bool) -> Passed 
         Ok("outcome_unknown") if changes_nothing => return Passed::NotAccepted,
         Ok(_) | Err(_) => {}
     }
-    Passed::Answer(Response::from_parts(head, Body::Whole(body))).tidied()
+    Passed::Answer(Response::from_parts(head, Body::whole(body))).tidied()
 }
 
 /// Waits until somebody else leads.

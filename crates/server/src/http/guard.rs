@@ -1,6 +1,8 @@
 //! What a browser could be tricked into: requests of foreign pages are refused before anything is done.
 
-use http::header::{HOST, HeaderMap, HeaderName, ORIGIN};
+use std::net::IpAddr;
+
+use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, TRANSFER_ENCODING};
 use http::{Method, Uri, Version};
 
 use crate::http::error::Fault;
@@ -21,11 +23,11 @@ pub(crate) fn check_one_host(version: Version, headers: &HeaderMap) -> Result<()
 
 /// A page that resolves its own name to this machine still says its own name here.
 pub(crate) fn check_host(headers: &HeaderMap, uri: &Uri) -> Result<(), Fault> {
-    let named = uri.authority().map(http::uri::Authority::as_str);
-    let named = named.or_else(|| headers.get(HOST)?.to_str().ok());
+    let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let named = named.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
     // Browsers always name a host; without one this is a simple tool.
-    let Some(host) = named else { return Ok(()) };
-    if is_this_machine(host) {
+    let Some(host) = named.map(String::from_utf8_lossy) else { return Ok(()) };
+    if is_this_machine(&host) {
         return Ok(());
     }
     Err(Fault::Forbidden(format!(
@@ -52,13 +54,34 @@ pub(crate) fn check_origin(method: &Method, headers: &HeaderMap) -> Result<(), F
     if origin.is_some() && origin == host { Ok(()) } else { Err(foreign()) }
 }
 
+/// Whether a host, with or without a port, is this machine by its own names.
 fn is_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(inner) => inner.split_once(']').unwrap_or_default(),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    let loopback = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-    loopback || name.eq_ignore_ascii_case("localhost")
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    if !rest.is_empty() && !rest.strip_prefix(':').is_some_and(is_port) {
+        return false;
+    }
+    let address = name.parse::<IpAddr>();
+    // Brackets are for addresses of version 6, and those have brackets.
+    if host.starts_with('[') != matches!(address, Ok(IpAddr::V6(_))) {
+        return false;
+    }
+    address.map_or(name.eq_ignore_ascii_case("localhost"), |address| address.to_canonical().is_loopback())
+}
+
+/// A body comes as it is, or in chunks: other codings would be taken for the body itself.
+pub(crate) fn check_transfer(headers: &HeaderMap) -> Result<(), Fault> {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_known = |coding: &HeaderValue| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    if codings.next().is_none_or(is_known) && codings.next().is_none() {
+        return Ok(());
+    }
+    Err(Fault::Invalid(
+        "the header Transfer-Encoding is chunked or missing; nothing else is understood".to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -67,12 +90,31 @@ mod tests {
 
     #[test]
     fn only_names_of_this_machine_are_this_machine() {
-        for ours in ["localhost", "LOCALHOST:3000", "127.0.0.1", "127.9.9.9:80", "[::1]", "[::1]:3000"] {
+        for ours in [
+            "localhost",
+            "LOCALHOST:3000",
+            "127.0.0.1",
+            "127.9.9.9:80",
+            "[::1]",
+            "[::1]:3000",
+            "localhost:65535",
+        ] {
             assert!(is_this_machine(ours), "{ours}");
         }
-        for foreign in
-            ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.1", "[::2]", "0.0.0.0"]
-        {
+        for foreign in [
+            "",
+            "example.com",
+            "localhost.example.com",
+            "127.0.0.1.nip.io",
+            "10.0.0.1",
+            "[::2]",
+            "0.0.0.0",
+            "::1",
+            "[localhost]",
+            "[::1]x",
+            "localhost:x",
+            "localhost:65536",
+        ] {
             assert!(!is_this_machine(foreign), "{foreign}");
         }
     }

@@ -9,6 +9,7 @@ use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, HeaderValue};
 use http::request::Parts;
 use http::{Request, Response};
+use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PAGE_BYTES_MAX};
 use orchestrix_core::{Name, is_planted};
 use orchestrix_node::Node;
 use tokio::time::Instant;
@@ -104,7 +105,12 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Reques
     });
     let reply = match answered {
         Ok(Answered::Ours(reply)) => {
-            seen.tell(app, peer, &head, Ok(reply.status));
+            seen.tell(
+                app,
+                forward::caller_address(app, &head.headers).unwrap_or(peer),
+                &head,
+                Ok(reply.status),
+            );
             reply
         }
         // The node that decided has told of it.
@@ -113,7 +119,7 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Reques
             return response;
         }
         Err(fault) => {
-            seen.tell(app, peer, &head, Err(&fault));
+            seen.tell(app, forward::caller_address(app, &head.headers).unwrap_or(peer), &head, Err(&fault));
             tracing::debug!(?request_id, method = %head.method, path = head.uri.path(), ?fault, "refused");
             Reply::fault(fault, request_id.to_str().unwrap_or_default())
         }
@@ -134,6 +140,7 @@ async fn answer(
 ) -> Result<Answered, Fault> {
     check_sizes(app, head)?;
     guard::check_one_host(head.version, &head.headers)?;
+    guard::check_transfer(&head.headers)?;
     if app.local_only {
         guard::check_host(&head.headers, &head.uri)?;
     }
@@ -153,6 +160,12 @@ async fn answer(
         Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
     };
     seen.note_target(route, &body);
+    if matches!(route.endpoint, Endpoint::LeaseQueue | Endpoint::LeaseQueues) {
+        app.unsent.admit(&caller.client(), LEASE_PAYLOAD_BYTES_MAX)?;
+    } else if route.endpoint == Endpoint::Service {
+        // The loop that decides makes it: not in vain.
+        app.unsent.admit(&caller.client(), PAGE_BYTES_MAX)?;
+    }
     let call = Call { app, head, part, second, caller: caller.clone(), peer, body, request_id };
     let answered = match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours)?,
@@ -164,16 +177,15 @@ async fn answer(
 /// An answer that is long stays in memory until its peer has taken it.
 fn hold_if_long(app: &App, caller: &Caller, verb: Verb, answered: Answered) -> Result<Answered, Fault> {
     let Answered::Ours(mut reply) = answered else { return Ok(answered) };
-    if let Body::Whole(bytes) = &reply.body
-        && bytes.len() > SHORT_BYTES_MAX
-    {
-        let (client, bytes) = (caller.client(), bytes.len());
+    let bytes = reply.body.bytes();
+    if bytes > SHORT_BYTES_MAX {
+        let client = caller.client();
         let held = match verb {
             Verb::Get => Unsent::hold(&app.unsent, client, bytes)?,
             // What was decided is not refused any more: leases would be lost with their answer.
             Verb::Post | Verb::Put => Unsent::hold_anyway(&app.unsent, client, bytes),
         };
-        reply.unsent = Some(Arc::new(held));
+        reply.unsent = Some(held);
     }
     Ok(Answered::Ours(reply))
 }

@@ -13,6 +13,8 @@ pub struct Limits {
     pub zmq_connections: usize,
     /// ZeroMQ connections of one address.
     pub zmq_connections_per_ip: usize,
+    /// Bytes of long ZeroMQ messages of all peers together that have not shown an accepted token. Bounds memory by strangers.
+    pub zmq_stranger_bytes: usize,
     /// Bytes of long answers that peers have not taken yet. Bounds memory under many slow readers.
     pub unsent_bytes: usize,
     /// The same of one token, or of one address without tokens.
@@ -52,6 +54,7 @@ impl Default for Limits {
             connections_per_ip: 512,
             zmq_connections: 10_000,
             zmq_connections_per_ip: 5_000,
+            zmq_stranger_bytes: 8 << 20,
             unsent_bytes: 256 << 20,
             unsent_bytes_per_client: 32 << 20,
             header_timeout: Duration::from_secs(10),

@@ -168,9 +168,9 @@ fn told(endpoint: Endpoint) -> Told {
         Endpoint::Services => asks("List services")
             .and::<wire::ServiceList>("200", "All services, by name.")
             .with(&[("group", Type::String, "Only services of this group.")]),
-        Endpoint::Service => {
-            asks("Look at a service").and::<wire::ServiceView>("200", "Its workers and its shards.")
-        }
+        Endpoint::Service => asks("Look at a service")
+            .and::<wire::ServiceView>("200", "Its workers, and a page of its shards.")
+            .with(SHARDS),
         Endpoint::ChangeService => takes::<wire::ServiceChange>("Change the shards of a service")
             .and::<wire::ServiceView>("200", "The service as it is now."),
         Endpoint::ShardRegister => {
@@ -222,6 +222,10 @@ const LIST: &[(&str, Type, &str)] = &[
     ("state", Type::String, "Only tasks in this state."),
     ("owner", Type::String, "Only tasks that this node owns; tasks leased over HTTP have no owner."),
     ("limit", Type::Integer, "Tasks of the page, 1 to 1000; 100 if not given."),
+    ("cursor", Type::String, "The next_cursor of the page before."),
+];
+const SHARDS: &[(&str, Type, &str)] = &[
+    ("limit", Type::Integer, "Shards of the page, 1 to 100000; as many as 1 MiB holds if not given."),
     ("cursor", Type::String, "The next_cursor of the page before."),
 ];
 const LOGS: &[(&str, Type, &str)] = &[

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use orchestrix_core::limits::SHARDS_MAX;
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Event, Name, ShardWorkerLeft, ShardsLetGo, ShardsMoved, any_task_event};
-use orchestrix_node::{Events, Happening, Node, ShardAsk};
+use orchestrix_node::{Events, Happening, Node, ServicePage, ShardAsk};
 
 use crate::http::answer::Reply;
 use crate::http::body::parse;
@@ -56,8 +57,10 @@ pub(crate) async fn services(call: Call<'_>, node: &Node) -> Result<Reply, Fault
 }
 
 pub(crate) async fn service(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    call.no_query()?;
-    Reply::ok(&node.service(path_name(call.part)?).await?)
+    let query = call.query(&["limit", "cursor"])?;
+    let limit = query.bounded("limit", 1, SHARDS_MAX as usize, SHARDS_MAX as usize)?;
+    let from = query.number("cursor")?.unwrap_or(0);
+    Reply::ok(&node.service(ServicePage { service: path_name(call.part)?, from, limit }).await?)
 }
 
 pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {

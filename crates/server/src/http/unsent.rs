@@ -40,32 +40,50 @@ impl Unsent {
 
     /// Makes room for a long answer. One that is longer than all that is allowed is sent when it is the only one.
     pub(crate) fn hold(unsent: &Arc<Self>, client: String, bytes: usize) -> Result<Held, Fault> {
-        let waiting = unsent.lock();
-        let (all, of_client) = (waiting.all, waiting.by_client.get(&client).copied().unwrap_or(0));
-        if of_client > 0 && of_client + bytes > unsent.client_bytes_max {
-            let max = unsent.client_bytes_max;
+        let mut waiting = unsent.lock();
+        unsent.check(&waiting, &client, bytes)?;
+        waiting.add(&client, bytes);
+        drop(waiting);
+        Ok(Held { unsent: Arc::clone(unsent), client, bytes })
+    }
+
+    /// Whether there is room for an answer of up to so many bytes that could not be refused later.
+    pub(crate) fn admit(&self, client: &str, bytes: usize) -> Result<(), Fault> {
+        self.check(&self.lock(), client, bytes)
+    }
+
+    fn check(&self, waiting: &Waiting, client: &str, bytes: usize) -> Result<(), Fault> {
+        let (all, of_client) = (waiting.all, waiting.by_client.get(client).copied().unwrap_or(0));
+        if of_client > 0 && of_client + bytes > self.client_bytes_max {
+            let max = self.client_bytes_max;
             return Err(Fault::RateLimited(format!(
                 "{client} has not taken {of_client} bytes of its answers, and {max} are the limit; read them, or ask for less"
             )));
         }
-        if all > 0 && all + bytes > unsent.bytes_max {
+        if all > 0 && all + bytes > self.bytes_max {
             return Err(Fault::Node(orchestrix_node::Error::Overloaded));
         }
-        drop(waiting);
-        Ok(Self::hold_anyway(unsent, client, bytes))
+        Ok(())
     }
 
     /// Counts a long answer that cannot be refused any more.
     pub(crate) fn hold_anyway(unsent: &Arc<Self>, client: String, bytes: usize) -> Held {
-        let mut waiting = unsent.lock();
-        waiting.all += bytes;
-        *waiting.by_client.entry(client.clone()).or_default() += bytes;
-        drop(waiting);
+        unsent.lock().add(&client, bytes);
         Held { unsent: Arc::clone(unsent), client, bytes }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, client: &str, bytes: usize) {
+        self.all += bytes;
+        match self.by_client.get_mut(client) {
+            Some(of_client) => *of_client += bytes,
+            None => drop(self.by_client.insert(client.to_owned(), bytes)),
+        }
     }
 }
 
@@ -117,12 +135,40 @@ mod tests {
     }
 
     #[test]
+    fn callers_at_the_same_moment_share_one_limit() {
+        for _ in 0..2_000 {
+            let unsent = unsent();
+            let start = std::sync::Barrier::new(4);
+            let ask = || {
+                start.wait();
+                hold(&unsent, "a", 60).ok()
+            };
+            let held = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+            });
+            assert_eq!(held.len(), 1, "60 bytes fit into 100 once");
+        }
+    }
+
+    #[test]
     fn what_was_decided_counts_and_is_not_refused() {
         let unsent = unsent();
         let held = [100, 100, 100].map(|bytes| Unsent::hold_anyway(&unsent, "a".to_owned(), bytes));
         assert!(hold(&unsent, "a", 1).is_err() && hold(&unsent, "b", 1).is_err());
         drop(held);
         assert!(hold(&unsent, "a", 1).is_ok());
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_refused_is_admitted_first() {
+        let unsent = unsent();
+        assert!(unsent.admit("a", 1_000).is_ok(), "the only one may be longer");
+        let _held = hold(&unsent, "a", 60).unwrap();
+        assert!(unsent.admit("a", 40).is_ok());
+        assert!(matches!(unsent.admit("a", 41), Err(Fault::RateLimited(_))));
+        assert!(unsent.admit("b", 190).is_ok());
+        assert!(matches!(unsent.admit("b", 191), Err(Fault::Node(orchestrix_node::Error::Overloaded))));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What there is, as a whole: queues, workers, the cluster, health and metrics.
 
 use std::borrow::Cow;
+use std::mem;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -35,7 +36,10 @@ pub(crate) async fn workers(call: Call<'_>, node: &Node) -> Result<Reply, Fault>
 
 pub(crate) async fn cluster(call: &Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
-    Reply::ok(&call.app.coordinator.cluster().await?)
+    let mut cluster = call.app.coordinator.cluster().await?;
+    let known = mem::take(&mut cluster.why);
+    cluster.why = call.app.not_well().into_iter().chain(known).collect();
+    Reply::ok(&cluster)
 }
 
 /// What happens to leadership, as it does; each piece of news also under the name of the duty that the server has.

@@ -1,20 +1,21 @@
 //! What the leader tells those who follow, and what a node may that shows its token.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use orchestrix_core::Position;
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{
-    Appended, Batch, Cause, Error, Journal, JournalId, Link, Logs, Read, Register, Shared, Snapshots, Space,
+    Appended, Batch, Cause, Clock, Error, Journal, JournalId, Link, Logs, Read, Register, Shared, Snapshots,
+    Space, SystemClock,
 };
 use orchestrix_server::http::{Limits, Options};
 use orchestrix_server::tokens::{Secret, Tokens};
 use serde_json::json;
 
 use crate::access::{secret, tokens_file};
-use crate::cluster::{OneOf, join_as, place};
+use crate::cluster::{OneOf, join_as, join_by, place};
 use crate::kit::{until, within};
 
 /// An engine whose journal cannot be read for a while.
@@ -22,11 +23,60 @@ use crate::kit::{until, within};
 struct Muted {
     place: MemoryPlace,
     muted: Arc<AtomicBool>,
+    hangs: Arc<Hang>,
 }
 
 struct MutedJournal {
     journal: Box<dyn Journal>,
     muted: Arc<AtomicBool>,
+    hangs: Arc<Hang>,
+}
+
+/// A call that does not return for a while.
+#[derive(Default)]
+struct Hang {
+    call: Mutex<Option<&'static str>>,
+    over: Condvar,
+    /// Somebody waits in it.
+    caught: AtomicBool,
+}
+
+impl Hang {
+    fn set(&self, call: Option<&'static str>) {
+        *self.call.lock().unwrap() = call;
+        self.caught.store(false, SeqCst);
+        self.over.notify_all();
+    }
+
+    fn pass(&self, call: &'static str) {
+        let mut hangs = self.call.lock().unwrap();
+        while *hangs == Some(call) {
+            self.caught.store(true, SeqCst);
+            hangs = self.over.wait(hangs).unwrap();
+        }
+    }
+}
+
+/// A clock that can be set ahead.
+#[derive(Debug, Default)]
+struct Ahead(AtomicU64);
+
+impl Clock for Ahead {
+    fn boot(&self) -> Duration {
+        SystemClock.boot() + Duration::from_secs(self.0.load(SeqCst))
+    }
+
+    fn busy(&self) -> Duration {
+        SystemClock.busy()
+    }
+
+    fn wall(&self) -> Duration {
+        SystemClock.wall()
+    }
+
+    fn pause(&self, time: Duration) {
+        SystemClock.pause(time);
+    }
 }
 
 impl MutedJournal {
@@ -41,8 +91,8 @@ impl MutedJournal {
 
 impl Shared for Muted {
     fn journal(&self) -> Result<Box<dyn Journal>, Error> {
-        let (journal, muted) = (self.place.journal()?, Arc::clone(&self.muted));
-        Ok(Box::new(MutedJournal { journal, muted }))
+        let (muted, hangs) = (Arc::clone(&self.muted), Arc::clone(&self.hangs));
+        Ok(Box::new(MutedJournal { journal: self.place.journal()?, muted, hangs }))
     }
 
     fn register(&self) -> Arc<dyn Register> {
@@ -78,6 +128,7 @@ impl Journal for MutedJournal {
 
     fn wait(&self, after: Position, at_most: Duration) -> Result<(), Error> {
         self.check()?;
+        self.hangs.pass("wait");
         self.journal.wait(after, at_most)
     }
 
@@ -87,6 +138,7 @@ impl Journal for MutedJournal {
 
     fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error> {
         self.check()?;
+        self.hangs.pass("read");
         self.journal.read(after, limit_bytes)
     }
 
@@ -109,7 +161,7 @@ impl Journal for MutedJournal {
 
 /// A leader, and a follower that can be kept from reading.
 async fn a_leader_and_a_muted(options: impl Fn() -> Options) -> (OneOf, OneOf, Arc<AtomicBool>) {
-    let engine = Muted { place: place(), muted: Arc::default() };
+    let engine = Muted { place: place(), muted: Arc::default(), hangs: Arc::default() };
     let leader = join_as(Arc::new(engine.place.clone()), "a", true, options()).await;
     leader.leads().await;
     let muted = Arc::clone(&engine.muted);
@@ -145,6 +197,76 @@ async fn only_the_leader_tells_and_only_of_what_follows() {
     assert_eq!((refused.status, refused.code().as_str()), (503, "no_leader"));
     let refused = leader.get("/v1/cluster/batches").await;
     assert!(refused.status == 400 && refused.text().contains("after"), "{refused:?}");
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_whose_thread_hangs_says_so_in_health() {
+    let engine = Muted { place: place(), muted: Arc::default(), hangs: Arc::default() };
+    let (hangs, clock) = (Arc::clone(&engine.hangs), Arc::new(Ahead::default()));
+    // Without a token for nodes the follower is not fed, so it asks the engine all the time.
+    let options = || with_tokens(Limits::default(), None);
+    let leader = join_as(Arc::new(engine.place.clone()), "a", true, options()).await;
+    leader.leads().await;
+    let follower = join_by(clock.clone(), Arc::new(engine), "b", false, options()).await;
+    follower.sees_leader("a").await;
+    for (call, thread) in [
+        ("read", "the thread that follows the journal"),
+        ("wait", "the thread that waits for the journal to grow"),
+    ] {
+        assert_eq!((follower.get("/health").await.status, follower.get("/ready").await.status), (200, 200));
+        hangs.set(Some(call));
+        until("it hangs", || hangs.caught.load(SeqCst)).await;
+        assert_eq!(follower.get("/health").await.status, 200, "a call may take some time");
+        clock.0.fetch_add(31, SeqCst);
+        let reason = format!("the engine has not answered {thread} for 3");
+        // The other thread needs a round to see that it is not late.
+        until(&reason, || follower.member.stalled().is_some_and(|why| why.starts_with(&reason))).await;
+        let health = follower.get("/health").await;
+        assert_eq!((health.status, health.json()["status"].as_str().unwrap()), (503, "unhealthy"), "{call}");
+        assert!(health.text().contains(&reason), "{health:?}");
+        let ready = follower.get("/ready").await;
+        assert!(ready.status == 503 && ready.text().contains(&reason), "{ready:?}");
+        hangs.set(None);
+        until("it goes on", || follower.member.stalled().is_none()).await;
+    }
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_begin_after_what_the_caller_has_seen() {
+    let (leader, follower, muted) = a_leader_and_a_muted(|| with_tokens(Limits::default(), None)).await;
+    let admin = format!("Bearer {}", secret("admin"));
+    let submit = async || {
+        let headers = [("authorization", admin.as_str()), ("content-type", "application/json")];
+        let body = json!({"queue": "mail", "payload": 1}).to_string();
+        let told = leader.send("POST", "/v1/tasks", &headers, Some(body.as_bytes())).await;
+        told.json()["id"].as_u64().unwrap()
+    };
+    let seen = submit().await;
+    assert!(follower.member.stats().durable.get() < seen, "it cannot read");
+    // Who has seen nothing gets what this node does not know yet.
+    let mut early = follower.follow("/v1/events", &[("authorization", &admin)]).await;
+    let (given, looks) = (seen.to_string(), async {
+        for _ in 0..10 {
+            assert_eq!(follower.get("/health").await.status, 200);
+        }
+    });
+    let headers = [("authorization", admin.as_str()), ("orchestrix-position", given.as_str())];
+    let mut asked = Box::pin(follower.follow("/v1/events", &headers));
+    tokio::select! {
+        biased;
+        _ = &mut asked => panic!("it answered before it was so far"),
+        () = looks => {}
+    }
+    let next = submit().await;
+    muted.store(false, SeqCst);
+    let mut events = within(asked).await;
+    assert_eq!(events.next().await.unwrap().id, Some(next));
+    assert_eq!(early.next().await.unwrap().id, Some(seen));
+    drop((events, early));
     follower.stop().await;
     leader.stop().await;
 }

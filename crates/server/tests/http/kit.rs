@@ -231,10 +231,14 @@ impl Door {
 }
 
 impl Frames {
-    /// The next frame that is not a comment; none at the end of the stream.
+    /// The next frame that is not a comment; none at the end of the stream. Comments go on for ever, this does not.
     pub(crate) async fn next(&mut self) -> Option<Frame> {
+        within(self.read_next()).await
+    }
+
+    async fn read_next(&mut self) -> Option<Frame> {
         loop {
-            let chunk = within(self.take_until(b"\n\n")).await?;
+            let chunk = self.take_until(b"\n\n").await?;
             let text = String::from_utf8(chunk).unwrap();
             let mut frame = Frame { event: "message".to_owned(), id: None, data: Value::Null };
             let mut has_data = false;

@@ -281,6 +281,56 @@ async fn a_request_names_one_host() {
 }
 
 #[tokio::test]
+async fn only_names_of_this_machine_are_served() {
+    let server = limited(Limits::default()).await;
+    for (host, status) in [
+        ("localhost", 200),
+        ("localhost:3000", 200),
+        ("[::1]:3000", 200),
+        ("127.0.0.1:80", 200),
+        ("[::1].evil.example", 403),
+        ("[::1]:", 403),
+        ("[::1", 403),
+        ("localhost:evil", 403),
+        ("localhost:", 403),
+        ("localhost:65536", 403),
+        ("localhost:+80", 403),
+        ("user@localhost", 403),
+        ("localhost\u{e4}", 403),
+    ] {
+        let request = format!("GET /v1/queues HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        assert_eq!(server.send_raw(request.as_bytes()).await.status, status, "{host}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_transfer_coding_that_is_not_known_is_refused() {
+    let server = limited(Limits::default()).await;
+    let body = json!({ "queue": "q", "payload": 1 }).to_string();
+    for (coding, status) in [
+        ("chunked", 201),
+        ("Chunked", 201),
+        ("gzip, chunked", 501),
+        ("identity, chunked", 501),
+        ("chunked\r\ntransfer-encoding: chunked", 501),
+    ] {
+        let request = format!(
+            "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: {coding}\r\n\r\n\
+             {:x}\r\n{body}\r\n0\r\n\r\n",
+            body.len()
+        );
+        let answer = server.send_raw(request.as_bytes()).await;
+        assert!(
+            answer.status == status || status == 501 && answer.status == 400,
+            "{coding}: {}",
+            answer.status
+        );
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_body_that_is_packed_is_refused() {
     let server = limited(Limits::default()).await;
     let body = json!({ "queue": "q", "payload": 1 }).to_string();

@@ -7,6 +7,7 @@ mod bad_input;
 mod cluster;
 mod document;
 mod feed;
+mod idle;
 mod kit;
 mod limits;
 mod neighbours;

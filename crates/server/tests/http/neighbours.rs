@@ -1,12 +1,17 @@
 //! Processes on one engine: what they must not share, and what they say while it does not answer.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::access::{secret, tokens_file};
+use crate::kit::within;
 use crate::process::{Process, command, refused, spawn, wait_until};
 
 /// A Redis server of its own; killed when it is dropped.
@@ -33,6 +38,15 @@ impl Redis {
         let child = redis.arg(folder.path()).stdout(Stdio::null()).spawn().unwrap();
         wait_until("Redis answers", || TcpStream::connect(("127.0.0.1", port)).ok());
         Self { child, port, folder }
+    }
+
+    /// Sets how many bytes it may have; 0 is no limit.
+    fn limit(&self, bytes: u64) {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        write!(connection, "CONFIG SET maxmemory {bytes}\r\n").unwrap();
+        let mut answer = [0; 5];
+        connection.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
     }
 
     fn signal(&self, signal: Signal) {
@@ -118,4 +132,130 @@ fn while_the_engine_does_not_answer_output_is_unknown_or_asked_for_again_and_the
     assert!(cluster.contains("\"epoch\":1"), "it was one term: {cluster}");
     node.signal(Signal::TERM);
     assert_eq!(node.wait(), Some(0));
+}
+
+const SUBMIT: &str = r#"{"queue":"q","payload":1}"#;
+
+#[test]
+fn a_full_engine_is_said_to_be_full_and_new_work_is_refused() {
+    let redis = Redis::start();
+    let mut node = spawn(redis.node("one", "n1", "60s"));
+    leads(&node, "n1");
+    assert!(node.send("POST", "/v1/tasks", SUBMIT).starts_with("HTTP/1.1 201"));
+    redis.limit(1);
+    std::thread::scope(|scope| {
+        // Nobody knows before the first write.
+        let first = scope.spawn(|| node.send("POST", "/v1/tasks", SUBMIT));
+        let full = format!(
+            "the engine is full and refuses writes: no space left in redis://127.0.0.1:{}",
+            redis.port
+        );
+        wait_until("it is not ready", || node.send("GET", "/ready", "").contains(&full).then_some(()));
+        let refused = node.send("POST", "/v1/tasks", SUBMIT);
+        assert!(refused.starts_with("HTTP/1.1 507"), "{refused}");
+        assert_eq!(body(&refused)["code"], "storage_full");
+        let cluster = body(&node.send("GET", "/v1/cluster", ""));
+        assert!(cluster["why"][0].as_str().unwrap().contains(&full), "{cluster}");
+        redis.limit(0);
+        let first = first.join().unwrap();
+        assert!(first.starts_with("HTTP/1.1 201"), "what waited is written when there is room: {first}");
+    });
+    wait_until("it is ready", || node.send("GET", "/ready", "").starts_with("HTTP/1.1 200").then_some(()));
+    let answer = node.send("POST", "/v1/tasks", SUBMIT);
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    node.signal(Signal::TERM);
+    assert_eq!(node.wait(), Some(0));
+}
+
+#[test]
+fn a_node_that_is_not_ready_says_so_where_the_leader_is_asked_for() {
+    let redis = Redis::start();
+    let node = spawn(redis.node("one", "n1", "60s"));
+    leads(&node, "n1");
+    assert!(node.send("POST", "/v1/tasks", SUBMIT).starts_with("HTTP/1.1 201"));
+    redis.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        scope.spawn(|| node.send("POST", "/v1/tasks", SUBMIT));
+        let why = wait_until("it is not well", || {
+            let cluster = body(&node.send("GET", "/v1/cluster", ""));
+            cluster["why"][0].as_str().map(str::to_owned)
+        });
+        redis.signal(Signal::CONT);
+        assert!(why.starts_with("this node is not ready: "), "{why}");
+    });
+}
+
+#[test]
+fn a_node_is_never_shown_as_dead_and_leading_at_once() {
+    let redis = Redis::start();
+    let first = spawn(redis.node("one", "n1", "2s"));
+    leads(&first, "n1");
+    let second = spawn(redis.node("two", "n2", "2s"));
+    let both = || second.send("GET", "/v1/cluster", "").matches("ACTIVE").count() == 2;
+    wait_until("both are there", || both().then_some(()));
+    // Nobody can renew, show itself, or take the office.
+    redis.limit(1);
+    wait_until("nobody leads", || {
+        let cluster = body(&second.send("GET", "/v1/cluster", ""));
+        for node in cluster["nodes"].as_array().unwrap() {
+            assert!(node["role"] != "leader" || node["state"] == "ACTIVE", "{cluster}");
+        }
+        cluster["leader"].is_null().then_some(())
+    });
+}
+
+/// Asks a node from another address of this machine.
+async fn ask_from(from: &str, port: u16, request: String) -> String {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(([127, 0, 0, 1], port).into()).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn the_leader_logs_the_address_of_the_caller() {
+    let redis = Redis::start();
+    let tokens = redis.folder.path().join("tokens.toml");
+    std::fs::write(&tokens, tokens_file()).unwrap();
+    let node_token = redis.folder.path().join("node-token");
+    std::fs::write(&node_token, secret("node")).unwrap();
+    for path in [&tokens, &node_token] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let node = |name: &str| {
+        let mut node = command(&redis.folder.path().join(name));
+        let engine = format!("redis://127.0.0.1:{}", redis.port);
+        node.args(["--engine", &engine, "--node", name, "--leader-ttl", "60s", "--zmq", "off", "--tokens"]);
+        node.arg(&tokens).arg("--node-token").arg(&node_token);
+        node
+    };
+    let mut first = spawn(node("n1"));
+    let admin = format!("authorization: Bearer {}\r\n", secret("admin"));
+    wait_until("it leads", || {
+        first.send_with("GET", "/v1/cluster", &admin, "").contains("\"leader\":\"n1\"").then_some(())
+    });
+    let second = spawn(node("n2"));
+    let asked = |from: &'static str, port: u16, task: u32, forged: &str| {
+        let request = format!(
+            "POST /v1/tasks/{task}/cancel HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{admin}{forged}content-length: 0\r\n\r\n"
+        );
+        ask_from(from, port, request)
+    };
+    let answer = asked("127.0.0.2", second.port, 71, "").await;
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let forged =
+        "orchestrix-caller-address: 10.0.0.1\r\norchestrix-node-authorization: Bearer orx_canary_work\r\n";
+    asked("127.0.0.3", first.port, 72, forged).await;
+    asked("127.0.0.4", second.port, 73, forged).await;
+    first.signal(Signal::TERM);
+    assert_eq!(first.wait(), Some(0));
+    let mut log = String::new();
+    first.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    for (task, peer) in [(71, "127.0.0.2"), (72, "127.0.0.3"), (73, "127.0.0.4")] {
+        let line = log.lines().find(|line| line.contains(&format!("/v1/tasks/{task}/cancel")));
+        assert!(line.is_some_and(|line| line.contains(&format!("peer={peer} "))), "{task}: {log}");
+    }
 }

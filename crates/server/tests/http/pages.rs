@@ -13,14 +13,14 @@ const ITEMS: usize = 140;
 /// What a page has beside its items.
 const REST_BYTES: usize = 200;
 
-/// Tasks with long errors.
-async fn fail_many(server: &Server) -> Vec<u64> {
+/// Tasks with long errors, of one character.
+async fn fail_many(server: &Server, character: &str) -> Vec<u64> {
     let mut ids = Vec::new();
     for _ in 0..ITEMS {
         let id = server.submit("q", json!(1)).await;
         let (task, lease) = server.lease("q", "w").await;
         assert_eq!(task, id);
-        let error = "e".repeat(ERROR_BYTES_MAX);
+        let error = character.repeat(ERROR_BYTES_MAX);
         let fail = json!({"lease_id": lease, "error": error, "retry": false});
         server.done(&format!("/v1/tasks/{id}/fail"), &fail).await;
         ids.push(id);
@@ -34,24 +34,27 @@ fn numbers(page: &Value, list: &str, field: &str) -> Vec<u64> {
 
 #[tokio::test]
 async fn a_page_of_tasks_has_a_mebibyte_and_the_next_goes_on() {
-    let server = start().await;
-    let ids = fail_many(&server).await;
-    let (mut seen, mut pages, mut cursor) = (Vec::new(), 0, String::new());
-    loop {
-        let answer = server.get(&format!("/v1/tasks?limit=1000{cursor}")).await;
-        assert!(answer.body.len() <= PAGE_BYTES_MAX + REST_BYTES, "{}", answer.body.len());
-        let page = answer.json();
-        let found = numbers(&page, "tasks", "id");
-        assert!(!found.is_empty());
-        seen.extend(found);
-        pages += 1;
-        match page["next_cursor"].as_str() {
-            Some(next) => cursor = format!("&cursor={next}"),
-            None => break,
+    // In JSON the second of these characters is six bytes.
+    for (character, expected) in [("e", 3), ("\u{1}", 14)] {
+        let server = start().await;
+        let ids = fail_many(&server, character).await;
+        let (mut seen, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+        loop {
+            let answer = server.get(&format!("/v1/tasks?limit=1000{cursor}")).await;
+            assert!(answer.body.len() <= PAGE_BYTES_MAX + REST_BYTES, "{}", answer.body.len());
+            let page = answer.json();
+            let found = numbers(&page, "tasks", "id");
+            assert!(!found.is_empty());
+            seen.extend(found);
+            pages += 1;
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
         }
+        assert_eq!((seen, pages), (ids, expected));
+        server.stop().await;
     }
-    assert_eq!((seen, pages), (ids, 3));
-    server.stop().await;
 }
 
 #[tokio::test]
@@ -85,7 +88,7 @@ async fn a_page_of_output_has_a_mebibyte_and_the_next_goes_on() {
 async fn answers_that_nobody_takes_count_against_who_asked() {
     let limits = Limits { unsent_bytes_per_client: PAGE_BYTES_MAX * 3 / 2, ..Limits::default() };
     let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
-    fail_many(&server).await;
+    fail_many(&server, "e").await;
     let page = "/v1/tasks?limit=1000";
     assert_eq!(server.get(page).await.status, 200);
     // It asks until the buffers between the two are full, and reads nothing.
@@ -108,5 +111,40 @@ async fn answers_that_nobody_takes_count_against_who_asked() {
     assert_eq!(server.get("/v1/queues").await.status, 200, "short answers are not refused");
     drop(slow);
     answered(200).await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_takes_nothing_leases_nothing() {
+    let limits = Limits { unsent_bytes_per_client: PAGE_BYTES_MAX, ..Limits::default() };
+    let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
+    fail_many(&server, "e").await;
+    let answered = async |path: &str, status: u16| {
+        let deadline = std::time::Instant::now() + LONG;
+        let mut body = json!({ "worker": "w" });
+        if path == "/v1/lease" {
+            body["queues"] = json!(["empty"]);
+        }
+        loop {
+            let answer = server.post(path, &body).await;
+            if answer.status == status {
+                return answer;
+            }
+            assert!(std::time::Instant::now() < deadline, "{status} did not come, but {}", answer.status);
+        }
+    };
+    let paths = ["/v1/queues/empty/lease", "/v1/lease"];
+    let mut slow = server.connect().await;
+    let request = format!("GET /v1/tasks?limit=1000 HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    slow.write_all(request.repeat(40).as_bytes()).await.unwrap();
+    for path in paths {
+        let refused = answered(path, 429).await;
+        assert_eq!(refused.code(), "rate_limited");
+        assert!(refused.headers.contains_key("retry-after"));
+    }
+    drop(slow);
+    for path in paths {
+        answered(path, 200).await;
+    }
     server.stop().await;
 }

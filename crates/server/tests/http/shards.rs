@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_node::{Options as NodeOptions, ShardTimes};
 use orchestrix_server::http::Options;
+use orchestrix_server::tokens::Tokens;
 use serde_json::{Value, json};
 
+use crate::access::{secret, tokens_file};
 use crate::kit::{Server, start, start_with, within};
 
 async fn register(server: &Server, worker: &str) -> Value {
@@ -202,6 +205,64 @@ async fn a_process_without_a_session_is_refused_and_hears_why() {
         let schema = &described["components"]["schemas"][body];
         let required = schema["required"].as_array().unwrap();
         assert!(required.contains(&json!("session")), "{body}: {schema}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_new_service_counts_for_the_token_that_was_shown() {
+    let tokens = Some(Tokens::parse(&tokens_file()).unwrap());
+    let server = start_with(Options { tokens, ..Options::default() }, NodeOptions::default()).await;
+    let [admin, work] = ["admin", "work"].map(|name| format!("Bearer {}", secret(name)));
+    let mut events = server.follow("/v1/events", &[("authorization", &admin)]).await;
+    let headers = [("authorization", work.as_str()), ("content-type", "application/json")];
+    let comes = json!({"maxShardCount": 1, "session": "p"});
+    let beats = json!({"maxShardCount": 1, "session": "p", "assignedShards": []});
+    for (service, call, says) in [("orders", "register", comes), ("bills", "heartbeat", beats)] {
+        let path = format!("/v1/services/{service}/workers/w/{call}");
+        let told = server.send("POST", &path, &headers, Some(says.to_string().as_bytes())).await;
+        assert_eq!(told.status, 200, "{told:?}");
+        let joined = loop {
+            let event = events.next().await.unwrap().data;
+            if event["type"] == "ShardWorkerJoined" {
+                break event;
+            }
+        };
+        assert_eq!((&joined["service"], &joined["by"]), (&json!(service), &json!("work")));
+    }
+    drop(events);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_shards_of_a_service_come_in_pages() {
+    let server = start().await;
+    let change = json!({ "shard_count": 100_000 }).to_string();
+    let changed = server.send("PUT", "/v1/services/large", &[], Some(change.as_bytes())).await;
+    assert!(changed.status == 200 && changed.body.len() <= PAGE_BYTES_MAX, "{}", changed.body.len());
+    let (mut numbers, mut pages, mut path) = (Vec::new(), 0, "/v1/services/large".to_owned());
+    loop {
+        let answer = server.get(&path).await;
+        assert!(answer.status == 200 && answer.body.len() <= PAGE_BYTES_MAX, "{}", answer.body.len());
+        let page = answer.json();
+        assert_eq!(page["shard_count"], 100_000);
+        numbers
+            .extend(page["shards"].as_array().unwrap().iter().map(|shard| shard["shard"].as_u64().unwrap()));
+        pages += 1;
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/services/large?cursor={next}");
+    }
+    assert_eq!(numbers, (0..100_000).collect::<Vec<u64>>());
+    assert!(pages > 5, "{pages}");
+    let two = server.get("/v1/services/large?limit=2&cursor=99997").await.json();
+    assert_eq!(
+        (two["shards"][0]["shard"].as_u64(), two["next_cursor"].as_str()),
+        (Some(99_997), Some("99999"))
+    );
+    let last = server.get("/v1/services/large?limit=2&cursor=99998").await.json();
+    assert_eq!((last["shards"].as_array().unwrap().len(), last.get("next_cursor")), (2, None));
+    for query in ["limit=0", "limit=100001", "cursor=x", "cursor=-1", "page=1"] {
+        assert_eq!(server.get(&format!("/v1/services/large?{query}")).await.status, 400, "{query}");
     }
     server.stop().await;
 }

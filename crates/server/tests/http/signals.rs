@@ -105,6 +105,12 @@ fn the_log_says_who_changed_what_and_who_was_refused() {
     process.send_with("POST", &format!("/v1/tasks/{id}/retry"), &bearer, "");
     let count = json!({ "shard_count": 7 }).to_string();
     process.send_with("PUT", "/v1/services/s", &bearer, &count);
+    let comes = json!({"maxShardCount": 7, "session": "p"}).to_string();
+    process.send_with("POST", "/v1/services/s/workers/w/register", &bearer, &comes);
+    let goes = json!({ "session": "p" }).to_string();
+    process.send_with("POST", "/v1/services/s/workers/w/deregister", &bearer, &goes);
+    // There is no cluster; the log says who wanted what all the same.
+    process.send_with("POST", "/v1/cluster/leader", &bearer, &json!({"desired": "elsewhere"}).to_string());
     for _ in 0..200 {
         process.send_with("POST", &format!("/v1/tasks/{id}/cancel"), "authorization: Bearer orx_x\r\n", "");
     }
@@ -124,7 +130,45 @@ fn the_log_says_who_changed_what_and_who_was_refused() {
     }
     assert!(of("/retry").contains("not_failed"));
     assert!(of("PUT /v1/services/{service}").contains("/v1/services/s"));
-    assert_eq!(audit.len(), 3, "submits are not told: {audit:?}");
+    for route in ["/register", "/deregister"] {
+        assert!(of(route).contains("status=200"), "{log}");
+    }
+    assert!(of("POST /v1/cluster/leader").contains("target=\"elsewhere\""), "{log}");
+    assert_eq!(audit.len(), 6, "submits are not told: {audit:?}");
     let refused = log.lines().filter(|line| line.contains("a caller was refused")).count();
     assert_eq!(refused, 10, "a flood does not fill the log");
+}
+
+#[test]
+fn the_log_warns_of_a_password_among_the_arguments() {
+    let folder = TempDir::new().unwrap();
+    let mut command = command(&folder.path().join("data"));
+    // Nobody is there; that is for later.
+    let mut child = command.args(["--engine", "redis://u:canary@127.0.0.1:1"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.contains("WARN") && first.contains("--engine-file"), "{first}");
+    assert!(!first.contains("canary"), "{first}");
+}
+
+#[test]
+fn a_tokens_file_that_does_not_answer_stops_nothing() {
+    let folder = TempDir::new().unwrap();
+    let (path, token) = one_token(folder.path(), "first");
+    let mut command = command(&folder.path().join("data"));
+    command.arg("--tokens").arg(&path);
+    let mut process = spawn(command);
+    let log = Log::of(&mut process);
+    std::fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg("-m").arg("600").arg(&path).status().unwrap().success());
+    process.signal(Signal::HUP);
+    let told = log.until("the old ones stay in force");
+    assert!(told.contains("not a regular file"), "{told}");
+    let asked = process.send_with("GET", "/v1/queues", &format!("authorization: Bearer {token}\r\n"), "");
+    assert!(asked.starts_with("HTTP/1.1 200"), "{asked}");
+    process.signal(Signal::HUP);
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(), Some(0));
 }
