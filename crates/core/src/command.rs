@@ -174,6 +174,9 @@ impl ShardCommand {
                 in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))?;
                 in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
             }
+            Self::SetCapacity { capacity, .. } => {
+                in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))
+            }
             Self::SetCount { count, .. } => {
                 in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
             }

@@ -213,6 +213,11 @@ events! {
         #[n(6)]
         #[serde(skip_serializing_if = "Option::is_none")]
         pub by: Option<Name>,
+        /// The session that the process names, if it names one: the next leader knows it again by that. Not shown: it
+        /// lets a process speak for the worker.
+        #[n(7)]
+        #[serde(skip)]
+        pub session: Option<Name>,
     }
 
     /// A worker is gone, and with it its right to all of its shards.
@@ -252,6 +257,11 @@ events! {
         #[n(0)] pub service: Name,
         #[n(1)] pub withdrawn: Runs,
         #[n(2)] pub granted: Vec<Grant>,
+        /// A worker changed its capacity. Nothing moves by the same event. A field and no event of its own: nodes of the
+        /// version before read on.
+        #[n(3)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub capacity: Option<NewCapacity>,
     }
 }
 
@@ -294,6 +304,15 @@ pub struct Grant {
     pub worker: Name,
     #[n(1)]
     pub shards: Runs,
+}
+
+/// How many shards a worker takes at most from a [`ShardsMoved`] on; as many as there are if it does not say.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct NewCapacity {
+    #[n(0)]
+    pub worker: Name,
+    #[n(1)]
+    pub capacity: Option<u32>,
 }
 
 /// Why a worker is gone.

@@ -132,7 +132,9 @@ impl History {
     fn wait(&mut self, millis: u64) {
         self.now = self.now.plus(millis);
         self.state.advance(self.now, |_| {});
+        let mut most = 0..400;
         while let Some(task) = self.state.next_end(self.now) {
+            assert!(most.next().is_some(), "task {task} is over, and does not end");
             self.decide(&Command::Expire { task });
         }
     }

@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use minicbor::{Decode, Encode};
 
 use crate::event::{
-    Grant, LeaveReason, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo,
-    ShardsMoved,
+    Grant, LeaveReason, NewCapacity, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft,
+    ShardsLetGo, ShardsMoved,
 };
 use crate::limits::{SHARD_GRANTS_MAX, SHARD_WORDS_MAX};
 use crate::{Name, Position, State, is_planted};
@@ -32,6 +32,16 @@ pub(crate) use stored::Stored;
 
 /// The group of services whose workers name none.
 pub const DEFAULT_GROUP: &str = "default";
+
+/// How sessions begin that a connection has because its worker names none. Such a worker has another session after a
+/// reconnect; one that names its session keeps it as long as its process lives.
+pub const CONNECTION_SESSION: &str = "zmq-";
+
+/// Whether a session was named by its process.
+#[must_use]
+pub fn is_named(session: &Name) -> bool {
+    !session.as_str().starts_with(CONNECTION_SESSION)
+}
 
 /// A service and all that is known of its shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +89,9 @@ pub struct ShardWorker {
     /// The lowest number that no other worker of the service had when it got its first shards; it keeps it.
     #[n(2)]
     pub place: Option<u32>,
+    /// The session of the process that joined, if it named one. Another session is another process.
+    #[n(3)]
+    pub session: Option<Name>,
     /// The shards that it has, also those that it was told to stop.
     #[cbor(skip)]
     shards: BTreeSet<u32>,
@@ -262,7 +275,7 @@ impl State {
     }
 
     pub(crate) fn shard_worker_joined(&mut self, event: ShardWorkerJoined) {
-        let ShardWorkerJoined { service, worker, group, count, capacity, said, by } = event;
+        let ShardWorkerJoined { service, worker, group, count, capacity, said, by, session } = event;
         let joined = self.position;
         let known = self.services.entry(service).or_default();
         if !known.had_workers() {
@@ -275,7 +288,8 @@ impl State {
         }
         known.by = by.or(known.by.take());
         let (place, shards) = (None, BTreeSet::new());
-        let before = known.workers.insert(worker, ShardWorker { joined, capacity, place, shards });
+        let there = ShardWorker { joined, capacity, place, session, shards };
+        let before = known.workers.insert(worker, there);
         assert!(before.is_none(), "a worker joins once");
         known.generation = joined;
     }
@@ -337,6 +351,10 @@ impl State {
     pub(crate) fn shards_moved(&mut self, event: &ShardsMoved) {
         let at = self.position;
         let known = self.known_service(&event.service);
+        if let Some(NewCapacity { worker, capacity }) = &event.capacity {
+            let there = known.workers.get_mut(worker).expect("only a worker that is there takes shards");
+            there.capacity = *capacity;
+        }
         for number in event.withdrawn.iter() {
             let shard = known.shard_mut(number);
             let Shard::Held { worker, token } = shard else { panic!("only what is held is withdrawn") };
@@ -381,6 +399,8 @@ pub enum ShardCommand {
         capacity: Option<u32>,
         /// The token that it shows, if any.
         by: Option<Name>,
+        /// The session that it names, if any.
+        session: Option<Name>,
     },
     /// A worker has left, or its time has run out.
     Leave {
@@ -405,6 +425,12 @@ pub enum ShardCommand {
         service: Name,
         count: u32,
         worker: Option<Name>,
+    },
+    /// A worker takes so many shards at most.
+    SetCapacity {
+        service: Name,
+        worker: Name,
+        capacity: Option<u32>,
     },
     SetWeights {
         service: Name,

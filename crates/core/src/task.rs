@@ -280,8 +280,13 @@ impl LiveLease {
             return self.length_ms * 2;
         }
         let limit = self.timeout_at.into_iter().chain(self.cancel_at).min();
-        let told = limit.map(|limit| limit.since(now).saturating_sub(1).saturating_mul(100) / 101);
-        self.length_ms.min(told.unwrap_or(u64::MAX))
+        self.length_ms.min(limit.map_or(u64::MAX, |limit| told_limit_ms(limit, now)))
+    }
+
+    /// Milliseconds of the attempt's time limit that its worker may count on from now, told as early as above.
+    #[must_use]
+    pub fn told_timeout_ms(&self, now: Timestamp) -> Option<u64> {
+        self.timeout_at.map(|limit| told_limit_ms(limit, now))
     }
 
     /// Whether its worker may still act under it.
@@ -289,4 +294,8 @@ impl LiveLease {
     pub fn is_live(&self, now: Timestamp) -> bool {
         now < self.ends_at()
     }
+}
+
+fn told_limit_ms(limit: Timestamp, now: Timestamp) -> u64 {
+    limit.since(now).saturating_sub(1).saturating_mul(100) / 101
 }

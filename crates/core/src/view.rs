@@ -22,6 +22,7 @@ impl Task {
             attempt: lease.attempt,
             payload: self.payload.clone(),
             lease_ms: lease.told_ms(now),
+            timeout_ms: lease.told_timeout_ms(now),
         })
     }
 

@@ -128,6 +128,10 @@ wire! {
         pub attempt: u32,
         pub payload: Json,
         pub lease_ms: u64,
+        /// What is left of the attempt's time limit, if it has one, in the same measure: if it is not more than `lease_ms`,
+        /// the limit ends the attempt, however often the lease is extended.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_ms: Option<u64>,
     }
 
     /// The body of `POST /v1/tasks/{id}/heartbeat`.
@@ -148,6 +152,9 @@ wire! {
     pub struct Extended {
         pub lease_ms: u64,
         pub cancel_requested: bool,
+        /// What is left of the attempt's time limit, if it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeout_ms: Option<u64>,
     }
 
     /// The body of `POST /v1/tasks/{id}/complete`.
@@ -227,6 +234,9 @@ wire! {
         /// others for a worker that looks here.
         #[serde(default)]
         pub lease_ms_each: Vec<u64>,
+        /// What is left of the time limit of each, in the same order; not there when none has a limit.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub timeout_ms_each: Vec<Option<u64>>,
     }
 
     /// One task, with all that is known of it.
@@ -341,6 +351,10 @@ wire! {
         /// How many lines of this lease were sent before these; makes a repeat harmless.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub offset: Option<u64>,
+        /// How many lines right before `offset` may not have arrived, because nobody took them in time. Those that
+        /// have not leave one line of `stream` `system` that says how many they are.
+        #[serde(default, skip_serializing_if = "shards::is_zero")]
+        pub skipped: u64,
     }
 
     /// One line of output.

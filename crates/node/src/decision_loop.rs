@@ -51,12 +51,16 @@ pub struct DecisionLoop<R> {
     /// Queues that got a task that could be leased.
     pub(crate) woken: Vec<Name>,
     space: Space,
+    /// New work was refused for want of room, and there is not plenty since.
+    refuses_work: bool,
     next_purge: Timestamp,
     /// Tasks that ended since the last look for what was kept long enough.
     pub(crate) ended: usize,
     /// Leases that were handed out once more, until it is known who took the answers with them.
     pub(crate) handed_again: BTreeMap<LeaseId, HandedAgain>,
     pub(crate) next_sweep: Timestamp,
+    /// Nobody has heard of anything that was decided after this.
+    durable: Position,
     /// After so many milliseconds without an event there is a `Tick`.
     tick_ms: Option<u64>,
 }
@@ -65,6 +69,7 @@ impl<R: Recipient> DecisionLoop<R> {
     #[must_use]
     pub fn new(state: State, options: Options, stats: Arc<Stats>) -> Self {
         Self {
+            durable: state.position(),
             state,
             polls: Polls::default(),
             admission: None,
@@ -76,6 +81,7 @@ impl<R: Recipient> DecisionLoop<R> {
             turn: Turn::default(),
             woken: Vec::new(),
             space: Space::Plenty,
+            refuses_work: false,
             next_purge: Timestamp(0),
             ended: 0,
             handed_again: BTreeMap::new(),
@@ -91,6 +97,21 @@ impl<R: Recipient> DecisionLoop<R> {
 
     pub fn state_mut(&mut self) -> &mut State {
         &mut self.state
+    }
+
+    /// The journal is durable up to here.
+    pub fn is_durable(&mut self, position: Position) {
+        self.durable = self.durable.max(position);
+    }
+
+    /// How a task goes on whose time is over. A lease that is not durable yet was not answered yet: its worker does not
+    /// know of it, and no attempt is charged.
+    fn ending_of(&self, task: TaskId) -> Command {
+        let lease = self.state.task(task).and_then(|task| task.lease.as_deref());
+        match lease.filter(|lease| lease.id.0 > self.durable.0) {
+            Some(lease) => Command::Abandon { task, lease: lease.id },
+            None => Command::Expire { task },
+        }
     }
 
     /// From now on there is an event at least every so many milliseconds.
@@ -142,7 +163,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 break;
             }
             let Some(task) = self.state.next_end(now) else { break };
-            match self.state.decide(&Command::Expire { task }, now) {
+            match self.state.decide(&self.ending_of(task), now) {
                 Ok(Decision::Event(event)) => self.commit(event, now),
                 Ok(Decision::Already(_) | Decision::Nothing) | Err(_) => break,
             };
@@ -208,7 +229,11 @@ impl<R: Recipient> DecisionLoop<R> {
 
     pub fn set_space(&mut self, space: Space) {
         self.space = space;
-        self.stats.space_low.set(u64::from(space.is_reserve()));
+        if self.refuses_work && space == Space::Plenty {
+            self.refuses_work = false;
+            tracing::info!("the disk has room again: new tasks are accepted");
+        }
+        self.stats.space_low.set(u64::from(space.is_reserve() || self.refuses_work));
     }
 
     /// Sends everyone who waits home with empty hands, before the loop ends.
@@ -277,7 +302,7 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn decide(&mut self, command: &Command, place: Place, now: Timestamp) -> Result<(Outcome, Seen), Error> {
-        match self.state.decide(command, now) {
+        match self.state.decide_within(command, self.options.queues_max, now) {
             Ok(Decision::Event(event)) => {
                 // Only what would be stored needs room; a repeat of what was accepted does not.
                 if matches!(place, Place::ToFind) {
@@ -364,10 +389,15 @@ impl<R: Recipient> DecisionLoop<R> {
         Error::Refused(refusal)
     }
 
-    fn check_space(&self, commands: &[Command]) -> Result<(), Error> {
+    fn check_space(&mut self, commands: &[Command]) -> Result<(), Error> {
         let checked = room::check(self.space, self.turn.records.len(), commands);
         if checked == Err(Error::StorageFull) {
             self.stats.storage_full.add(1);
+            self.stats.space_low.set(1);
+            if !self.refuses_work {
+                self.refuses_work = true;
+                tracing::warn!("the disk is full: new tasks are refused until there is room");
+            }
         }
         checked
     }

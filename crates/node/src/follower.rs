@@ -16,6 +16,7 @@ use crate::high_water::{self, HighWater};
 use crate::loading::{Loaded, newest_snapshot};
 use crate::open::{Failure, Recovered, Stored, Surroundings, replay};
 use crate::options::Options;
+use crate::progress::{Rounds, Watched};
 use crate::snapshotter::LastSnapshot;
 use crate::stats::Stats;
 
@@ -42,6 +43,7 @@ pub struct Follower {
     surroundings: Surroundings,
     high_water: HighWater,
     recovered: Recovered,
+    rounds: Arc<Rounds>,
 }
 
 impl std::fmt::Debug for Follower {
@@ -55,12 +57,15 @@ impl std::fmt::Debug for Follower {
 pub struct Following {
     pub(crate) surroundings: Surroundings,
     pub(crate) high_water: HighWater,
+    /// Of the thread that follows.
+    pub(crate) rounds: Arc<Rounds>,
 }
 
 impl Following {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, high_water: HighWater, options: &Options) -> Self {
-        Self { surroundings: Surroundings::new(clock, Position(0), options), high_water }
+        let rounds = Arc::new(Rounds::new(Arc::clone(&clock), "the thread that follows the journal"));
+        Self { surroundings: Surroundings::new(clock, Position(0), options), high_water, rounds }
     }
 
     /// A batch of this node has become durable in an epoch.
@@ -83,15 +88,15 @@ impl Follower {
     /// # Errors
     /// When the engine does not answer, or has less than or something other than what this node has seen.
     pub fn load(engine: Arc<dyn Shared>, options: Options, following: Following) -> Result<Self, Failure> {
-        let Following { surroundings, high_water } = following;
-        let mut journal = engine.journal()?;
+        let Following { surroundings, high_water, rounds } = following;
+        let mut journal = rounds.asking(|| engine.journal())?;
         high_water.check_journal(journal.id(), journal.end(), &engine.place())?;
         if let Some(mark) = high_water.mark().filter(|_| !is_planted("loss-unnoticed"))
-            && !is_on_chain(&mut *journal, mark.link)?
+            && !is_on_chain(&mut *journal, mark.link, &rounds)?
         {
             return Err(high_water::other_history(mark.link.position, &engine.place()));
         }
-        let (Loaded { state, link, bytes }, recovered) = load_state(&mut *journal)?;
+        let (Loaded { state, link, bytes }, recovered) = load_state(&mut *journal, &rounds)?;
         let follower = Self {
             engine,
             journal,
@@ -104,6 +109,7 @@ impl Follower {
             surroundings,
             high_water,
             recovered,
+            rounds,
         };
         follower.saw();
         Ok(follower)
@@ -114,7 +120,7 @@ impl Follower {
     /// # Errors
     /// When the engine does not answer, or a batch does not follow.
     pub fn advance(&mut self) -> Result<Progress, Failure> {
-        match self.journal.read(self.link.position, READ_BYTES)? {
+        match self.rounds.asking(|| self.journal.read(self.link.position, READ_BYTES))? {
             Read::End if self.hinted => self.check_hints(),
             Read::End => Ok(Progress::AtEnd),
             Read::Batches(batches) => {
@@ -126,7 +132,7 @@ impl Follower {
             Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
-                let (loaded, recovered) = load_state(&mut *self.journal)?;
+                let (loaded, recovered) = load_state(&mut *self.journal, &self.rounds)?;
                 if loaded.link.position < self.link.position {
                     let at = loaded.link.position;
                     return Err(Failure::new(format!(
@@ -165,7 +171,7 @@ impl Follower {
 
     /// What the leader said has to be in the engine: that is the truth.
     fn check_hints(&mut self) -> Result<Progress, Failure> {
-        let end = self.journal.refresh()?;
+        let end = self.rounds.asking(|| self.journal.refresh())?;
         if end.position > self.link.position {
             return Ok(Progress::Moved);
         }
@@ -223,7 +229,7 @@ impl Follower {
         encode_record(self.state.at(), &PositionsSkipped { count }.into(), &mut records);
         let batch = Batch { previous: self.link, term: self.state.term(), count, records };
         tracing::warn!(from = %self.link.position, to = target, "skips positions that were seen and are lost");
-        match self.journal.append(&batch)? {
+        match self.rounds.asking(|| self.journal.append(&batch))? {
             Appended::Done(_) => self.follow(batch),
             Appended::Conflict(_) | Appended::Unknown => {
                 Err(Failure::new("it is not certain where the journal ends".to_owned()).retry())
@@ -270,7 +276,7 @@ impl Follower {
 
     /// How much journal there is since the last snapshot, which another node may have taken while this one followed.
     fn last_snapshot(&self) -> LastSnapshot {
-        let newest = self.journal.snapshots().list().unwrap_or_else(|error| {
+        let newest = self.rounds.asking(|| self.journal.snapshots().list()).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot look for newer snapshots; the next one may come too early");
             Vec::new()
         });
@@ -290,16 +296,16 @@ pub enum Progress {
     AtEnd,
 }
 
-fn load_state(journal: &mut dyn Journal) -> Result<(Loaded, Recovered), Failure> {
+fn load_state(journal: &mut dyn Journal, rounds: &Arc<Rounds>) -> Result<(Loaded, Recovered), Failure> {
     // A journal that still has its beginning can be read without a snapshot.
-    let floor = match journal.read(Position(0), 1)? {
+    let floor = match rounds.asking(|| journal.read(Position(0), 1))? {
         Read::Truncated(floor) => floor,
         Read::Batches(_) | Read::End => Position(0),
     };
     let mut damaged_snapshots = Vec::new();
-    let snapshots = journal.snapshots();
-    let mut is_ours = |link| is_on_chain(journal, link);
-    let loaded = newest_snapshot(&*snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
+    let snapshots = Watched { snapshots: journal.snapshots(), rounds };
+    let mut is_ours = |link| is_on_chain(journal, link, rounds);
+    let loaded = newest_snapshot(&snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
     if snapshot.is_none() && floor > Position(0) {
         return Err(Failure::new(format!(
@@ -315,16 +321,20 @@ fn load_state(journal: &mut dyn Journal) -> Result<(Loaded, Recovered), Failure>
 
 /// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader
 /// that has not noticed yet: nobody could go on from there.
-fn is_on_chain(journal: &mut dyn Journal, link: Link) -> Result<bool, orchestrix_engine::Error> {
+fn is_on_chain(
+    journal: &mut dyn Journal,
+    link: Link,
+    rounds: &Rounds,
+) -> Result<bool, orchestrix_engine::Error> {
     if is_planted("history-unchecked-at-load") {
         return Ok(true);
     }
     loop {
-        match journal.read(link.position, 1)? {
+        match rounds.asking(|| journal.read(link.position, 1))? {
             Read::Batches(batches) => return Ok(batches.first().is_some_and(|next| next.previous == link)),
             Read::Truncated(_) => return Ok(true),
             Read::End => {
-                let end = journal.refresh()?;
+                let end = rounds.asking(|| journal.refresh())?;
                 // Unless somebody has written meanwhile.
                 if end.position <= link.position {
                     return Ok(end == link);

@@ -49,6 +49,7 @@ impl<R: Recipient> DecisionLoop<R> {
         Ok(Answer::Extended(Extended {
             lease_ms: lease.told_ms(now),
             cancel_requested: lease.cancel_at.is_some(),
+            timeout_ms: lease.told_timeout_ms(now),
         }))
     }
 
@@ -85,12 +86,24 @@ impl<R: Recipient> DecisionLoop<R> {
         let lease_ms = lease_ms_each.iter().copied().min().unwrap_or(0);
         let lease_ms_each =
             if is_planted("shortest-for-all") { vec![lease_ms; lease_ms_each.len()] } else { lease_ms_each };
+        let limit = |id| held(id).and_then(|lease| lease.told_timeout_ms(now));
+        let mut timeout_ms_each: Vec<Option<u64>> = extended.iter().map(limit).collect();
+        if timeout_ms_each.iter().all(Option::is_none) {
+            timeout_ms_each.clear();
+        }
         let mut lost: Vec<LeaseId> =
             leases.into_iter().filter(|id| extended.binary_search(id).is_err()).chain(outside).collect();
         lost.sort();
         lost.dedup();
         self.stats.stale_reports.add(lost.len() as u64);
-        Answer::WorkerExtended(WorkerExtended { extended, lost, cancel, lease_ms, lease_ms_each })
+        Answer::WorkerExtended(Box::new(WorkerExtended {
+            extended,
+            lost,
+            cancel,
+            lease_ms,
+            lease_ms_each,
+            timeout_ms_each,
+        }))
     }
 
     /// Decides a lease call, or lets it wait in the line that there is at the beginning of a term.
@@ -212,11 +225,11 @@ impl<R: Recipient> DecisionLoop<R> {
         if leases.is_empty() {
             return Vec::new();
         }
-        let Answer::WorkerExtended(WorkerExtended { extended, .. }) =
-            self.heartbeat_all(request.worker.clone(), leases, None, now)
+        let Answer::WorkerExtended(heard) = self.heartbeat_all(request.worker.clone(), leases, None, now)
         else {
             return Vec::new();
         };
+        let extended = heard.extended;
         let at = self.state.position();
         for id in &extended {
             let earlier = self.handed_again.get(id).map_or(1, |before| before.earlier + 1);

@@ -57,7 +57,7 @@ pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use orchestrix_engine::{Clock, SystemClock};
 pub use request::{Answer, Ask, Error, Recipient, Seen};
-pub use sharding::{ShardAsk, ShardTimes};
+pub use sharding::{ServicePage, ShardAsk, ShardTimes};
 pub use standby::{Beginning, Standby};
 pub use stats::{Counter, Histogram, Stats};
 pub use stepped::{Sent, Stepped};

@@ -73,7 +73,8 @@ struct Chunk {
     /// Lines of the task that were dropped so far.
     #[n(3)]
     dropped: u64,
-    /// Lines of the lease that this chunk stands for: the stored ones and those dropped with them.
+    /// Lines of the lease that this chunk stands for: the stored ones, those dropped with them, and those before them
+    /// that never arrived.
     #[n(4)]
     sent: u64,
 }
@@ -91,7 +92,8 @@ struct Line {
 struct Addition {
     at: LogPlace,
     chunk: Chunk,
-    /// Lines that are dropped with it.
+    /// Lines that came with it, and how many of them are dropped.
+    new: u64,
     dropped: u64,
 }
 
@@ -127,6 +129,10 @@ impl TaskLogs {
                 format!("has {} items, at most {BATCH_ITEMS_MAX} are accepted in one call", body.lines.len());
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
+        if body.skipped > 0 && body.offset.is_none() {
+            let problem = "says nothing without an offset".to_owned();
+            return Err(Refusal::Invalid { field: "skipped", problem }.into());
+        }
         let log = self.task(task);
         for _ in 0..TRIES {
             let guard = Arc::clone(&log.counted).lock_owned().await;
@@ -156,27 +162,32 @@ impl TaskLogs {
     ) -> Result<Option<LogAppended>, Error> {
         let counted = self.counted(task, &mut guard).await?;
         log.lines.send_if_modified(|lines| std::mem::replace(lines, counted.total()) != counted.total());
-        let LogAppend { lease_id: lease, ref lines, offset } = *body;
+        let LogAppend { lease_id: lease, ref lines, offset, skipped } = *body;
         let sent = counted.sent(lease);
         let offset = offset.unwrap_or_else(|| counted.next_offset(lease));
         let known = usize::try_from(sent.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let (Some(lines), offset) = (lines.get(known..).filter(|new| !new.is_empty()), offset.max(sent))
-        else {
+        let (lines, offset) = (lines.get(known..).unwrap_or_default(), offset.max(sent));
+        if lines.is_empty() && skipped == 0 {
             return Ok(Some(LogAppended { next: sent, dropped: 0 }));
-        };
-        if !counted.may_follow(lease, offset) {
+        }
+        let gap = counted.gap(lease, offset, skipped);
+        if !counted.may_follow(lease, offset - gap) {
             let problem = format!("is {offset}, but {sent} lines of this lease have arrived");
             return Err(Refusal::Invalid { field: "offset", problem }.into());
         }
-        let chunk = self.chunk(counted, attempt, lines);
-        let addition = Addition {
-            at: LogPlace { task, number: counted.chunks(), lease, offset },
-            dropped: chunk.dropped - counted.dropped,
-            chunk,
-        };
+        if lines.is_empty() && gap == 0 {
+            return Ok(Some(LogAppended { next: sent, dropped: 0 }));
+        }
+        let (chunk, dropped) = self.chunk(counted, attempt, gap, lines);
+        // The chunk stands for the gap before its lines too, so no other one gets the place of those in the gap.
+        let at = LogPlace { task, number: counted.chunks(), lease, offset: offset - gap };
+        let mut addition = Addition { at, chunk, new: lines.len() as u64, dropped };
         let (log, stats) = (Arc::clone(log), Arc::clone(&self.stats));
         if addition.chunk.lines.is_empty() {
-            counted.arrived(lease, offset, &addition.chunk);
+            if is_planted("drops-forgotten") {
+                addition.chunk.dropped = counted.dropped;
+            }
+            counted.arrived(lease, at.offset, &addition.chunk);
             return Ok(Some(addition.tell(counted, &log, &stats)));
         }
         self.store.expect_output(task);
@@ -271,31 +282,42 @@ impl TaskLogs {
         Ok(counted.as_mut().expect("it was just counted"))
     }
 
-    /// Turns lines into a chunk: cuts long ones, drops what is beyond the cap, and adds a line about that.
-    fn chunk(&self, counted: &Counted, attempt: u32, lines: &[LogText]) -> Chunk {
-        let sent = lines.len() as u64;
+    /// Turns lines, and what has to be said about a gap before them, into a chunk: cuts long ones, drops what is beyond
+    /// the cap, and adds a line about that. With the number of lines that it drops.
+    fn chunk(&self, counted: &Counted, attempt: u32, gap: u64, lines: &[LogText]) -> (Chunk, u64) {
         let (mut kept, mut bytes, mut dropped) = (Vec::new(), 0, 0);
+        let has_room = |text: &str, bytes: u64| {
+            let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
+            !counted.is_full() && text.len() as u64 <= room
+        };
+        let told = (gap > 0).then(|| not_taken(gap)).filter(|text| has_room(text, 0));
+        let untold = if told.is_some() { 0 } else { gap };
+        if let Some(text) = told {
+            bytes += text.len() as u64;
+            kept.push(Line { stream: stream_code(LogStream::System), text });
+        }
         for LogText { text, stream } in lines {
             let text = cut(text, self.line_bytes);
-            let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
-            if dropped > 0 || counted.is_full() || text.len() as u64 > room {
+            if dropped > 0 || untold > 0 || !has_room(&text, bytes) {
                 dropped += 1;
                 continue;
             }
             bytes += text.len() as u64;
             kept.push(Line { stream: stream_code(*stream), text });
         }
-        let all = counted.dropped + dropped;
+        // A gap is as wide as a worker says.
+        let all = counted.dropped.saturating_add(dropped).saturating_add(untold);
         // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
         // marks of a flood stay few.
-        let due = dropped > 0 && (counted.told == 0 || all >= counted.told * 2);
+        let due = all > counted.told && (counted.told == 0 || all >= counted.told.saturating_mul(2));
         // Lines may stand where marks should, in output that was not stored under this cap.
         if due && counted.chunks() < TASK_CHUNKS_MAX {
             let (cap, unit) = self.cap(counted);
             let text = format!("{all} lines were dropped: the output of this task has reached {cap} {unit}");
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
-        Chunk { attempt, at: self.now(), lines: kept, dropped: all, sent }
+        let sent = gap.saturating_add(lines.len() as u64);
+        (Chunk { attempt, at: self.now(), lines: kept, dropped: all, sent }, dropped)
     }
 
     fn now(&self) -> Timestamp {
@@ -343,7 +365,7 @@ impl Addition {
 
     /// Tells everybody what has become of the lines.
     fn tell(&self, counted: &Counted, log: &TaskLog, stats: &Stats) -> LogAppended {
-        stats.log_lines.add(self.chunk.sent - self.dropped);
+        stats.log_lines.add(self.new - self.dropped);
         stats.log_lines_dropped.add(self.dropped);
         log.lines.send_replace(counted.total());
         LogAppended { next: counted.sent(self.at.lease), dropped: self.dropped }
@@ -419,6 +441,14 @@ fn cut(text: &str, max: usize) -> String {
     }
     let end = (0..=max).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     format!("{} [{} bytes cut]", &text[..end], text.len() - end)
+}
+
+/// What is read in place of lines that a worker sent, but that never arrived.
+fn not_taken(lines: u64) -> String {
+    match lines {
+        1 => "1 line is missing here: the coordinator did not take it in time".to_owned(),
+        _ => format!("{lines} lines are missing here: the coordinator did not take them in time"),
+    }
 }
 
 fn stream_code(stream: LogStream) -> u8 {

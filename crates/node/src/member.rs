@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
-use orchestrix_engine::{Batch, JournalId, Shared, SystemClock};
+use orchestrix_engine::{Batch, Clock, JournalId, Shared, SystemClock};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -25,6 +25,7 @@ use crate::high_water::HighWater;
 use crate::node::Node;
 use crate::open::{Failure, guarded, spawn};
 use crate::options::Options;
+use crate::progress::Rounds;
 use crate::runner::Running;
 use crate::standby::Standby;
 use crate::stats::Stats;
@@ -75,6 +76,10 @@ struct Inner {
     me: Candidate,
     journal: JournalId,
     following: Following,
+    /// Of the thread that waits for the journal to grow.
+    growth: Rounds,
+    /// A term that begins here, until its first event is durable.
+    begins: Mutex<Option<Node>>,
     seat: watch::Sender<Seat>,
     fed: Fed,
     leadership: OnceLock<Leadership>,
@@ -119,8 +124,17 @@ impl Member {
     /// # Errors
     /// When the engine does not answer, is behind what this node has seen, or the options make no sense.
     pub fn open(membership: Membership) -> Result<Self, Failure> {
+        Self::open_by(membership, Arc::new(SystemClock))
+    }
+
+    /// Like [`Member::open`], by a clock of the caller's.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_by(membership: Membership, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
-        let following = Following::new(Arc::new(SystemClock), high_water, &node);
+        let growth = Rounds::new(Arc::clone(&clock), "the thread that waits for the journal to grow");
+        let following = Following::new(clock, high_water, &node);
         let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
         let journal = standby.read_to_end()?.journal_id();
         let (commands, heard) = channel();
@@ -130,6 +144,8 @@ impl Member {
             me: me.clone(),
             journal,
             following,
+            growth,
+            begins: Mutex::default(),
             seat: watch::Sender::new(Seat::Follows),
             fed: Fed::default(),
             leadership: OnceLock::new(),
@@ -247,10 +263,12 @@ impl Member {
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         let (status, stats) = (self.leadership().status(), self.stats());
-        let leader = status.leader.map(|(leader, _)| leader.name);
         let own = self.inner.note();
         let end = Position(stats.durable.get());
         let leader_age = self.leadership().leader_age();
+        // Its office is over, though nobody could say so in an engine that takes nothing.
+        let is_over = leader_age.is_some_and(|age| age > self.leadership().leader_ttl());
+        let leader = status.leader.map(|(leader, _)| leader.name).filter(|_| !is_over);
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let view =
             |Candidate { name, address, .. }: Candidate, note: Note, present: bool, age: Duration| NodeView {
@@ -259,7 +277,8 @@ impl Member {
                 seen_ms: Some(millis(
                     leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)),
                 )),
-                state: if present { "ACTIVE" } else { "DEAD" }.to_owned(),
+                // Presence is written less often than an office is proved: who leads is there.
+                state: if present || Some(&name) == leader.as_ref() { "ACTIVE" } else { "DEAD" }.to_owned(),
                 load: note.load,
                 position: Position(note.position),
                 lag: end.0.saturating_sub(note.position),
@@ -289,6 +308,19 @@ impl Member {
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
         self.inner.waits_for().clone()
+    }
+
+    /// Why this node stands still, if it does: a term in this process, or a thread that follows. Asks nobody.
+    #[must_use]
+    pub fn stalled(&self) -> Option<String> {
+        let term = self.inner.term().and_then(|node| node.stalled());
+        term.or_else(|| self.inner.following.rounds.stalled()).or_else(|| self.inner.growth.stalled())
+    }
+
+    /// Why nothing can be written at the moment, if so. Asks nobody.
+    #[must_use]
+    pub fn unwritten(&self) -> Option<String> {
+        self.inner.term()?.unwritten()
     }
 
     /// Passes the office to a node that is present and has read almost everything, or gives it back. The next term
@@ -348,6 +380,18 @@ impl Inner {
             "another node named {name} is alive, at {address}: no two nodes on an engine may have the same name; \
              give this one another with --node NAME"
         ))));
+    }
+
+    /// The term in this process, also while it begins.
+    fn term(&self) -> Option<Node> {
+        match &*self.seat.borrow() {
+            Seat::Leads(node) => Some(node.clone()),
+            Seat::Follows => self.begins().clone(),
+        }
+    }
+
+    fn begins(&self) -> MutexGuard<'_, Option<Node>> {
+        self.begins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waits_for(&self) -> MutexGuard<'_, Option<String>> {

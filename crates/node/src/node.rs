@@ -14,8 +14,9 @@ use crate::events::{EventFeed, Events};
 use crate::logs::{AskUnknown, TaskLogs};
 use crate::progress::Progress;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
+use crate::room;
 use crate::runner::{Input, Running};
-use crate::sharding::ShardAsk;
+use crate::sharding::{ServicePage, ShardAsk};
 use crate::stats::Stats;
 use crate::sync::mpsc::{SyncSender, TrySendError};
 
@@ -104,7 +105,7 @@ impl Node {
     ) -> Result<WorkerExtended, Error> {
         Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()?;
         let ask = Ask::HeartbeatAll { worker, leases, within };
-        expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => extended)
+        expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => *extended)
     }
 
     /// # Errors
@@ -213,10 +214,12 @@ impl Node {
         expect_answer!(self.ask(Ask::Shards(Box::new(ask))).await, Answer::Assignment(assignment) => assignment)
     }
 
+    /// A service, with a page of its shards.
+    ///
     /// # Errors
     /// See [`Error`].
-    pub async fn service(&self, service: Name) -> Result<ServiceView, Error> {
-        let ask = Ask::Shards(Box::new(ShardAsk::Service(service)));
+    pub async fn service(&self, page: impl Into<ServicePage>) -> Result<ServiceView, Error> {
+        let ask = Ask::Shards(Box::new(ShardAsk::Service(page.into())));
         expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
     }
 
@@ -362,9 +365,18 @@ impl Node {
         if self.running.is_stopping() {
             return Err(Error::Stopping);
         }
+        if self.progress.waits_for_room() && room::is_surely_new(&ask) {
+            self.stats.storage_full.add(1);
+            return Err(Error::StorageFull);
+        }
+        let is_new_work = room::has_new_work(&ask);
         let (sender, receiver) = oneshot::channel();
         match self.inputs.try_send(Input::Ask(ask, Caller(sender))) {
-            Ok(()) => receiver.await.unwrap_or(Err(Error::OutcomeUnknown)),
+            Ok(()) => match receiver.await.unwrap_or(Err(Error::OutcomeUnknown)) {
+                // Whatever else was given up for want of room may be tried elsewhere.
+                Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
+                answer => answer,
+            },
             Err(TrySendError::Full(_)) => {
                 self.stats.overloaded.add(1);
                 Err(Error::Overloaded)

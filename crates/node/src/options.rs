@@ -1,6 +1,7 @@
 //! What can be set on a node, with defaults.
 
 use orchestrix_core::Retention;
+use orchestrix_core::limits::QUEUES_MAX;
 
 use crate::sharding::ShardTimes;
 
@@ -11,6 +12,8 @@ pub struct Options {
     pub node: String,
     /// How long ended tasks are kept.
     pub retention: Retention,
+    /// Queues that may have tasks at one time; a task for one more is refused.
+    pub queues_max: usize,
     /// Questions that may wait for the loop; one more is answered `overloaded`.
     pub queue_max: usize,
     /// Lease calls that may wait for a task; one more is answered `overloaded`.
@@ -31,6 +34,7 @@ impl Default for Options {
         Self {
             node: "node-1".to_owned(),
             retention: Retention::default(),
+            queues_max: QUEUES_MAX,
             queue_max: 8_192,
             polls_max: 20_000,
             snapshot_bytes: 128 << 20,

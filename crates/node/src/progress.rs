@@ -1,16 +1,23 @@
-//! Whether the loop and the journal get anywhere: moments that they note down, looked at only when somebody asks.
+//! Whether the loop, the journal and the threads of a follower get anywhere: moments that they note down, looked at only
+//! when somebody asks.
 //!
 //! An idle loop goes round twice a second, so one that is late stands still. A loop that waits for the journal is not
-//! late while the journal answers, even if it answers that it cannot write.
+//! late while the journal answers, even if it answers that it cannot write. The same holds for a thread that follows,
+//! only that it has to do with a server: every request to one ends within seconds, but a call may need several.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_engine::Clock;
+use orchestrix_core::Position;
+use orchestrix_engine::{Clock, Error, Link, SnapshotReader, SnapshotWriter, Snapshots};
 
 /// What takes longer than this is said: longer than a slow disk takes for a sync.
 pub(crate) const LATE: Duration = Duration::from_secs(5);
+
+/// What takes a thread that follows longer than this is said: longer than a call on a server may take, each of whose
+/// requests ends after 5 seconds.
+pub(crate) const FOLLOWS_LATE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -21,6 +28,8 @@ pub(crate) struct Progress {
     asked: Moment,
     /// A batch was taken up that is not durable yet.
     batch: Moment,
+    /// What is full, while a batch waits for room.
+    full: Mutex<Option<String>>,
 }
 
 /// A time of the boot clock, or none.
@@ -55,7 +64,7 @@ impl Progress {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         let (beat, asked, batch) = (Moment::default(), Moment::default(), Moment::default());
         beat.set(clock.boot());
-        Self { clock, beat, asked, batch }
+        Self { clock, beat, asked, batch, full: Mutex::default() }
     }
 
     /// The loop has ended a round.
@@ -78,6 +87,23 @@ impl Progress {
 
     pub(crate) fn batch_is_durable(&self) {
         self.batch.clear();
+        if self.full().take().is_some() {
+            tracing::info!("there is room again: the journal is written");
+        }
+    }
+
+    /// A batch waits for room. Answers whether that is new.
+    pub(crate) fn no_room(&self, what: String) -> bool {
+        self.full().replace(what).is_none()
+    }
+
+    /// Whether a batch waits for room: whatever is decided now waits behind it.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.full().is_some()
+    }
+
+    fn full(&self) -> MutexGuard<'_, Option<String>> {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why the node stands still, if it does.
@@ -94,8 +120,130 @@ impl Progress {
 
     /// Why nothing can be written, if so.
     pub(crate) fn unwritten(&self) -> Option<String> {
+        if let Some(what) = &*self.full() {
+            return Some(what.clone());
+        }
         let ago = self.batch.late(self.clock.boot())?;
         Some(format!("nothing could be written to the journal for {} s", ago.as_secs()))
+    }
+}
+
+/// The rounds of a thread that follows.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    clock: Arc<dyn Clock>,
+    /// Whose rounds they are, for people.
+    thread: &'static str,
+    now: Mutex<(Duration, Doing)>,
+}
+
+/// What a thread does since a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Round,
+    /// It waits for an answer of the engine.
+    Asks,
+    /// It waits for a term to stop.
+    Stops,
+    /// It waits for a term to begin, which has a progress of its own.
+    Begins,
+}
+
+impl Rounds {
+    pub(crate) fn new(clock: Arc<dyn Clock>, thread: &'static str) -> Self {
+        let now = Mutex::new((clock.boot(), Doing::Round));
+        Self { clock, thread, now }
+    }
+
+    /// The thread has ended a round.
+    pub(crate) fn beat(&self) {
+        self.note(Doing::Round);
+    }
+
+    /// Asks the engine for something.
+    pub(crate) fn asking<T>(&self, ask: impl FnOnce() -> T) -> T {
+        self.during(Doing::Asks, ask)
+    }
+
+    /// Waits for a term to stop.
+    pub(crate) fn stopping<T>(&self, stop: impl FnOnce() -> T) -> T {
+        self.during(Doing::Stops, stop)
+    }
+
+    /// Waits for a term to begin.
+    pub(crate) fn beginning<T>(&self, begin: impl FnOnce() -> T) -> T {
+        self.during(Doing::Begins, begin)
+    }
+
+    fn during<T>(&self, doing: Doing, work: impl FnOnce() -> T) -> T {
+        self.note(doing);
+        let done = work();
+        self.beat();
+        done
+    }
+
+    fn note(&self, doing: Doing) {
+        *self.now() = (self.clock.boot(), doing);
+    }
+
+    fn now(&self) -> MutexGuard<'_, (Duration, Doing)> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the thread stands still, if it does.
+    pub(crate) fn stalled(&self) -> Option<String> {
+        let (since, doing) = *self.now();
+        let late = self.clock.boot().saturating_sub(since);
+        if late <= FOLLOWS_LATE {
+            return None;
+        }
+        let (thread, seconds) = (self.thread, late.as_secs());
+        match doing {
+            Doing::Round => Some(format!("{thread} has not finished a round for {seconds} s")),
+            Doing::Asks => Some(format!("the engine has not answered {thread} for {seconds} s")),
+            Doing::Stops => Some(format!("the term that ended has not stopped for {seconds} s")),
+            Doing::Begins => None,
+        }
+    }
+}
+
+/// Snapshots that a thread reads while it follows.
+pub(crate) struct Watched<'a> {
+    pub(crate) snapshots: Box<dyn Snapshots>,
+    pub(crate) rounds: &'a Arc<Rounds>,
+}
+
+struct WatchedReader {
+    reader: Box<dyn SnapshotReader>,
+    rounds: Arc<Rounds>,
+}
+
+impl Snapshots for Watched<'_> {
+    fn list(&self) -> Result<Vec<Position>, Error> {
+        self.rounds.asking(|| self.snapshots.list())
+    }
+
+    fn create(&self, at: Link) -> Result<Box<dyn SnapshotWriter>, Error> {
+        self.rounds.asking(|| self.snapshots.create(at))
+    }
+
+    fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
+        let reader = self.rounds.asking(|| self.snapshots.open(at))?;
+        Ok(Box::new(WatchedReader { reader, rounds: Arc::clone(self.rounds) }))
+    }
+
+    fn prune(&self) -> Result<(), Error> {
+        self.rounds.asking(|| self.snapshots.prune())
+    }
+}
+
+impl SnapshotReader for WatchedReader {
+    fn link(&self) -> Link {
+        self.reader.link()
+    }
+
+    fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        self.rounds.asking(|| self.reader.next())
     }
 }
 
@@ -160,5 +308,32 @@ mod tests {
         assert_eq!(progress.unwritten().unwrap(), "nothing could be written to the journal for 9 s");
         progress.batch_is_durable();
         assert_eq!(progress.unwritten(), None);
+    }
+
+    #[test]
+    fn a_thread_that_follows_says_what_it_stands_still_in() {
+        let clock = Arc::new(Set::default());
+        let rounds = Rounds::new(clock.clone(), "the thread");
+        let later = |seconds: u64| clock.0.fetch_add(seconds * 1_000, Relaxed);
+        later(30);
+        assert_eq!(rounds.stalled(), None);
+        later(1);
+        assert_eq!(rounds.stalled().unwrap(), "the thread has not finished a round for 31 s");
+        rounds.beat();
+        assert_eq!(rounds.stalled(), None);
+        rounds.asking(|| {
+            later(31);
+            assert_eq!(rounds.stalled().unwrap(), "the engine has not answered the thread for 31 s");
+        });
+        assert_eq!(rounds.stalled(), None, "it has answered");
+        rounds.stopping(|| {
+            later(31);
+            assert_eq!(rounds.stalled().unwrap(), "the term that ended has not stopped for 31 s");
+        });
+        rounds.beginning(|| {
+            later(31);
+            assert_eq!(rounds.stalled(), None, "a term that begins has a progress of its own");
+        });
+        assert_eq!(rounds.stalled(), None);
     }
 }

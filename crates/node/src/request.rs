@@ -74,7 +74,7 @@ pub enum Answer {
     },
     Batch(Vec<Result<Outcome, Refusal>>),
     Extended(Extended),
-    WorkerExtended(WorkerExtended),
+    WorkerExtended(Box<WorkerExtended>),
     /// Leases, and where they were handed out: if nobody takes the answer, they are given back under this position.
     Leases {
         leases: Leases,
@@ -125,7 +125,7 @@ pub enum Error {
     #[error("too many requests are waiting; try again in a moment")]
     Overloaded,
     /// There is no room for new work; work that is there goes on.
-    #[error("the disk of the coordinator is full: no new work is accepted until there is room")]
+    #[error("the storage of the coordinator is full: no new work is accepted until there is room")]
     StorageFull,
     /// The node is on its way out; nothing was changed.
     #[error("the coordinator is stopping; ask again in a moment")]
@@ -134,6 +134,9 @@ pub enum Error {
     #[error("the engine that keeps the output of tasks does not answer")]
     Unavailable,
     /// It may or may not have happened.
-    #[error("the coordinator or its engine stopped before the outcome was certain; ask again to find out")]
+    #[error(
+        "the coordinator or its engine stopped before the outcome was certain; repeat the call with the same key; \
+         without a key a repeat may submit the task twice"
+    )]
     OutcomeUnknown,
 }

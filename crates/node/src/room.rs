@@ -1,9 +1,9 @@
-//! What may be decided while the disk has little room left.
+//! What may be decided while the disk has little room left, or an engine has none.
 
 use orchestrix_core::Command;
 use orchestrix_engine::{Room, Space};
 
-use crate::request::Error;
+use crate::request::{Ask, Error};
 
 /// Bytes of an event besides payload, result or error: names and numbers.
 const EVENT_BYTES: usize = 256;
@@ -32,6 +32,37 @@ pub(crate) fn after(space: Space, bytes: usize) -> Space {
             in_all: room.in_all.saturating_sub(bytes as u64),
             batch: room.batch,
         }),
+    }
+}
+
+/// Whether a question brings new work.
+pub(crate) fn has_new_work(ask: &Ask) -> bool {
+    commands(ask).iter().any(is_new_work)
+}
+
+/// Whether it brings new work that cannot have been accepted before: a repeat is under a key, and has its answer in the
+/// state, for which it may have to wait.
+pub(crate) fn is_surely_new(ask: &Ask) -> bool {
+    let keyless = |command: &Command| matches!(command, Command::Submit { task, .. } if task.key.is_none());
+    commands(ask).iter().any(keyless)
+}
+
+fn commands(ask: &Ask) -> &[Command] {
+    match ask {
+        Ask::Command(command) => std::slice::from_ref(command),
+        Ask::Batch(commands) => commands,
+        Ask::Heartbeat(_)
+        | Ask::HeartbeatAll { .. }
+        | Ask::Lease(_)
+        | Ask::Attempt { .. }
+        | Ask::Task(_)
+        | Ask::Tasks { .. }
+        | Ask::Explain(_)
+        | Ask::Queues
+        | Ask::Workers
+        | Ask::Cluster
+        | Ask::Shards(_)
+        | Ask::Unknown(_) => &[],
     }
 }
 

@@ -325,6 +325,7 @@ impl Runner {
 
     fn acknowledged(&mut self, ack: Ack, now: Timestamp) {
         self.desk.set_space(ack.space);
+        self.desk.is_durable(ack.end.position);
         self.desk.abandon(&ack.abandoned, ack.end.position, now);
         let begun = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position);
         if let Some((_, header)) = begun

@@ -14,12 +14,12 @@ mod soft;
 mod views;
 
 use orchestrix_core::limits::SHARD_WORKERS_MAX;
-use orchestrix_core::shards::{ShardCommand, kept_ms};
+use orchestrix_core::shards::{ShardCommand, ShardWorker, kept_ms};
 use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Command, Decision, LeaveReason, Name, Position, Refusal, Timestamp, is_planted};
 
 pub(crate) use self::soft::Sharding;
-use self::soft::{Waiting, join};
+use self::soft::{Known, Waiting, join};
 
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
@@ -61,10 +61,26 @@ pub enum ShardAsk {
         /// Who asks; another process of the name is answered nothing.
         session: Name,
     },
-    Service(Name),
+    Service(ServicePage),
     Services {
         group: Option<Name>,
     },
+}
+
+/// A page of the shards of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePage {
+    pub service: Name,
+    /// The first shard.
+    pub from: u32,
+    /// Shards at most; bytes are limited, too.
+    pub limit: usize,
+}
+
+impl From<Name> for ServicePage {
+    fn from(service: Name) -> Self {
+        Self { service, from: 0, limit: usize::MAX }
+    }
 }
 
 /// How long workers are believed.
@@ -100,10 +116,15 @@ impl<R: Recipient> DecisionLoop<R> {
         } else if is_planted("own-shard-lease-for-others") {
             until = self.promised_until(now);
         }
-        let workers: Vec<(Name, Name)> = self
+        let workers: Vec<(Name, Name, Option<Name>)> = self
             .state
             .services()
-            .flat_map(|(name, service)| service.workers.keys().map(|worker| (name.clone(), worker.clone())))
+            .flat_map(|(name, service)| {
+                let of_service = |(worker, there): (&Name, &ShardWorker)| {
+                    (name.clone(), worker.clone(), there.session.clone())
+                };
+                service.workers.iter().map(of_service)
+            })
             .collect();
         let empty = self.state.services().filter(|(_, service)| service.workers.is_empty());
         let empty: Vec<Name> = empty.map(|(name, _)| name.clone()).collect();
@@ -111,9 +132,11 @@ impl<R: Recipient> DecisionLoop<R> {
             self.sharding.services.entry(service.clone()).or_default().idle_since = Some(now);
             self.schedule(&service);
         }
-        for (service, worker) in workers {
+        for (service, worker, session) in workers {
             let soft = self.sharding.services.entry(service.clone()).or_default();
-            soft.promise(&worker, until);
+            let known = soft.promise(&worker, until);
+            known.session = session.filter(|_| !is_planted("sessions-forgotten"));
+            known.is_unheard = known.session.is_some();
             soft.want_round(DEBOUNCE_MS, now);
             self.schedule(&service);
         }
@@ -153,7 +176,7 @@ impl<R: Recipient> DecisionLoop<R> {
             ShardAsk::Assignment { service, worker, session } => {
                 Ok(Answer::Assignment(self.look_up(&service, &worker, &session)))
             }
-            ShardAsk::Service(service) => self.service_view(&service, now),
+            ShardAsk::Service(page) => self.service_view(&page, now),
             ShardAsk::Services { group } => Ok(Answer::Services(self.service_list(group.as_ref()))),
         };
         self.reply(to, answer);
@@ -176,8 +199,11 @@ impl<R: Recipient> DecisionLoop<R> {
         let repeated: Vec<Waiting<R>> = soft.waiting.extract_if(.., repeats).collect();
         let is_there = self.state.service(&service).is_some_and(|known| known.workers.contains_key(&worker));
         let known = soft.workers.get_mut(&worker).filter(|_| is_there);
-        let ours =
-            known.as_ref().is_some_and(|known| !known.replaced && known.session.as_ref() == Some(&session));
+        // One that registers in the term after it came has stopped meanwhile, and gets other tokens.
+        let is_ours = |known: &&mut Known| {
+            !known.replaced && !known.is_unheard && known.session.as_ref() == Some(&session)
+        };
+        let ours = known.as_ref().is_some_and(is_ours);
         let lease_ms = self.options.shards.lease_ms;
         let mut until = now.plus(lease_ms.saturating_sub(1_000).max(lease_ms / 4 * 3));
         if let Some(known) = known.filter(|_| !ours) {
@@ -195,7 +221,9 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         if ours {
             self.promise(&service, &worker, now);
-            let said = self.say_count(&service, &worker, body.max_shard_count, now);
+            let said = self
+                .say_count(&service, &worker, body.max_shard_count, now)
+                .and_then(|()| self.say_capacity(&service, &worker, body.capacity, now));
             if let (Ok(()), Some(until)) = (&said, waited_until) {
                 let soft = self.sharding.services.entry(service.clone()).or_default();
                 soft.waiting.push(Waiting::new(to, worker, session, body, until));
@@ -318,6 +346,20 @@ impl<R: Recipient> DecisionLoop<R> {
         Ok(())
     }
 
+    fn say_capacity(
+        &mut self,
+        service: &Name,
+        worker: &Name,
+        capacity: Option<u32>,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let (of, worker) = (service.clone(), worker.clone());
+        if self.shard_command(ShardCommand::SetCapacity { service: of, worker, capacity }, now)?.is_some() {
+            self.want_round(service, DEBOUNCE_MS, now);
+        }
+        Ok(())
+    }
+
     fn change_service(
         &mut self,
         service: &Name,
@@ -338,7 +380,7 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         self.want_round(service, DEBOUNCE_MS, now);
         self.schedule(service);
-        self.service_view(service, now)
+        self.service_view(&service.clone().into(), now)
     }
 
     /// Sends those who came and wait for their share to whoever leads next; to come again changes nothing.

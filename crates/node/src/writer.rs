@@ -20,7 +20,7 @@ use crate::node::Caller;
 use crate::offer::Offer;
 use crate::open::Failure;
 use crate::progress::Progress;
-use crate::request::{Answer, Error, Recipient};
+use crate::request::{Answer, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
 use crate::sync::mpsc::{Receiver, Sender, SyncSender};
@@ -74,6 +74,15 @@ pub(crate) struct Writing {
     started: Duration,
     tried: u64,
     unanswered: Unanswered,
+    last: Heard,
+}
+
+/// What the last try of a turn came to, while it is not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    /// There is no room. This try has written nothing.
+    NoRoom,
+    Other,
 }
 
 /// What became of a piece of work at first.
@@ -162,14 +171,22 @@ impl Writer {
             Begun::Writing(writing) => writing,
         };
         loop {
-            let batch = self.to_append(&writing)?;
-            let answer = self.progress.asking(|| self.journal.append(batch));
-            match self.heard(&mut writing, answer)? {
-                Tried::Written => return self.finish(writing),
-                Tried::Part => {}
-                Tried::Again => self.clock.pause(RETRY),
+            match self.try_once(&mut writing) {
+                Ok(Tried::Written) => return self.finish(writing),
+                Ok(Tried::Part) => {}
+                Ok(Tried::Again) => self.clock.pause(RETRY),
+                Err(failure) => {
+                    refuse(writing);
+                    return Err(failure);
+                }
             }
         }
+    }
+
+    fn try_once(&mut self, writing: &mut Writing) -> Result<Tried, Failure> {
+        let batch = self.to_append(writing)?;
+        let answer = self.progress.asking(|| self.journal.append(batch));
+        self.heard(writing, answer)
     }
 
     /// Does what needs no append; a turn with events has to go into the journal first.
@@ -202,7 +219,7 @@ impl Writer {
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
         self.progress.batch_begins(started);
-        Writing { batch, rest: None, replies, purged, started, tried: 0, unanswered }
+        Writing { batch, rest: None, replies, purged, started, tried: 0, unanswered, last: Heard::Other }
     }
 
     /// What is to be appended now; only under an office that holds. It is the same again at every try: only the
@@ -221,6 +238,7 @@ impl Writer {
         answer: Result<Appended, orchestrix_engine::Error>,
     ) -> Result<Tried, Failure> {
         writing.tried += 1;
+        writing.last = Heard::Other;
         match answer {
             Ok(Appended::Done(end)) => {
                 let took = self.clock.boot().saturating_sub(writing.started);
@@ -257,8 +275,9 @@ impl Writer {
                 if self.shorten(writing) {
                     return Ok(Tried::Part);
                 }
-                if writing.tried == 1 {
-                    tracing::warn!("the disk is full, even the reserve is used up: waiting for room");
+                writing.last = Heard::NoRoom;
+                if self.progress.no_room(self.full(&error)) {
+                    tracing::warn!("{}: waiting for room", self.full(&error));
                 }
                 if writing.tried.is_multiple_of(TRUNCATE_EVERY) {
                     // A snapshot that was finished meanwhile may let something go.
@@ -274,6 +293,14 @@ impl Writer {
         }
         self.give_up_if_stopping(writing.unanswered)?;
         Ok(Tried::Again)
+    }
+
+    /// What is full. Only a disk has a reserve.
+    fn full(&self, error: &orchestrix_engine::Error) -> String {
+        match self.journal.space() {
+            Space::Short(_) => "the disk is full, even the reserve is used up".to_owned(),
+            Space::Plenty => format!("the engine is full and refuses writes: {}", error.source),
+        }
     }
 
     /// Where there is no room for the batch as it is, what fits is sent first. Answers whether that is less. Nothing
@@ -354,6 +381,18 @@ impl Writer {
             Err(error) => {
                 tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")
             }
+        }
+    }
+}
+
+/// Answers the calls that changed something in a turn that is given up, if it is certain that nothing of it was written,
+/// for want of room.
+fn refuse(writing: Writing) {
+    let (Heard::NoRoom, Unanswered::NotAccepted) = (writing.last, writing.unanswered) else { return };
+    for (to, answer) in writing.replies {
+        // Any other may be about what was accepted before.
+        if let Ok(Answer::Outcome { seen: Seen::First, .. }) = answer {
+            let _ = to.send(Err(Error::StorageFull));
         }
     }
 }

@@ -83,6 +83,37 @@ async fn one_leads_and_the_others_stay_warm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_view_of_the_cluster_says_how_old_it_is() {
+    let place = place();
+    let first = open(&place, "a");
+    leads(&first).await;
+    let second = open(&place, "b");
+    let seen = async {
+        while second.cluster().nodes.len() < 2 || second.cluster().leader.is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), seen).await.expect("it should see the other by now");
+    assert_eq!(first.cluster().leader_seen_ms, Some(0), "a leader knows itself");
+    let ages = async {
+        let (mut last, mut grew, mut fell) = (0, false, false);
+        while !(grew && fell) {
+            let view = second.cluster();
+            let age = view.leader_seen_ms.expect("there is a leader, so its last sign has an age");
+            let [of_leader, own] = &view.nodes[..] else { panic!("{view:?}") };
+            assert!(of_leader.seen_ms.is_some_and(|seen| seen <= age), "{view:?}");
+            assert_eq!((own.name.as_str(), own.seen_ms), ("b", Some(0)));
+            // It grows until the leader renews.
+            (grew, fell, last) = (grew || age > last, fell || age < last, age);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), ages).await.expect("it should be renewed by now");
+    second.stop().await.unwrap();
+    first.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_takes_over_has_all_that_was_acknowledged() {
     let place = place();
     let first = open(&place, "a");
@@ -167,7 +198,7 @@ async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
         };
         let leased = node.lease(request).await.unwrap().leases.remove(0);
         let line = LogText { text: "a line".to_owned(), stream: LogStream::Stdout };
-        let lines = LogAppend { lease_id: leased.lease_id, lines: vec![line], offset: None };
+        let lines = LogAppend { lease_id: leased.lease_id, lines: vec![line], offset: None, skipped: 0 };
         node.append_logs(leased.task_id, lines).await.unwrap();
         assert!(logs.tasks().unwrap().contains(&leased.task_id));
         let done = Complete { lease_id: leased.lease_id, worker: None, result: None };

@@ -61,7 +61,9 @@ async fn everything_is_there_after_a_restart() {
     let leased = node.lease(request(0)).await.unwrap().leases.remove(0);
     assert_eq!(leased.task_id, first.id);
     let lines = vec![LogText { text: "working".to_owned(), stream: LogStream::Stdout }];
-    node.append_logs(first.id, LogAppend { lease_id: leased.lease_id, lines, offset: None }).await.unwrap();
+    node.append_logs(first.id, LogAppend { lease_id: leased.lease_id, lines, offset: None, skipped: 0 })
+        .await
+        .unwrap();
     node.stop().await.unwrap();
     assert_eq!(node.task(first.id).await, Err(Error::Stopping));
 
@@ -251,7 +253,8 @@ async fn output_is_numbered_capped_and_kept_apart_by_attempt() {
             .map(|text| LogText { text: (*text).to_owned(), stream: LogStream::Stderr })
             .collect::<Vec<_>>()
     };
-    let append = |lease_id, texts: &[&str], offset| LogAppend { lease_id, lines: lines(texts), offset };
+    let append =
+        |lease_id, texts: &[&str], offset| LogAppend { lease_id, lines: lines(texts), offset, skipped: 0 };
     let added = node.append_logs(id, append(first.lease_id, &["one", "two"], Some(0))).await.unwrap();
     assert_eq!((added.next, added.dropped), (2, 0));
     let again = node.append_logs(id, append(first.lease_id, &["one", "two"], Some(0))).await.unwrap();

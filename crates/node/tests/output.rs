@@ -40,7 +40,11 @@ async fn leased(node: &Node) -> Leased {
 async fn append(node: &Node, job: &Leased, offset: u64, texts: &[&str]) -> Result<LogAppended, Error> {
     let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
     let lines = texts.iter().map(line).collect();
-    node.append_logs(job.task_id, LogAppend { lease_id: job.lease_id, lines, offset: Some(offset) }).await
+    node.append_logs(
+        job.task_id,
+        LogAppend { lease_id: job.lease_id, lines, offset: Some(offset), skipped: 0 },
+    )
+    .await
 }
 
 async fn read(node: &Node, job: &Leased, offset: u64) -> LogPage {

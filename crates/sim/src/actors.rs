@@ -32,6 +32,9 @@ pub(crate) trait Ground {
     /// Asks something; answers under which number.
     fn ask(&mut self, actor: usize, question: Question) -> usize;
 
+    /// The connections of a process of a service are closed: nobody waits for what it asked.
+    fn close(&mut self, process: usize);
+
     fn wake_after(&mut self, actor: usize, us: u64);
 
     fn see(&mut self, happened: bool, sight: Sight);

@@ -86,6 +86,11 @@ impl Question {
         matches!(self, Self::Shards { .. } | Self::ChangeService { .. })
     }
 
+    /// Whether a process of a service asks this.
+    pub(crate) fn is_of(&self, process: usize) -> bool {
+        matches!(self, Self::Shards { process: asks, .. } if *asks == process)
+    }
+
     /// Milliseconds that whoever is asked may take; a worker that comes waits for others of its service.
     pub(crate) fn waits_ms(&self, plan: &Plan) -> u64 {
         match self {
@@ -194,6 +199,8 @@ pub(crate) struct History {
     pub(crate) calm: bool,
     /// How long tasks that have ended must be kept, if it is known.
     pub(crate) retention: Option<Retention>,
+    /// How many queues may have tasks at one time, if it is known.
+    pub(crate) queues_max: Option<usize>,
     /// What was decided when the faults ended.
     pub(crate) healed: Option<Position>,
     pub(crate) log: Vec<Entry>,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use orchestrix_core::Retention;
+use orchestrix_core::limits::QUEUES_MAX;
 use orchestrix_engine::file::{self, Prepare};
 use orchestrix_node::{Options, ShardTimes};
 
@@ -58,6 +59,8 @@ pub struct Plan {
     pub(crate) segment_bytes: u64,
     pub(crate) snapshot_bytes: u64,
     pub(crate) retention: Retention,
+    /// Queues that may have tasks at one time.
+    pub(crate) queues_max: usize,
     pub(crate) queue_max: usize,
     pub(crate) polls_max: usize,
     /// Whether every start has settings of its own: how long workers may serve shards, how much journal is written before
@@ -71,6 +74,8 @@ pub struct Plan {
 pub(crate) const IMPATIENCE: u64 = 0x00c0_ffee;
 /// Likewise for how long keys are remembered.
 const FORGETTING: u64 = 0x6b65_7973;
+/// Likewise for how many queues there may be.
+const CROWD: u64 = 0x6372_6f77;
 
 /// What is drawn for settings that change, from a generator of its own.
 const SETTINGS: u64 = 0x5e77_1266;
@@ -82,6 +87,7 @@ impl Plan {
     pub fn draw(seed: u64) -> Self {
         let (mut plan, mut rng) = (Self::patient(seed), Rng::new(seed ^ IMPATIENCE));
         plan.forget_keys(seed);
+        plan.crowd_queues(seed);
         plan.changing = Self::draw_changing(seed) && !plan.calm;
         if !plan.calm && rng.chance(250_000) {
             plan.hang_ups = u32::try_from(rng.range(50_000, 500_000)).unwrap_or(0);
@@ -151,6 +157,7 @@ impl Plan {
                 count: usize::try_from(rng.skewed(3, 300)).unwrap_or(3),
                 ..Retention::default()
             },
+            queues_max: QUEUES_MAX,
             queue_max: usize::try_from(rng.skewed(4, 512)).unwrap_or(4),
             polls_max: usize::try_from(rng.skewed(2, 64)).unwrap_or(2),
             changing: false,
@@ -193,6 +200,15 @@ impl Plan {
         }
     }
 
+    /// In one world of eight there are tasks for more queues than may have some.
+    fn crowd_queues(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ CROWD);
+        if rng.chance(125_000) {
+            self.queues = 2 + rng.index(5);
+            self.queues_max = 1 + rng.index(self.queues - 1);
+        }
+    }
+
     /// Leaves only what actors do: another world has other servers.
     pub(crate) fn without_server(&mut self) {
         (self.lost, self.doubled, self.slow, self.slow_disk) = (0, 0, 0, 0);
@@ -214,6 +230,7 @@ impl Plan {
         Options {
             shards: self.shards.as_ref().map(times).unwrap_or_default(),
             retention: self.retention,
+            queues_max: self.queues_max,
             queue_max: self.queue_max,
             polls_max: self.polls_max,
             snapshot_bytes,

@@ -46,6 +46,8 @@ pub enum Sight {
     UnknownResolved,
     KeyRepeated,
     KeyConflict,
+    /// A task for a queue that would be one too many.
+    QueueRefused,
     LeaseProlongedAtStart,
     LeaseAbandoned,
     CancelHeeded,
@@ -80,6 +82,7 @@ impl Kind for Sight {
         Self::Submitted,
         Self::Completed,
         Self::KeyConflict,
+        Self::QueueRefused,
         Self::LeaseProlongedAtStart,
         Self::CancelUnheeded,
         Self::Overloaded,

@@ -96,6 +96,9 @@ impl Shrink for Plan {
         if self.queues > 1 {
             smaller(&|plan| plan.queues = 1);
         }
+        if self.queues_max < self.queues {
+            smaller(&|plan| plan.queues_max = plan.queues);
+        }
         if let Some(shards) = &self.shards {
             let easier = shards.easier().into_iter();
             easier.for_each(|shards| smaller(&|plan| plan.shards = Some(shards.clone())));

@@ -160,7 +160,12 @@ impl World {
             next_pending: 0,
             actors,
             ops: Vec::new(),
-            history: History { calm: plan.calm, retention: Some(plan.retention), ..History::default() },
+            history: History {
+                calm: plan.calm,
+                retention: Some(plan.retention),
+                queues_max: Some(plan.queues_max),
+                ..History::default()
+            },
             seen: Seen::default(),
             shards_rested: false,
             trace: blake3::Hasher::new(),
@@ -440,6 +445,15 @@ impl Ground for World {
 
     fn ask(&mut self, actor: usize, question: Question) -> usize {
         self.send(actor, question)
+    }
+
+    fn close(&mut self, process: usize) {
+        let is_its = |op: usize| self.ops[op].question.is_of(process);
+        let closed: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| is_its(pending.op)).map(|(id, _)| *id).collect();
+        let ops: Vec<usize> =
+            closed.into_iter().filter_map(|id| self.pending.remove(&id)).map(|pending| pending.op).collect();
+        self.unanswered(ops);
     }
 
     fn wake_after(&mut self, actor: usize, us: u64) {

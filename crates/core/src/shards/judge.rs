@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{DEFAULT_GROUP, Runs, Service, ShardCommand};
 use crate::event::{
-    LeaveReason, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo, ShardsMoved,
+    LeaveReason, NewCapacity, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft,
+    ShardsLetGo, ShardsMoved,
 };
 use crate::limits::{SERVICES_MAX, SERVICES_PER_TOKEN_MAX, SHARD_WORKERS_MAX, SHARDS_TOTAL_MAX};
 use crate::{Decision, Event, Name, Refusal, State, is_planted};
@@ -12,15 +13,18 @@ use crate::{Decision, Event, Name, Refusal, State, is_planted};
 impl State {
     pub(crate) fn judge_shards(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
         match command {
-            ShardCommand::Join { service, worker, group, count, capacity, by } => {
+            ShardCommand::Join { service, worker, group, count, capacity, by, session } => {
                 let group = group.as_ref().filter(|group| group.as_str() != DEFAULT_GROUP);
-                self.join(service, worker, group, (*count, *capacity), by.as_ref())
+                self.join((service, worker, session.as_ref()), group, (*count, *capacity), by.as_ref())
             }
             ShardCommand::Leave { service, worker, reason } => Ok(self.leave(service, worker, *reason)),
             ShardCommand::LetGo { service, worker, shards } => Ok(self.let_go(service, worker, shards)),
             ShardCommand::Overrule { service, worker, shards } => Ok(self.overrule(service, worker, shards)),
             ShardCommand::SetCount { service, count, worker } => {
                 self.set_count(service, *count, worker.as_ref())
+            }
+            ShardCommand::SetCapacity { service, worker, capacity } => {
+                Ok(self.set_capacity(service, worker, *capacity))
             }
             ShardCommand::SetWeights { service, weights } => self.set_weights(service, weights),
             ShardCommand::Move { service, most } => Ok(self.move_shards(service, *most)),
@@ -30,15 +34,15 @@ impl State {
 
     fn join(
         &self,
-        service: &Name,
-        worker: &Name,
+        (service, worker, session): (&Name, &Name, Option<&Name>),
         group: Option<&Name>,
         (count, capacity): (u32, Option<u32>),
         by: Option<&Name>,
     ) -> Result<Decision, Refusal> {
         let joined = |count, said, by: Option<&Name>| {
             let (service, worker, group) = (service.clone(), worker.clone(), group.cloned());
-            event(ShardWorkerJoined { service, worker, group, count, capacity, said, by: by.cloned() })
+            let (by, session) = (by.cloned(), session.cloned());
+            event(ShardWorkerJoined { service, worker, group, count, capacity, said, by, session })
         };
         let Some(known) = self.services.get(service) else {
             self.check_room(by)?;
@@ -116,6 +120,16 @@ impl State {
         event(ShardWorkerLeft { service: service.clone(), worker: worker.clone(), reason })
     }
 
+    fn set_capacity(&self, service: &Name, worker: &Name, capacity: Option<u32>) -> Decision {
+        let known = self.services.get(service).and_then(|known| known.workers.get(worker));
+        if known.is_none_or(|known| known.capacity == capacity) {
+            return Decision::Nothing;
+        }
+        let capacity = Some(NewCapacity { worker: worker.clone(), capacity });
+        let (withdrawn, granted) = (Runs::default(), Vec::new());
+        event(ShardsMoved { service: service.clone(), withdrawn, granted, capacity })
+    }
+
     /// Takes back what was withdrawn and is let go. Whoever lets go of what it should keep is given it again, or another.
     fn let_go(&self, service: &Name, worker: &Name, shards: &[u32]) -> Decision {
         let Some(known) = self.services.get(service) else { return Decision::Nothing };
@@ -182,7 +196,7 @@ impl State {
     fn move_shards(&self, service: &Name, most: usize) -> Decision {
         let moves = self.services.get(service).and_then(|known| known.moves(most));
         let Some((withdrawn, granted)) = moves else { return Decision::Nothing };
-        event(ShardsMoved { service: service.clone(), withdrawn, granted })
+        event(ShardsMoved { service: service.clone(), withdrawn, granted, capacity: None })
     }
 }
 

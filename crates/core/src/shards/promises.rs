@@ -5,10 +5,14 @@ use minicbor::{Decode, Encode};
 
 use crate::{State, Timestamp, is_planted};
 
+/// What a term is taken to have promised if it does not say it: versions that did not say it promised this unless they
+/// were set otherwise.
+const UNSAID_LEASE_MS: u64 = 15_000;
+
 /// Promises of this term and of those before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Promises {
-    /// Milliseconds that a worker is promised in this term after each heartbeat; 0 where the term does not say it.
+    /// Milliseconds that a worker is promised in this term after each heartbeat.
     #[n(0)]
     lease_ms: u64,
     /// Milliseconds from the beginning of this term in which promises of those before it may still run.
@@ -25,7 +29,7 @@ impl Promises {
     pub(crate) fn next(self, lease_ms: Option<u64>, last: Timestamp, at: Timestamp) -> Self {
         let left_ms = self.owed_ms.saturating_sub(last.since(self.since));
         let owed_ms = left_ms.max(kept_ms(self.lease_ms));
-        Self { lease_ms: lease_ms.unwrap_or(0), owed_ms, since: at }
+        Self { lease_ms: lease_ms.unwrap_or(UNSAID_LEASE_MS), owed_ms, since: at }
     }
 }
 
@@ -95,11 +99,20 @@ mod tests {
     #[test]
     fn a_term_that_says_nothing_owes_what_was_owed() {
         let mut state = State::new();
-        term(&mut state, 0, Some(12_000));
+        term(&mut state, 0, Some(30_000));
         term(&mut state, 1, None);
         tick(&mut state, 1_001);
         term(&mut state, 1_002, Some(2_000));
-        assert_eq!(state.owed_ms(), kept_ms(12_000) - 1_000);
+        assert_eq!(state.owed_ms(), kept_ms(30_000) - 1_000);
+    }
+
+    #[test]
+    fn a_term_that_says_nothing_promised_the_default() {
+        let mut state = State::new();
+        term(&mut state, 0, None);
+        tick(&mut state, 100_000);
+        term(&mut state, 100_001, Some(2_000));
+        assert_eq!(state.owed_ms(), kept_ms(15_000));
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn is_yes(it: &bool) -> bool {
     *it
 }
 
-fn is_zero(number: &u64) -> bool {
+pub(super) fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
@@ -118,12 +118,16 @@ pub struct ServiceView {
     pub generation: Position,
     pub workers: Vec<ShardWorkerView>,
     pub shards: Vec<ShardView>,
+    /// Where the next page of shards begins; missing on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardWorkerView {
     pub worker: Name,
+    /// Those of the page.
     pub shards: Vec<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,

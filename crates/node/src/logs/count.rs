@@ -106,6 +106,14 @@ impl Counted {
         offset == self.sent(lease) || self.is_full() || self.ends_in_hole || self.may_lack_end
     }
 
+    /// How many lines right before this offset never arrived, if its worker has skipped so many; otherwise others are
+    /// missing. A chunk before this one that cannot be read may have them, and tells of it.
+    pub(super) fn gap(&self, lease: LeaseId, offset: u64, skipped: u64) -> u64 {
+        let ahead = offset.saturating_sub(self.sent(lease));
+        let explained = ahead <= skipped || self.is_full();
+        if explained && !self.ends_in_hole { ahead.min(skipped) } else { 0 }
+    }
+
     /// Counts lines that arrived, whatever is kept of them.
     pub(super) fn arrived(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
         self.dropped = self.dropped.max(chunk.dropped);

@@ -1,5 +1,7 @@
 //! What happens to the output of a task when parts of it are stored twice, by others, or damaged.
 
+mod gaps;
+
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use orchestrix_engine::disk::Disk;
@@ -32,7 +34,12 @@ fn under(engine: impl Logs + 'static, mandate: Mandate) -> TaskLogs {
 
 fn lines(offset: u64, texts: &[&str]) -> LogAppend {
     let line = |text: &&str| LogText { text: (*text).to_owned(), stream: LogStream::Stdout };
-    LogAppend { lease_id: LeaseId(2), lines: texts.iter().map(line).collect(), offset: Some(offset) }
+    LogAppend {
+        lease_id: LeaseId(2),
+        lines: texts.iter().map(line).collect(),
+        offset: Some(offset),
+        skipped: 0,
+    }
 }
 
 async fn texts(logs: &TaskLogs) -> Vec<String> {

@@ -100,7 +100,9 @@ impl Desk {
 
     fn obey(&mut self, commands: &Receiver<Command>) -> Result<(), Failure> {
         loop {
-            match commands.recv_timeout(PAUSE) {
+            let command = commands.recv_timeout(PAUSE);
+            self.inner.following.rounds.beat();
+            match command {
                 Ok(Command::Look(reply)) => {
                     self.waiting = Some(reply);
                     self.follow()?;
@@ -231,8 +233,11 @@ impl Desk {
         let (stored, options, surroundings) = follower.into_parts();
         let node = start_node(stored, options, mandate, surroundings)?;
         // An answer comes only when all before it is durable, and so is the beginning of the term.
-        if self.runtime.block_on(node.cluster()).is_err() {
-            let ended = self.runtime.block_on(node.stopped());
+        *self.inner.begins() = Some(node.clone());
+        let begun = self.inner.following.rounds.beginning(|| self.runtime.block_on(node.cluster()));
+        *self.inner.begins() = None;
+        if begun.is_err() {
+            let ended = self.stopping(node.stopped());
             return Err(ended
                 .err()
                 .unwrap_or_else(|| Failure::new("the term ended at once".to_owned()))
@@ -269,7 +274,7 @@ impl Desk {
         if let Some((_, node)) = self.leads.take() {
             node.abort();
             // Why it ended does not matter: it was told to.
-            let _ = self.runtime.block_on(node.stopped());
+            let _ = self.stopping(node.stopped());
         }
         // Nothing is leased out here, and nobody waits.
         let stats = self.inner.following.stats();
@@ -280,12 +285,17 @@ impl Desk {
 
     fn stop(&mut self) -> Result<(), Failure> {
         let stopped = match self.leads.take() {
-            Some((_, node)) => self.runtime.block_on(node.stop()),
+            Some((_, node)) => self.stopping(node.stop()),
             None => Ok(()),
         };
         self.inner.seat.send_replace(Seat::Follows);
         self.inner.following.high_water.flush();
         stopped
+    }
+
+    /// Waits for a term to stop.
+    fn stopping<T>(&self, stopped: impl Future<Output = T>) -> T {
+        self.inner.following.rounds.stopping(|| self.runtime.block_on(stopped))
     }
 }
 
@@ -294,6 +304,7 @@ pub(super) fn wait_for_growth(inner: &Inner) {
     let mut journal: Option<Box<dyn Journal>> = None;
     let mut looked = Instant::now();
     while !inner.running.is_stopping() {
+        inner.growth.beat();
         tell_of_myself(inner);
         if inner.fed.wait(WAIT_MAX) && looked.elapsed() < CHECK_EVERY {
             continue;
@@ -305,15 +316,18 @@ pub(super) fn wait_for_growth(inner: &Inner) {
         let after = loop {
             match next.recv_timeout(WAIT_MAX) {
                 Ok(after) => break after,
-                Err(RecvTimeoutError::Timeout) if !inner.running.is_stopping() => tell_of_myself(inner),
+                Err(RecvTimeoutError::Timeout) if !inner.running.is_stopping() => {
+                    inner.growth.beat();
+                    tell_of_myself(inner);
+                }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         };
         looked = Instant::now();
         let waited = match &journal {
             _ if inner.fed.wait(Duration::ZERO) => Ok(()),
-            Some(journal) => journal.wait(after, WAIT_MAX),
-            None => inner.engine.journal().map(|opened| journal = Some(opened)),
+            Some(journal) => inner.growth.asking(|| journal.wait(after, WAIT_MAX)),
+            None => inner.growth.asking(|| inner.engine.journal()).map(|opened| journal = Some(opened)),
         };
         if let Err(error) = waited {
             tracing::debug!(%error, "cannot wait for the journal");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use orchestrix_core::wire::{LeaseQueues, Submit};
-use orchestrix_core::{Event, Json, Name, Term, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{Event, Json, Key, Name, Term, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::{Appended, Batch, Cause, Read, Snapshots, Space};
 
 use super::*;
@@ -139,8 +139,8 @@ async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
     assert_eq!(node.submit(submit()).await, Err(Error::Stopping));
 }
 
-/// What a node says that is stopped while its journal answers the n-th try like this.
-async fn stopped_while(answer: fn(u64) -> Answered) -> String {
+/// What a node says, and who waits hears, that is stopped while its journal answers the n-th try like this.
+async fn stopped_while(answer: fn(u64) -> Answered) -> (String, Error) {
     let (troubled, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let append = Box::new({
         let (troubled, tries) = (Arc::clone(&troubled), Arc::clone(&tries));
@@ -153,8 +153,7 @@ async fn stopped_while(answer: fn(u64) -> Answered) -> String {
     let submitted = tokio::spawn(async move { asked.submit(submit()).await });
     until(|| tries.load(Relaxed) >= 2).await;
     let failure = node.stop().await.unwrap_err().to_string();
-    assert_eq!(submitted.await.unwrap(), Err(Error::OutcomeUnknown));
-    failure
+    (failure, submitted.await.unwrap().unwrap_err())
 }
 
 fn full() -> Answered {
@@ -164,12 +163,43 @@ fn full() -> Answered {
 
 #[tokio::test]
 async fn a_node_that_is_stopped_while_it_waits_says_what_is_known_of_unanswered_calls() {
-    let told = stopped_while(|_| full()).await;
+    let (told, answer) = stopped_while(|_| full()).await;
     assert!(told.ends_with("what was not answered was not accepted"), "{told}");
+    assert_eq!(answer, Error::StorageFull);
     let unknown = "what was not answered may have been accepted";
-    let told = stopped_while(|_| Ok(Appended::Unknown)).await;
+    let (told, answer) = stopped_while(|_| Ok(Appended::Unknown)).await;
     assert!(told.ends_with(unknown), "{told}");
+    assert_eq!(answer, Error::OutcomeUnknown);
     // A full disk later does not tell what became of the first try.
-    let told = stopped_while(|tried| if tried == 1 { Ok(Appended::Unknown) } else { full() }).await;
+    let (told, answer) = stopped_while(|tried| if tried == 1 { Ok(Appended::Unknown) } else { full() }).await;
     assert!(told.ends_with(unknown), "{told}");
+    assert_eq!(answer, Error::OutcomeUnknown);
+}
+
+#[tokio::test]
+async fn new_work_is_refused_at_once_while_the_engine_is_full() {
+    let is_full = Arc::new(AtomicBool::new(false));
+    let append = Box::new({
+        let is_full = Arc::clone(&is_full);
+        move || is_full.load(Relaxed).then(full)
+    });
+    let node = Scripted { append, ..Scripted::new() }.start(Options::default());
+    node.submit(submit()).await.unwrap();
+    assert_eq!(node.unwritten(), None);
+    is_full.store(true, Relaxed);
+    let asked = node.clone();
+    let first = tokio::spawn(async move { asked.submit(submit()).await });
+    until(|| node.unwritten().is_some()).await;
+    assert_eq!(node.unwritten().unwrap(), "the engine is full and refuses writes: no space left in data");
+    assert_eq!(node.submit(submit()).await, Err(Error::StorageFull));
+    assert_eq!(node.submit_batch(vec![submit(), submit()]).await, Err(Error::StorageFull));
+    // What has a key may have been accepted before: its answer is not known here.
+    let asked = node.clone();
+    let keyed = Submit { key: Some(Key::new("once").unwrap()), ..submit() };
+    let keyed = tokio::spawn(async move { asked.submit(keyed).await });
+    is_full.store(false, Relaxed);
+    first.await.unwrap().unwrap();
+    keyed.await.unwrap().unwrap();
+    until(|| node.unwritten().is_none()).await;
+    node.submit(submit()).await.unwrap();
 }

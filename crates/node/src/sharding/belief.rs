@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orchestrix_core::shards::is_named;
 use orchestrix_core::wire::ShardHeartbeat;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
@@ -17,22 +18,31 @@ impl<R: Recipient> DecisionLoop<R> {
         body.generation.is_some_and(|generation| generation > self.state.position())
     }
 
-    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is.
+    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is whose place it
+    /// may take without registering.
     pub(super) fn is_new(&self, service: &Name, worker: &Name, session: &Name) -> bool {
         let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let (Some(there), Some(known)) = (there, known) else { return true };
         match &known.session {
             _ if known.replaced => false,
-            Some(speaks) => speaks != session,
+            // After a change of leader it has stopped: it gets other tokens, and what is slow in it is refused.
+            Some(speaks) if speaks == session => known.is_unheard && there.tokens_of(worker).next().is_some(),
+            // Two processes of one name would take turns for ever: only a registration replaces one that lives.
+            Some(speaks) => {
+                !is_named(speaks)
+                    && !is_named(session)
+                    && !self.sharding.ended.contains(service, worker, session)
+            }
             // After a change of leader nobody is known to speak for it.
             None => there.tokens_of(worker).next().is_some(),
         }
     }
 
-    /// Whether what a session says counts for a worker. One that is not known, after a change of leader or from a new
-    /// socket, is believed if it has heard of every grant that it serves by, and of one at least. One that was ended is
-    /// believed when it comes anew, and what it sent before that is not.
+    /// Whether what a session says counts for a worker. Where sessions are named, only that of the process that joined
+    /// does. A connection that is not known, after a change of leader or a reconnect, is believed if it has heard of every
+    /// grant that it serves by, and of one at least. One that was ended is believed when it comes anew, and what it sent
+    /// before that is not.
     pub(super) fn speaks_for(
         &mut self,
         service: &Name,
@@ -55,7 +65,13 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         if known.session.as_ref() == Some(session) {
             let is_of_this_life = generation.is_none_or(|generation| generation >= joined);
-            return serves.is_empty() || is_of_this_life || is_planted("former-life-believed");
+            let speaks = serves.is_empty() || is_of_this_life || is_planted("former-life-believed");
+            known.is_unheard &= !speaks;
+            return speaks;
+        }
+        let is_another = |speaks: &Name| is_named(speaks) || is_named(session);
+        if known.session.as_ref().is_some_and(is_another) || (known.echoes && generation.is_none()) {
+            return false;
         }
         let tokens: BTreeMap<u32, Position> = there.tokens_of(worker).collect();
         let serves_its_own = match generation {
@@ -63,6 +79,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 let heard = |token: &Position| generation >= *token;
                 serves.iter().all(|shard| tokens.get(shard).is_some_and(heard))
             }
+            None if is_named(session) => serves.iter().all(|shard| tokens.contains_key(shard)),
             // It cannot be asked for more, and may name what was taken from it, too.
             None => serves.is_empty() || serves.iter().any(|shard| tokens.contains_key(shard)),
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::limits::SERVICE_KEPT_MS;
-use orchestrix_core::shards::ShardCommand;
+use orchestrix_core::shards::{ShardCommand, is_named};
 use orchestrix_core::wire::ShardRegister;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
@@ -84,8 +84,10 @@ impl<R> Default for Soft<R> {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) until: Timestamp,
-    /// Who speaks for it; after a change of leader nobody knows.
+    /// Who speaks for it; after a change of leader nobody knows, unless it names its session.
     pub(super) session: Option<Name>,
+    /// That is known from the journal, and the process was not heard of in this term.
+    pub(super) is_unheard: bool,
     /// Another process has come with its name: nobody is believed and nothing promised until its time is over.
     pub(super) replaced: bool,
     /// It has echoed a generation: what comes without one is older, or from another process.
@@ -177,5 +179,6 @@ pub(super) fn join(service: &Name, worker: &Name, body: &ShardRegister) -> Shard
         count: body.max_shard_count,
         capacity: body.capacity,
         by: body.by.clone(),
+        session: body.session.clone().filter(is_named),
     }
 }

@@ -1,18 +1,25 @@
 //! Services as people see them, and assignments as workers do.
 
+use std::collections::BTreeMap;
+
+use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_core::shards::{DEFAULT_GROUP, Service, Shard};
 use orchestrix_core::wire::{
     Assignment, ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView,
 };
 use orchestrix_core::{Name, Position, Refusal, Timestamp, is_planted};
 
+use super::ServicePage;
 use super::soft::Soft;
 use crate::decision_loop::DecisionLoop;
 use crate::request::{Answer, Error, Recipient};
 
+/// Bytes of a shard in JSON, at most, without the name of its worker: itself, and its number at the worker.
+const SHARD_BYTES: usize = 104;
+
 impl<R: Recipient> DecisionLoop<R> {
     /// What a worker should serve, without a promise. A process that does not speak for it any more is fenced. After a change
-    /// of leader nobody is known to speak for it: nothing is said, in generation 0, until a heartbeat shows who does.
+    /// of leader nothing is said, in generation 0, until a heartbeat shows who speaks for it.
     pub(super) fn look_up(&self, service: &Name, worker: &Name, session: &Name) -> Assignment {
         let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
         let assigned = || Assignment { lease_ms: 0, ..self.assignment(service, worker, None) };
@@ -20,6 +27,7 @@ impl<R: Recipient> DecisionLoop<R> {
             _ if is_planted("told-to-any-session") => assigned(),
             Some(known) if known.replaced => Assignment { fenced: true, ..Assignment::default() },
             Some(known) => match &known.session {
+                Some(speaks) if speaks == session && known.is_unheard => Assignment::default(),
                 Some(speaks) if speaks == session => assigned(),
                 Some(_) => Assignment { fenced: true, ..Assignment::default() },
                 None => Assignment::default(),
@@ -38,20 +46,36 @@ impl<R: Recipient> DecisionLoop<R> {
         Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
     }
 
-    pub(super) fn service_view(&self, name: &Name, now: Timestamp) -> Result<Answer, Error> {
+    /// A page of the shards of a service: everybody waits while it is made.
+    pub(super) fn service_view(&self, page: &ServicePage, now: Timestamp) -> Result<Answer, Error> {
+        let ServicePage { service: name, from, limit } = page;
         let Some(service) = self.state.service(name) else {
             return Err(self.refuse(Refusal::NoService(name.clone())));
         };
+        let rest = service.shards.get(*from as usize..).unwrap_or_default();
+        let mut bytes = 0;
+        let fits = |shard: &&Shard| {
+            bytes += SHARD_BYTES + shard.worker().map_or(0, |worker| worker.as_str().len());
+            bytes <= PAGE_BYTES_MAX
+        };
+        let count = rest.iter().take(*limit).take_while(fits).count();
+        let shown = || (*from..).zip(&rest[..count]);
+        let mut held = BTreeMap::<&Name, Vec<u32>>::new();
+        for (number, shard) in shown() {
+            if let Shard::Held { worker, .. } = shard {
+                held.entry(worker).or_default().push(number);
+            }
+        }
         let known = |worker: &Name| self.sharding.services.get(name)?.workers.get(worker);
         let workers = service.workers.iter().map(|(worker, there)| ShardWorkerView {
             worker: worker.clone(),
-            shards: service.held_by(worker).map(|(shard, _)| shard).collect(),
+            shards: held.remove(worker).unwrap_or_default(),
             capacity: there.capacity,
             place: there.place,
             left_ms: known(worker).map_or(0, |known| known.until.since(now)),
             listens: !known(worker).is_some_and(|known| known.is_deaf),
         });
-        let shards = (0..).zip(&service.shards).map(|(number, shard)| {
+        let shards = shown().map(|(number, shard)| {
             let (state, token) = match shard {
                 Shard::Free => ("FREE", None),
                 Shard::Held { token, .. } => ("HELD", Some(*token)),
@@ -66,6 +90,7 @@ impl<R: Recipient> DecisionLoop<R> {
             generation: service.generation,
             workers: workers.collect(),
             shards: shards.collect(),
+            next_cursor: (count < rest.len()).then(|| (*from as usize + count).to_string()),
         })))
     }
 
@@ -105,5 +130,6 @@ pub(super) fn forgotten(service: &Name, generation: Position) -> ServiceView {
         generation,
         workers: Vec::new(),
         shards: Vec::new(),
+        next_cursor: None,
     }
 }

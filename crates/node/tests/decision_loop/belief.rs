@@ -5,7 +5,7 @@ use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRe
 use orchestrix_node::{Answer, Ask, Error, ShardAsk};
 
 use crate::common::World;
-use crate::sharding::{after, heartbeat, name, register, three, view};
+use crate::sharding::{after, comes_empty, heartbeat, name, register, three, three_connections, view};
 
 /// Lets a lease go by while workers b and c keep what they have.
 fn pass_a_lease(world: &mut World, told: &[(&'static str, Assignment)]) -> Vec<(&'static str, Assignment)> {
@@ -85,17 +85,89 @@ fn shares(world: &mut World, worker: &str) -> Vec<u32> {
 /// Of two that go on with heartbeats after a change of leader, one is believed, and in the end it is the same one.
 #[test]
 fn after_a_change_of_leader_plain_processes_settle() {
-    let (mut world, told) = three();
+    let (world, told) = three_connections();
     let serves = told[0].1.assigned_shards.clone();
+    let mut next = next_leader(world);
+    assert!(!heartbeat(&mut next, "a", "zmq-a", &serves, None).fenced, "nobody else was heard of");
+    assert!(!heartbeat(&mut next, "a", "zmq-other", &serves, None).fenced, "it may be a new connection");
+    for _ in 0..3 {
+        assert!(heartbeat(&mut next, "a", "zmq-a", &serves, None).fenced);
+        assert!(!heartbeat(&mut next, "a", "zmq-other", &serves, None).fenced);
+    }
+}
+
+fn next_leader(mut world: World) -> World {
     let mut next = World::new();
     *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
     next.now = world.now.plus(1);
     next.desk.start_term(2, None, next.now);
-    assert!(!heartbeat(&mut next, "a", "a", &serves, None).fenced, "nobody else was heard of");
-    assert!(!heartbeat(&mut next, "a", "other", &serves, None).fenced, "it may be a new connection");
-    for _ in 0..3 {
-        assert!(heartbeat(&mut next, "a", "a", &serves, None).fenced);
+    next.turn();
+    next
+}
+
+/// It names shards of the worker and no generation, as a plain worker does.
+#[test]
+fn a_process_that_never_registered_takes_no_shards() {
+    let (mut world, told) = three();
+    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    assert!(!heartbeat(&mut world, "a", "a", &serves, generation).fenced);
+    for session in ["other", "zmq-other"] {
+        for named in [&serves[..], &[0, 7, 9]] {
+            let heard = heartbeat(&mut world, "a", session, named, None);
+            assert!(heard.fenced && heard.tokens.is_empty(), "{session}: {heard:?}");
+        }
+        assert!(heartbeat(&mut world, "a", session, &serves, generation).fenced, "nor with a generation");
+    }
+    assert!(!heartbeat(&mut world, "a", "a", &serves, generation).fenced, "the worker keeps them");
+}
+
+#[test]
+fn a_plain_connection_does_not_replace_one_that_echoes() {
+    let (mut world, told) = three_connections();
+    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    assert!(!heartbeat(&mut world, "a", "zmq-a", &serves, generation).fenced);
+    assert!(heartbeat(&mut world, "a", "zmq-other", &serves, None).fenced);
+    assert!(!heartbeat(&mut world, "a", "zmq-a", &serves, generation).fenced);
+}
+
+/// The one that was replaced speaks first, and is not taken for its successor.
+#[test]
+fn a_new_leader_knows_which_process_joined_last() {
+    let (mut world, told) = three();
+    let serves = told[0].1.assigned_shards.clone();
+    register(&mut world, "a", "other");
+    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    let mut next = next_leader(world);
+    for _ in 0..2 {
+        assert!(heartbeat(&mut next, "a", "a", &serves, None).fenced, "it was replaced before");
         assert!(!heartbeat(&mut next, "a", "other", &serves, None).fenced);
+    }
+    register(&mut next, "a", "other");
+    assert_eq!(after(&mut next, 0)[0].1.assigned_shards, serves, "it is known, and waits for nobody");
+}
+
+/// A process that was fenced says that it serves nothing, and goes on saying so.
+#[test]
+fn an_empty_heartbeat_replaces_no_process_that_lives() {
+    for prefix in ["", "zmq-"] {
+        let (mut world, told) = if prefix.is_empty() { three() } else { three_connections() };
+        let (first, other) = (format!("{prefix}a"), format!("{prefix}other"));
+        let serves = told[0].1.assigned_shards.clone();
+        register(&mut world, "a", &other);
+        let mut granted = Vec::new();
+        for _ in 0..17 {
+            granted.extend(after(&mut world, 1_000));
+            for (worker, told) in &told[1..] {
+                let session = format!("{prefix}{worker}");
+                heartbeat(&mut world, worker, &session, &told.assigned_shards, Some(told.generation));
+            }
+        }
+        assert_eq!(granted[0].1.assigned_shards, serves, "the other process has them");
+        for _ in 0..3 {
+            let heard = comes_empty(&mut world, "a", &first);
+            assert!(heard[0].1.fenced, "{prefix}: {heard:?}");
+            assert!(!heartbeat(&mut world, "a", &other, &serves, None).fenced);
+        }
     }
 }
 
@@ -131,13 +203,8 @@ fn whoever_names_no_session_is_refused() {
 /// What another process of the name should serve would let it serve that, too.
 #[test]
 fn a_new_leader_shows_no_shards_before_a_heartbeat() {
-    let (mut world, told) = three();
-    let state = std::mem::take(world.desk.state_mut());
-    let mut next = World::new();
-    *next.desk.state_mut() = state;
-    next.now = world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
-    next.turn();
+    let (world, told) = three_connections();
+    let mut next = next_leader(world);
     let look = |world: &mut World, session: &str| {
         let ask = ShardAsk::Assignment { service: name("s"), worker: name("a"), session: name(session) };
         world.ask("looks", Ask::Shards(Box::new(ask)));
@@ -147,11 +214,38 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
             other => panic!("{other:?}"),
         }
     };
-    for session in ["a", "other"] {
+    for session in ["zmq-a", "zmq-other"] {
         assert_eq!(look(&mut next, session), Assignment::default(), "nobody is known to speak for it");
     }
     let (serves, generation) = (&told[0].1.assigned_shards, Some(told[0].1.generation));
-    assert!(!heartbeat(&mut next, "a", "a", serves, generation).fenced);
-    assert_eq!(look(&mut next, "a").tokens, told[0].1.tokens);
-    assert!(look(&mut next, "other").fenced);
+    assert!(!heartbeat(&mut next, "a", "zmq-a", serves, generation).fenced);
+    assert_eq!(look(&mut next, "zmq-a").tokens, told[0].1.tokens);
+    assert!(look(&mut next, "zmq-other").fenced);
+    let (world, _) = three();
+    let mut next = next_leader(world);
+    assert_eq!(look(&mut next, "a"), Assignment::default(), "it was not heard of yet");
+    assert!(look(&mut next, "other").fenced, "another session than the one that joined");
+}
+
+/// It has stopped by itself meanwhile. What is slow in it must not go on with the tokens of before.
+#[test]
+fn a_process_that_serves_nothing_after_a_change_gets_other_tokens() {
+    for by_register in [false, true] {
+        let (world, told) = three();
+        let mut next = next_leader(world);
+        if by_register {
+            register(&mut next, "a", "a");
+        } else {
+            assert!(comes_empty(&mut next, "a", "a").is_empty(), "it waits until its time before is over");
+        }
+        let mut heard = Vec::new();
+        for _ in 0..17 {
+            heard.extend(after(&mut next, 1_000));
+            for (worker, told) in &told[1..] {
+                heartbeat(&mut next, worker, worker, &told.assigned_shards, Some(told.generation));
+            }
+        }
+        assert_eq!(heard[0].1.assigned_shards, told[0].1.assigned_shards);
+        assert!(heard[0].1.tokens[0] > told[0].1.tokens[0], "{heard:?}");
+    }
 }

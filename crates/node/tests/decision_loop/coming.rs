@@ -65,9 +65,43 @@ fn whoever_comes_by_a_heartbeat_keeps_its_capacity_and_its_group() {
     world.ask("a", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
     let told = after(&mut world, 250).pop().unwrap().1;
     assert_eq!((told.assigned_shards.len(), told.seq), (3, Some(5)));
-    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
     let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!((service.group.as_str(), service.workers[0].capacity), ("eu", Some(3)));
+}
+
+#[test]
+fn who_registers_again_may_take_more_shards_or_fewer() {
+    let mut world = world();
+    let comes = |world: &mut World, capacity| {
+        let session = Some(name("a"));
+        let body = ShardRegister { max_shard_count: 8, capacity, session, ..ShardRegister::default() };
+        let (service, worker) = (name("s"), name("a"));
+        world.ask("a", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
+        after(world, 0);
+        after(world, 250)
+    };
+    let mut serves: Vec<u32> = comes(&mut world, Some(3)).pop().unwrap().1.assigned_shards;
+    assert_eq!(serves.len(), 3);
+    for (capacity, most) in [(Some(5), 5), (Some(2), 2), (Some(2), 2), (Some(0), 0), (None, 8)] {
+        comes(&mut world, capacity);
+        for _ in 0..2 {
+            let body = ShardHeartbeat {
+                max_shard_count: 8,
+                assigned_shards: serves,
+                generation: Some(world.desk.state().position()),
+                session: Some(name("a")),
+                ..ShardHeartbeat::default()
+            };
+            let (service, worker) = (name("s"), name("a"));
+            world.ask("a", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
+            serves = after(&mut world, 0).pop().unwrap().1.assigned_shards;
+            after(&mut world, 250);
+        }
+        assert_eq!(serves.len(), most, "{capacity:?}");
+        let there = world.desk.state().service(&name("s")).unwrap().workers[&name("a")].capacity;
+        assert_eq!(there, capacity);
+    }
 }
 
 #[test]
@@ -102,26 +136,26 @@ fn a_second_process_of_a_worker_that_serves_nothing_replaces_the_first() {
     let body = ShardRegister {
         max_shard_count: 8,
         capacity: Some(0),
-        session: Some(name("first")),
+        session: Some(name("zmq-first")),
         ..ShardRegister::default()
     };
     let (service, worker) = (name("s"), name("a"));
-    world.ask("first", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
+    world.ask("zmq-first", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
     assert_eq!(after(&mut world, 250)[0].1.assigned_shards.len(), 0);
-    assert!(!beats(&mut world, "first", "a", None).fenced);
-    assert_eq!(beats(&mut world, "second", "a", None).assigned_shards.len(), 8);
-    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
+    assert!(!beats(&mut world, "zmq-first", "a", None).fenced);
+    assert_eq!(beats(&mut world, "zmq-second", "a", None).assigned_shards.len(), 8);
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
     let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!(service.workers.len(), 1);
     let body = ShardHeartbeat {
         max_shard_count: 8,
         assigned_shards: vec![0],
-        session: Some(name("first")),
+        session: Some(name("zmq-first")),
         generation: Some(Position(2)),
         ..ShardHeartbeat::default()
     };
     let (service, worker) = (name("s"), name("a"));
-    world.ask("first", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
+    world.ask("zmq-first", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
     assert!(after(&mut world, 0)[0].1.fenced, "the first is not believed any more");
 }
 

@@ -69,8 +69,15 @@ impl World {
         self.desk.tick(self.now);
     }
 
-    /// What comes of the last questions: the answers, and the names of the events that are written first.
+    /// What comes of the last questions when it is durable: the answers, and the names of the events before them.
     pub(crate) fn turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
+        let written = self.unwritten_turn();
+        self.desk.is_durable(self.desk.state().position());
+        written
+    }
+
+    /// The same, on its way to a disk that takes its time.
+    pub(crate) fn unwritten_turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
         let turn = self.desk.take_turn();
         let events = Records::new(&turn.records).map(|record| record.unwrap().1.name()).collect();
         (turn.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)

@@ -1,7 +1,8 @@
 //! What the loop decides besides: heartbeats, a full disk, what time asks for, how much a turn holds.
 
+use orchestrix_core::limits::{ERROR_BYTES_MAX, PAGE_BYTES_MAX};
 use orchestrix_core::wire::Submit;
-use orchestrix_core::{Command, Json, LeaseId, Name, Refusal, Retention, TaskId};
+use orchestrix_core::{Command, Filter, Json, LeaseId, Name, Refusal, Retention, TaskId};
 use orchestrix_engine::{Room, Space};
 use orchestrix_node::{Answer, Ask, Error, Options};
 
@@ -62,6 +63,12 @@ fn new_work_gets_what_fits_beside_the_reserve() {
             world.ask("s", payload(1_000));
             assert!(matches!(world.turn().0[0].1, Err(Error::StorageFull)));
         }
+        // Some was refused in either case: that is said until there is plenty.
+        assert_eq!(world.stats.space_low.get(), 1);
+        world.desk.set_space(Space::Short(Room { new_work: 500, in_all: 1 << 20, batch: 1_000 }));
+        assert_eq!(world.stats.space_low.get(), 1);
+        world.desk.set_space(Space::Plenty);
+        assert_eq!(world.stats.space_low.get(), 0);
     }
 }
 
@@ -145,6 +152,7 @@ fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() 
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((heard.extended.as_slice(), heard.lease_ms_each[1]), (ids.as_slice(), 10_000));
     assert!(heard.lease_ms_each[0] <= 2_000 && heard.lease_ms == heard.lease_ms_each[0]);
+    assert_eq!(heard.timeout_ms_each, [Some(heard.lease_ms_each[0]), None]);
 }
 
 #[test]
@@ -248,6 +256,67 @@ fn a_repeat_needs_no_room_on_the_disk() {
     world.ask("s", Ask::Command(Command::submit(task)));
     let (answers, _) = world.turn();
     assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");
+}
+
+#[test]
+fn a_page_of_tasks_with_long_errors_is_short() {
+    let mut world = World::new();
+    let in_a_page = PAGE_BYTES_MAX / ERROR_BYTES_MAX;
+    let mut ids = Vec::new();
+    for _ in 0..=in_a_page {
+        let task = world.submit("mail");
+        world.poll("w", "mail", 0);
+        let lease = leases(world.turn().0.remove(0).1)[0].lease_id;
+        let error = "e".repeat(ERROR_BYTES_MAX);
+        world.ask("w", Ask::Command(Command::Fail { task, lease, worker: None, error, retry: false }));
+        world.turn();
+        ids.push(task);
+    }
+    let mut page = |after| {
+        world.ask("reader", Ask::Tasks { filter: Filter::default(), after, limit: 1_000 });
+        match world.turn().0.remove(0).1 {
+            Ok(Answer::Tasks { tasks, next }) => (tasks.iter().map(|task| task.id).collect::<Vec<_>>(), next),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, next) = page(None);
+    assert!(
+        (in_a_page - 1..=in_a_page).contains(&first.len()),
+        "{} tasks of {ERROR_BYTES_MAX} bytes",
+        first.len()
+    );
+    assert_eq!(next, first.last().copied());
+    let (rest, next) = page(next);
+    assert_eq!((next, [first, rest].concat()), (None, ids));
+}
+
+#[test]
+fn keys_beyond_the_limit_are_forgotten_and_counted() {
+    let retention = Retention { done_ms: 0, keys: 2, ..Retention::default() };
+    let mut world = World::with(Options { retention, ..Options::default() });
+    let submit = |world: &mut World, key: &str| {
+        let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
+        task.key = Some(orchestrix_core::Key::new(key).unwrap());
+        world.ask("s", Ask::Command(Command::submit(task)));
+        match world.turn().0.remove(0).1 {
+            Ok(Answer::Outcome { outcome, .. }) => outcome.id,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut ids = Vec::new();
+    for key in ["a", "b", "c"] {
+        let task = submit(&mut world, key);
+        world.ask("s", Ask::Command(Command::Cancel { task, actor: None }));
+        world.turn();
+        world.wait(2_000);
+        world.turn();
+        ids.push(task);
+    }
+    let stats = &world.stats;
+    let counts = (stats.purged.get(), stats.keys_remembered.get(), stats.keys_forgotten_early.get());
+    assert_eq!(counts, (3, 2, 1));
+    assert_eq!((submit(&mut world, "b"), submit(&mut world, "c")), (ids[1], ids[2]));
+    assert!(submit(&mut world, "a") > ids[2], "the first that was purged is forgotten");
 }
 
 #[test]

@@ -240,3 +240,25 @@ fn a_call_that_waits_behind_many_expired_tasks_gets_the_first_live_one() {
     }
     assert_eq!(first_lease(answers, "w").task_id, TaskId(701));
 }
+
+/// The disk takes longer than the lease is long.
+#[test]
+fn a_lease_that_nobody_heard_of_costs_no_attempt() {
+    let mut world = World::new();
+    world.submit("mail");
+    world.poll("w", "mail", 0);
+    assert_eq!(world.unwritten_turn().1, ["LeaseGranted"]);
+    let granted = world.desk.state().position();
+    world.wait(10_101);
+    assert_eq!(world.unwritten_turn().1, ["LeaseReleased"]);
+    world.desk.is_durable(granted);
+    let attempt = |world: &mut World| {
+        world.poll("w", "mail", 0);
+        first_lease(world.turn().0, "w").attempt
+    };
+    assert_eq!(attempt(&mut world), 1, "the first was not charged");
+    world.wait(10_101);
+    assert_eq!(world.turn().1, ["LeaseExpired"], "one that was heard of is");
+    world.wait(1_000);
+    assert_eq!(attempt(&mut world), 2);
+}

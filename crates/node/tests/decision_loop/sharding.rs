@@ -1,5 +1,6 @@
 //! Shards in the loop: who gets what when, and who has to let go first.
 
+use orchestrix_core::shards::CONNECTION_SESSION;
 use orchestrix_core::wire::{
     Assignment, ServiceChange, ServiceView, ShardDeregister, ShardHeartbeat, ShardRegister,
 };
@@ -63,7 +64,7 @@ pub(crate) fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
 }
 
 pub(crate) fn view(world: &mut World) -> ServiceView {
-    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s")))));
+    world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
     match world.turn().0.pop().unwrap().1 {
         Ok(Answer::Service(service)) => *service,
         other => panic!("{other:?}"),
@@ -76,12 +77,21 @@ pub(crate) fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assign
     answers(world)
 }
 
-/// Three workers that came within a moment, and what they were told.
+/// Three workers that came within a moment, each with a session of its own name, and what they were told.
 pub(crate) fn three() -> (World, Vec<(&'static str, Assignment)>) {
+    three_with("")
+}
+
+/// The same with sessions of connections, as those have that name none.
+pub(crate) fn three_connections() -> (World, Vec<(&'static str, Assignment)>) {
+    three_with(CONNECTION_SESSION)
+}
+
+fn three_with(prefix: &str) -> (World, Vec<(&'static str, Assignment)>) {
     let mut world = World::new();
     world.desk.start_term(1, None, world.now);
     for worker in ["b", "c", "a"] {
-        register(&mut world, worker, worker);
+        register(&mut world, worker, &format!("{prefix}{worker}"));
     }
     assert!(answers(&mut world).is_empty(), "they wait for each other");
     let mut told = after(&mut world, 250);
@@ -335,7 +345,7 @@ fn whoever_starts_again_right_after_a_heartbeat_is_told_its_share_and_not_nothin
 
 #[test]
 fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
-    let (mut world, told) = three();
+    let (mut world, told) = three_connections();
     let before = view(&mut world).shards;
     let state = std::mem::take(world.desk.state_mut());
     let mut next = World::new();
@@ -344,7 +354,7 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     next.desk.start_term(2, None, next.now);
     after(&mut next, LEASE_MS);
     assert_eq!(view(&mut next).shards, before, "nobody was heard of, and all keep what they have");
-    let kept = heartbeat(&mut next, "a", "reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
+    let kept = heartbeat(&mut next, "a", "zmq-reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
     assert!(!kept.fenced);
     assert_eq!(kept.tokens, told[0].1.tokens);
     after(&mut next, 303);
@@ -362,7 +372,11 @@ fn whoever_waits_for_its_share_is_sent_to_the_next_leader_when_this_one_stops() 
 }
 
 /// What a process hears that serves nothing, if it hears anything.
-fn comes_empty(world: &mut World, worker: &'static str, session: &str) -> Vec<(&'static str, Assignment)> {
+pub(crate) fn comes_empty(
+    world: &mut World,
+    worker: &'static str,
+    session: &str,
+) -> Vec<(&'static str, Assignment)> {
     let body = ShardHeartbeat {
         max_shard_count: 10,
         assigned_shards: vec![],
@@ -399,7 +413,7 @@ fn a_second_process_of_one_name_gets_nothing_by_heartbeats_either() {
 
 #[test]
 fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
-    let (mut world, told) = three();
+    let (mut world, told) = three_connections();
     let mut state = std::mem::take(world.desk.state_mut());
     for by_heartbeat in [false, true] {
         let mut next = World::new();
@@ -407,14 +421,14 @@ fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
         next.now = world.now.plus(1);
         next.desk.start_term(2, None, next.now);
         let heard = if by_heartbeat {
-            comes_empty(&mut next, "a", "other")
+            comes_empty(&mut next, "a", "zmq-other")
         } else {
-            register(&mut next, "a", "other");
+            register(&mut next, "a", "zmq-other");
             answers(&mut next)
         };
         assert!(heard.iter().all(|(_, told)| told.assigned_shards.is_empty()), "{heard:?}");
         // Whoever speaks for the name is not known; whoever served is not believed any more, and stops.
-        assert!(heartbeat(&mut next, "a", "a", &[0, 1, 2, 3], Some(told[0].1.generation)).fenced);
+        assert!(heartbeat(&mut next, "a", "zmq-a", &[0, 1, 2, 3], Some(told[0].1.generation)).fenced);
     }
 }
 
@@ -430,29 +444,29 @@ fn copy_of(state: &mut State) -> State {
 
 #[test]
 fn a_process_that_slept_through_its_successor_is_not_taken_for_it() {
-    let (mut world, told) = three();
+    let (mut world, told) = three_connections();
     let (asleep, generation) = (told[0].1.clone(), Some(told[0].1.generation));
     for _ in 0..3 {
         after(&mut world, 5_101);
-        heartbeat(&mut world, "b", "b", &[4, 5, 6], generation);
-        heartbeat(&mut world, "c", "c", &[7, 8, 9], generation);
+        heartbeat(&mut world, "b", "zmq-b", &[4, 5, 6], generation);
+        heartbeat(&mut world, "c", "zmq-c", &[7, 8, 9], generation);
     }
     assert_eq!(view(&mut world).workers.len(), 2, "its time is over");
-    comes_empty(&mut world, "a", "other");
+    comes_empty(&mut world, "a", "zmq-other");
     for _ in 0..3 {
         after(&mut world, 250);
         let service = view(&mut world);
         for worker in ["b", "c"] {
             let serves = &service.workers.iter().find(|view| view.worker == name(worker)).unwrap().shards;
-            heartbeat(&mut world, worker, worker, serves, Some(service.generation));
+            heartbeat(&mut world, worker, &format!("zmq-{worker}"), serves, Some(service.generation));
         }
     }
     let now: Vec<u32> =
         view(&mut world).workers.iter().find(|view| view.worker == name("a")).unwrap().shards.clone();
     assert!(!now.is_empty());
-    let thawed = heartbeat(&mut world, "a", "a", &now, Some(asleep.generation));
+    let thawed = heartbeat(&mut world, "a", "zmq-a", &now, Some(asleep.generation));
     assert!(thawed.fenced, "it has heard of none of these grants");
     let heard_of = Some(view(&mut world).generation);
-    let live = heartbeat(&mut world, "a", "reconnected", &now, heard_of);
+    let live = heartbeat(&mut world, "a", "zmq-reconnected", &now, heard_of);
     assert!(!live.fenced, "whoever has heard of them speaks for it from a new socket, too");
 }

@@ -86,6 +86,7 @@ impl Submitter {
                 }
             }
             (_, Err(Error::Refused(Refusal::KeyConflict { .. }))) => world.see(true, Sight::KeyConflict),
+            (_, Err(Error::Refused(Refusal::Invalid { .. }))) => world.see(true, Sight::QueueRefused),
             (_, Err(Error::Refused(Refusal::NotFound(id)))) => self.known.retain(|known| *known != id),
             (Question::Retry { .. }, Ok(_)) => world.see(true, Sight::Retried),
             (Question::Get { task }, Ok(Answer::Task(view)))

@@ -368,7 +368,12 @@ impl Worker {
             world.executed(Execution { task: job.task, lease, from_us: job.from, to_us });
         }
         if cancelled {
-            let question = Question::Release { task: job.task, lease, worker: self.name.clone() };
+            // It gives the task back, or says that it failed: the task is cancelled all the same.
+            let (task, worker) = (job.task, self.name.clone());
+            let question = match lease.0 % 3 {
+                0 => Question::Release { task, lease, worker },
+                other => Question::Fail { task, lease, worker, retry: other == 1 },
+            };
             self.reports.push(Report { lease, question, op: None, tries: 0 });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrix_core::{CancelReason, Event, LeaseId, Name, TaskId, any_shard_event};
+use orchestrix_core::{CancelReason, Event, LeaseId, Name, Next, TaskId, any_shard_event};
 
 use crate::check::Violation;
 use crate::history::{Answer, Entry, History, Question};
@@ -11,7 +11,8 @@ use crate::history::{Answer, Entry, History, Question};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Complete(LeaseId),
-    Fail(LeaseId),
+    /// With whether another attempt is wanted.
+    Fail(LeaseId, bool),
     Release(LeaseId),
     Cancel(TaskId),
     Retry(TaskId),
@@ -46,7 +47,7 @@ fn told(question: &Question, answer: &Answer) -> Vec<Cause> {
 fn caused(question: &Question) -> Option<Cause> {
     match question {
         Question::Complete { lease, .. } => Some(Cause::Complete(*lease)),
-        Question::Fail { lease, .. } => Some(Cause::Fail(*lease)),
+        Question::Fail { lease, retry, .. } => Some(Cause::Fail(*lease, *retry)),
         Question::Release { lease, .. } => Some(Cause::Release(*lease)),
         Question::Cancel { task } => Some(Cause::Cancel(*task)),
         Question::Retry { task } => Some(Cause::Retry(*task)),
@@ -65,7 +66,10 @@ fn caused(question: &Question) -> Option<Cause> {
 fn needs(entry: &Entry) -> Vec<Cause> {
     match &entry.event {
         Event::TaskCompleted(event) => vec![Cause::Complete(event.lease)],
-        Event::TaskFailed(event) => vec![Cause::Fail(event.lease)],
+        Event::TaskFailed(event) if matches!(event.next, Next::Waiting { .. }) => {
+            vec![Cause::Fail(event.lease, true)]
+        }
+        Event::TaskFailed(event) => vec![Cause::Fail(event.lease, true), Cause::Fail(event.lease, false)],
         Event::LeaseReleased(event) if event.undelivered != Some(true) => vec![Cause::Release(event.lease)],
         Event::CancelRequested(event) => vec![Cause::Cancel(event.task)],
         Event::TaskCancelled(event) if event.reason == CancelReason::Requested => {

@@ -3,7 +3,7 @@
 //! The journal is one order of everything that happened. If every answer fits a place of it that is neither
 //! before the question nor after the answer, that order is the proof that each task was one thing at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::wire::{Leases, Submit, TaskView, WorkerExtended};
 use orchestrix_core::{AttemptEnd, LeaseId, Name, Position, Refusal, TaskId, TaskState, Timestamp};
@@ -18,7 +18,23 @@ pub(super) fn check(history: &History, model: &Model) -> Vec<Violation> {
     let mut found: Vec<Violation> =
         history.calls.iter().find_map(|call| Look { call, model }.check().err()).into_iter().collect();
     found.extend(invented(history, model));
+    found.extend(given_up(history, model));
     found
+}
+
+/// T9: a task is given up with attempts left only if its worker says that another is of no use.
+fn given_up(history: &History, model: &Model) -> Option<Violation> {
+    let answered = history.calls.iter().filter(|call| call.answer.is_ok()).map(|call| &call.question);
+    let questions = answered.chain(history.unanswered.iter().map(|(question, _)| question));
+    let useless: BTreeSet<LeaseId> = questions
+        .filter_map(|question| {
+            if let Question::Fail { lease, retry: false, .. } = question { Some(*lease) } else { None }
+        })
+        .collect();
+    let mut leases =
+        model.tasks.iter().flat_map(|(id, task)| task.given_up.iter().map(move |lease| (id, lease)));
+    let (id, lease) = leases.find(|(_, lease)| !useless.contains(lease))?;
+    Some(Violation::new("T9", format!("task {id} is given up under lease {lease} with attempts left")))
 }
 
 /// T2, T8, R7: no task without a submit, no second task for a submit that was refused or made one already.
@@ -331,10 +347,28 @@ impl Look<'_> {
                     format!("task {task} does not have the key {key:?} for another request")
                 })
             }
+            Refusal::Invalid { field: "queue", .. } => self.has_too_many_queues(),
             Refusal::Invalid { .. } | Refusal::TooLarge { .. } | Refusal::Internal => {
                 Err(Violation::new("R7", format!("{:?} was refused: {refusal}", self.call.question)))
             }
         }
+    }
+
+    /// R7: a task is refused for its queue where as many others have tasks as may.
+    fn has_too_many_queues(&self) -> Result<(), Violation> {
+        let Question::Submit(asked) = &self.call.question else {
+            return Err(Violation::new("R7", format!("{:?} has no queue", self.call.question)));
+        };
+        let full = |max: usize| {
+            let mut places = self.call.durable_before.0..=self.call.durable_after.0;
+            places.any(|position| {
+                let queues = counts::all_at(self.model, Position(position));
+                queues.len() >= max && !queues.contains_key(&asked.queue)
+            })
+        };
+        self.ensure(self.model.queues_max.is_some_and(full), "R7", || {
+            format!("there was room for the queue {}", asked.queue)
+        })
     }
 
     /// L6: a lease that is refused was over, in the journal or by the server's clock.

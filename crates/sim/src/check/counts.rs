@@ -83,7 +83,8 @@ pub(super) fn queues(call: &Call, list: &QueueList, model: &Model) -> Result<(),
     Err(Violation::new("T14", format!("never so between {from} and {to}: {said:?}, at last {was:?}")))
 }
 
-fn all_at(model: &Model, position: Position) -> BTreeMap<&Name, Where> {
+/// How many tasks of each queue were where at a place of the journal.
+pub(super) fn all_at(model: &Model, position: Position) -> BTreeMap<&Name, Where> {
     let mut all: BTreeMap<&Name, Where> = BTreeMap::new();
     for task in model.tasks.values() {
         let place = match task.at(position) {

@@ -46,6 +46,8 @@ pub(super) struct Task {
     pub(super) was: Vec<(Position, Is)>,
     /// How each of its leases ended.
     pub(super) ended: BTreeMap<LeaseId, (Position, AttemptEnd)>,
+    /// The leases under which it was given up with attempts left.
+    pub(super) given_up: Vec<LeaseId>,
     pub(super) result: Option<Json>,
     key_until: Option<Timestamp>,
     ended_at: Timestamp,
@@ -85,6 +87,9 @@ pub(super) struct Model {
     keys: BTreeMap<(Name, Key), TaskId>,
     /// Purged tasks whose keys were to be remembered, in the order in which they were purged.
     remembered: Vec<TaskId>,
+    /// Tasks of each queue that are there, ended or not.
+    queues: BTreeMap<Name, usize>,
+    pub(super) queues_max: Option<usize>,
     position: Position,
     at: Timestamp,
     epoch: u64,
@@ -124,7 +129,12 @@ const LATE_MS: u64 = 2_000;
 
 /// Walks the whole journal.
 pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violation> {
-    let mut model = Model { retention: history.retention, healed: history.healed, ..Model::default() };
+    let mut model = Model {
+        retention: history.retention,
+        queues_max: history.queues_max,
+        healed: history.healed,
+        ..Model::default()
+    };
     for entry in &history.log {
         if entry.at < model.at {
             return Err(Violation::new("W10", format!("time goes back at position {}", entry.position)));
@@ -182,6 +192,11 @@ impl Model {
                     ensure(free, "T7", || format!("task {id} has the key {:?} of another", claim.key))?;
                     self.keys.insert(name, id);
                 }
+                let others = self.queues.keys().filter(|queue| **queue != event.queue).count();
+                ensure(self.queues_max.is_none_or(|max| others < max), "R1", || {
+                    format!("task {id} is of one more queue than the {others} that may have tasks")
+                })?;
+                *self.queues.entry(event.queue.clone()).or_default() += 1;
                 let task = Task {
                     queue: event.queue.clone(),
                     payload: event.payload.clone(),
@@ -198,6 +213,7 @@ impl Model {
                     lease: None,
                     was: vec![(self.position, Is::Waiting)],
                     ended: BTreeMap::new(),
+                    given_up: Vec::new(),
                     result: None,
                     key_until: None,
                     ended_at: Timestamp(0),
@@ -378,6 +394,11 @@ impl Model {
                     ensure(kept, "T7", || format!("the key of task {} is forgotten too early", purge.task))?;
                     task.key_until = purge.key_until;
                     task.was.push((position, Is::Purged));
+                    let queue = task.queue.clone();
+                    if let Some(tasks) = self.queues.get_mut(&queue) {
+                        *tasks -= 1;
+                    }
+                    self.queues.retain(|_, tasks| *tasks > 0);
                     seen.add(Sight::Purged);
                     if purge.key_until.is_some() {
                         self.remembered.push(purge.task);

@@ -7,7 +7,7 @@ use orchestrix_core::wire::{Leased, Leases, Outcome, Submit, WorkerExtended};
 use orchestrix_core::{
     CancelRequested, Event, ExpiryReason, Extension, Json, Key, KeyClaim, LeaseExpired, LeaseExtended,
     LeaseGranted, LeaseId, LeaseReleased, Name, Next, Position, Purge, Refusal, TaskCompleted, TaskCreated,
-    TaskExpired, TaskId, TaskPurged, TaskRetried, TaskState, TermStarted, Timestamp,
+    TaskExpired, TaskFailed, TaskId, TaskPurged, TaskRetried, TaskState, TermStarted, Timestamp,
 };
 use orchestrix_node::Error;
 
@@ -128,6 +128,10 @@ fn complete(lease: LeaseId) -> Question {
     Question::Complete { task: TaskId(2), lease, worker: name("w"), result: "null".to_owned() }
 }
 
+fn fail(lease: LeaseId, retry: bool) -> Question {
+    Question::Fail { task: TaskId(2), lease, worker: name("w"), retry }
+}
+
 fn lease_call(queue: &str, capacity: Option<u32>) -> Question {
     Question::Lease {
         queues: vec![name(queue)],
@@ -148,6 +152,7 @@ fn leased(task: u64, lease: LeaseId, change: impl FnOnce(&mut Leased)) -> Result
         attempt: 1,
         payload: Json::parse(&format!("{task}")).unwrap(),
         lease_ms: LEASE,
+        timeout_ms: None,
     };
     change(&mut leased);
     Ok(Answer::Leases(Leases { leases: vec![leased], waited_ms: 0 }))
@@ -313,6 +318,17 @@ fn t9_a_task_that_goes_on_without_attempts() {
 }
 
 #[test]
+fn t9_a_task_given_up_whose_worker_wants_another_attempt() {
+    for retry in [true, false] {
+        let mut story = Story::new();
+        let lease = story.grant(NOW, 2, 1);
+        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next: Next::Failed });
+        story.0.unanswered.push((fail(lease, retry), 0));
+        if retry { story.breaks("T9") } else { story.holds() }
+    }
+}
+
+#[test]
 fn t10_a_grant_before_its_time() {
     let mut story = Story::new();
     let task = story.task(NOW, |event| (event.not_before, event.priority) = (Timestamp(NOW + 10), 5));
@@ -351,6 +367,22 @@ fn t11_a_cancellation_that_was_confirmed_and_is_not_there() {
     let mut story = Story::new();
     story.call(Question::Cancel { task: TaskId(2) }, Ok(Answer::Outcome(outcome(2, TaskState::Cancelled))));
     story.breaks("T11");
+}
+
+#[test]
+fn t11_a_cancelled_task_that_is_given_up() {
+    for (asked, next) in [(false, Next::Failed), (true, Next::Failed), (true, Next::Cancelled)] {
+        let mut story = Story::new();
+        let lease = story.grant(NOW, 2, 1);
+        if asked {
+            let cancel_at = Timestamp(NOW + KEPT);
+            story.add(NOW, CancelRequested { task: TaskId(2), cancel_at, actor: None });
+            story.0.unanswered.push((Question::Cancel { task: TaskId(2) }, 0));
+        }
+        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
+        story.0.unanswered.push((fail(lease, false), 0));
+        if asked && next == Next::Failed { story.breaks("T11") } else { story.holds() }
+    }
 }
 
 #[test]
@@ -496,10 +528,59 @@ fn l8_an_extension_that_is_told_and_not_kept() {
         cancel: vec![],
         lease_ms: KEPT + 1,
         lease_ms_each: vec![KEPT],
+        timeout_ms_each: Vec::new(),
     };
     let question = Question::HeartbeatAll { worker: name("w"), leases: vec![lease] };
     story.call(question, Ok(Answer::WorkerExtended(heard)));
     story.breaks("L8");
+}
+
+#[test]
+fn r1_a_task_of_one_queue_more_than_may_have_tasks() {
+    let mut story = Story::new();
+    story.task(NOW, |event| event.queue = name("other"));
+    for (queues_max, holds) in [(None, true), (Some(2), true), (Some(1), false)] {
+        story.0.queues_max = queues_max;
+        if holds { story.holds() } else { story.breaks("R1") }
+    }
+}
+
+#[test]
+fn r1_a_queue_without_tasks_makes_room_for_another() {
+    let mut story = Story::new();
+    story.0.queues_max = Some(1);
+    let lease = story.grant(NOW, 2, 1);
+    story.complete(NOW, 2, lease);
+    story.0.unanswered.push((complete(lease), 0));
+    story.add(NOW, TaskPurged { tasks: vec![Purge { task: TaskId(2), key_until: None }], keys_kept: None });
+    story.task(NOW, |event| event.queue = name("other"));
+    story.holds();
+}
+
+#[test]
+fn r7_a_submit_refused_for_its_queue_where_there_is_room() {
+    let refused = || Refusal::Invalid { field: "queue", problem: String::new() };
+    let mut asked = submit("\"new\"");
+    for (queue, queues_max, holds) in [("other", 1, true), ("other", 2, false), ("q", 1, false)] {
+        let mut story = Story::new();
+        story.0.queues_max = Some(queues_max);
+        asked.queue = name(queue);
+        let call = story.call(Question::Submit(asked.clone()), Err(refused().into()));
+        call.durable_before = Position(2);
+        if holds { story.holds() } else { story.breaks("R7") }
+    }
+}
+
+#[test]
+fn r7_a_task_that_goes_on_against_the_word_of_its_worker() {
+    for retry in [true, false] {
+        let mut story = Story::new();
+        let lease = story.grant(NOW, 2, 1);
+        let next = Next::Waiting { not_before: Timestamp(NOW + 1_000) };
+        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
+        story.0.unanswered.push((fail(lease, retry), 0));
+        if retry { story.holds() } else { story.breaks("R7") }
+    }
 }
 
 #[test]

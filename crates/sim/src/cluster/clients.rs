@@ -239,6 +239,15 @@ impl Ground for ClusterWorld {
         op
     }
 
+    fn close(&mut self, process: usize) {
+        let is_its = |op: usize| self.ops[op].question.is_of(process);
+        let closed: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| is_its(pending.op)).map(|(id, _)| *id).collect();
+        let ops: Vec<usize> =
+            closed.into_iter().filter_map(|id| self.pending.remove(&id)).map(|pending| pending.op).collect();
+        self.unanswered(ops);
+    }
+
     fn wake_after(&mut self, actor: usize, us: u64) {
         let at = self.now + us.max(1);
         if self.wakes[actor].is_none_or(|planned| at < planned) {

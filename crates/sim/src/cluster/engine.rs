@@ -84,6 +84,8 @@ pub(crate) struct Model {
     links: Vec<Link>,
     floor: Position,
     pub(crate) snapshots: BTreeMap<Position, Snapshot>,
+    /// Bytes of the largest one that there ever was.
+    pub(crate) largest_snapshot: u64,
     cells: BTreeMap<String, Stored>,
     writings: u64,
     /// The engine's own clock, in microseconds.
@@ -129,6 +131,7 @@ impl Model {
             links: Vec::new(),
             floor: Position(0),
             snapshots: BTreeMap::new(),
+            largest_snapshot: 0,
             cells: BTreeMap::new(),
             writings: 0,
             clock_us: CLOCK_US,
@@ -239,14 +242,14 @@ impl Model {
         self.floor
     }
 
-    /// Bytes of the newest snapshot, and of the journal after it.
+    /// Bytes of the largest snapshot so far, and of the journal after the newest. A node that leads knows the size of the
+    /// one that it loaded, which may be larger than that of the newest.
     pub(crate) fn since_snapshot(&self) -> (u64, u64) {
-        let newest = self.snapshots.last_key_value();
-        let bytes = newest.map_or(0, |(_, snapshot)| snapshot.chunks.iter().map(Vec::len).sum());
-        let after = newest.map_or(Position(0), |(position, _)| *position);
+        let bytes = self.largest_snapshot;
+        let after = self.snapshots.last_key_value().map_or(Position(0), |(position, _)| *position);
         let start = self.links.partition_point(|link| link.position <= after);
         let since: usize = self.batches[start..].iter().map(|batch| batch.records.len()).sum();
-        (bytes as u64, since as u64)
+        (bytes, since as u64)
     }
 
     pub(crate) fn cell(&self, key: &str) -> Option<&Stored> {

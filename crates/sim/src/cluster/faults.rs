@@ -139,3 +139,22 @@ impl ClusterWorld {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::cluster::plan::ClusterPlan;
+    use crate::cluster::run_cluster_plan;
+
+    #[test]
+    fn a_node_that_is_frozen_when_faults_end_leads_soon_after() {
+        for seed in 1..=20 {
+            let mut plan = ClusterPlan::calm(seed, 120);
+            (plan.calm, plan.freezes_within) = (false, 500_000);
+            plan.nodes.truncate(1);
+            plan.nodes[0].ttl = Duration::from_secs(8);
+            assert_eq!(run_cluster_plan(plan).violations, [], "seed {seed}");
+        }
+    }
+}

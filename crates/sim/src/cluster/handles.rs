@@ -254,6 +254,8 @@ impl SnapshotWriter for Writing {
     fn finish(self: Box<Self>) -> Result<(), Error> {
         let Self { snapshots, link, chunks } = *self;
         let mut model = snapshots.connection.with(snapshots.id, "finish a snapshot")?;
+        let bytes: usize = chunks.iter().map(Vec::len).sum();
+        model.largest_snapshot = model.largest_snapshot.max(bytes as u64);
         model.snapshots.insert(link.position, Snapshot { link, chunks: Arc::new(chunks) });
         Ok(())
     }

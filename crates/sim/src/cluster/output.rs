@@ -1,10 +1,14 @@
 //! Output in a world with several nodes: workers append lines through whoever they take for the leader, appends are lost,
-//! late and unheard, and now and then somebody reads.
+//! late and unheard, tasks go from one lease to the next meanwhile, and now and then somebody reads. When everything has
+//! come to rest, the output of every task is read once more.
 //!
-//! O9: the lines of a lease that are shown are the ones that it wrote, from the first on, each once and in order; and all
-//! that were acknowledged are among them.
+//! O9: the lines of a lease that are shown are the ones that it wrote, from the first on, each once and in order; a line
+//! keeps its number; and all that were acknowledged are among them, or dropped beyond the cap and counted.
 //!
 //! Everything here is drawn from a generator of its own.
+
+mod check;
+pub(crate) mod plan;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,13 +16,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use orchestrix_core::wire::{LogAppend, LogAppended, LogPage, LogStream, LogText};
-use orchestrix_core::{Event, LeaseId, TaskId};
+use orchestrix_core::{Event, LeaseId, Refusal, TaskId};
 use orchestrix_engine::{LogPlace, Logs};
 use orchestrix_node::{Error, OutputCall};
 
 use crate::check::Violation;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
+use crate::cluster::output::check::{Before, TaskOutput};
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::Fact;
 use crate::cluster::sights::ClusterSight;
@@ -30,16 +35,14 @@ use crate::world::{MS, SECOND};
 const LINES_MAX: u64 = 40;
 /// Lines of a page: more than a task ever has here.
 const PAGE: usize = 10_000;
-/// How long a worker waits for an answer before it sends its lines again.
-const PATIENCE: u64 = SECOND;
 
 pub(crate) struct OutputWorld {
     rng: Rng,
     used: bool,
-    pub(crate) faults: [u32; 3],
     /// Events of the journal that were looked at.
     looked: usize,
     writers: BTreeMap<LeaseId, Writer>,
+    tasks: BTreeMap<TaskId, TaskOutput>,
     asks: BTreeMap<u64, Ask>,
     calls: BTreeMap<u64, OutputCall>,
     late: BTreeMap<u64, (LogPlace, Vec<u8>)>,
@@ -47,16 +50,18 @@ pub(crate) struct OutputWorld {
 }
 
 /// A worker that writes under a lease.
-struct Writer {
+pub(crate) struct Writer {
     task: TaskId,
     lines: u64,
     written: u64,
+    /// In some request.
+    sent: u64,
     /// As it has heard.
     arrived: u64,
     /// As a leader has said, whether that was heard or not.
     acknowledged: u64,
-    /// Sent, and not answered yet; until when it waits.
-    waits: Option<(u64, u64)>,
+    /// Until when it waits: for an answer, or before it tries again.
+    waits: u64,
 }
 
 /// A question, before it arrives and until it is answered.
@@ -65,10 +70,10 @@ struct Ask {
     at: Option<(Who, Answering)>,
 }
 
+#[derive(Clone)]
 enum What {
     Append(LeaseId, u64, u64),
-    /// With what was acknowledged of each lease of the task when it was asked.
-    Read(TaskId, BTreeMap<LeaseId, u64>),
+    Read(TaskId, Before),
 }
 
 enum Answering {
@@ -82,18 +87,14 @@ enum Answered {
 }
 
 impl OutputWorld {
-    /// Two worlds of three have output, unless their engine forgets.
+    /// A world has no output if its engine forgets, or nothing goes wrong in it.
     pub(crate) fn new(plan: &ClusterPlan) -> Self {
-        let mut rng = Rng::new(plan.seed ^ 0x0eaf_1e55);
-        let used = rng.chance(666_000) && !plan.forgets && !plan.calm;
-        let mut rate = |high: u64| u32::try_from(rng.skewed(1_000, high)).unwrap_or(0);
-        let faults = [rate(100_000), rate(200_000), rate(300_000)];
         Self {
-            rng,
-            used,
-            faults,
+            rng: Rng::new(plan.seed ^ 0x0eaf_1e56),
+            used: plan.output.used && !plan.forgets && !plan.calm,
             looked: 0,
             writers: BTreeMap::new(),
+            tasks: BTreeMap::new(),
             asks: BTreeMap::new(),
             calls: BTreeMap::new(),
             late: BTreeMap::new(),
@@ -103,6 +104,23 @@ impl OutputWorld {
 
     pub(crate) fn is_used(&self) -> bool {
         self.used
+    }
+
+    /// Everybody has written all, and all of it was read after that.
+    pub(crate) fn is_read(&self) -> bool {
+        !self.used || (self.is_written() && self.tasks.values().all(|task| task.read_last))
+    }
+
+    fn is_written(&self) -> bool {
+        self.writers.values().all(|writer| writer.arrived >= writer.lines)
+    }
+
+    fn before(&self, task: TaskId) -> Before {
+        let of_task = self.writers.iter().filter(|(_, writer)| writer.task == task);
+        Before {
+            acknowledged: of_task.map(|(lease, writer)| (*lease, writer.acknowledged)).collect(),
+            shown: self.tasks.get(&task).map_or(0, TaskOutput::shown),
+        }
     }
 
     /// A node answers nobody any more.
@@ -120,21 +138,34 @@ impl ClusterWorld {
     /// Workers write and send, and somebody reads.
     pub(crate) fn write_output(&mut self) {
         self.find_writers();
-        let leases: Vec<LeaseId> = self.output.writers.keys().copied().collect();
-        for lease in leases {
-            self.write_lines(lease);
+        let writing = self.output.writers.iter().filter(|(_, writer)| writer.arrived < writer.lines);
+        let writing: Vec<(LeaseId, TaskId)> = writing.map(|(lease, writer)| (*lease, writer.task)).collect();
+        for (lease, _) in &writing {
+            self.write_lines(*lease);
         }
-        let tasks: Vec<TaskId> = self.output.writers.values().map(|writer| writer.task).collect();
-        if !tasks.is_empty() && self.output.rng.chance(400_000) {
-            let task = tasks[self.output.rng.index(tasks.len())];
-            let of_task = self.output.writers.iter().filter(|(_, writer)| writer.task == task);
-            let acknowledged = of_task.map(|(lease, writer)| (*lease, writer.acknowledged)).collect();
-            self.ask_output(What::Read(task, acknowledged));
+        let rng = &mut self.output.rng;
+        if !self.output.tasks.is_empty() && rng.chance(self.plan.output.reads) {
+            // Most often where somebody writes.
+            let at_work = !writing.is_empty() && rng.chance(800_000);
+            let any = rng.index(if at_work { writing.len() } else { self.output.tasks.len() });
+            let task =
+                if at_work { Some(writing[any].1) } else { self.output.tasks.keys().nth(any).copied() };
+            task.into_iter().for_each(|task| self.read_output(task));
         }
-        if self.faulty || self.output.writers.values().any(|writer| writer.arrived < writer.lines) {
-            let pause = self.output.rng.range(20 * MS, 500 * MS);
+        if self.settled.is_some() && self.output.is_written() {
+            let unread = self.output.tasks.iter().filter(|(_, known)| !known.read_last);
+            let unread: Vec<TaskId> = unread.map(|(task, _)| *task).collect();
+            unread.into_iter().for_each(|task| self.read_output(task));
+        }
+        if self.faulty || self.settled.is_none() || !self.output.is_read() || !self.is_at_rest() {
+            let pause = self.output.rng.range(20 * MS, self.plan.output.pause);
             self.push(self.now + pause, Happening::Write);
         }
+    }
+
+    fn read_output(&mut self, task: TaskId) {
+        let before = self.output.before(task);
+        self.ask_output(What::Read(task, before));
     }
 
     fn find_writers(&mut self) {
@@ -145,28 +176,36 @@ impl ClusterWorld {
                     task: granted.task,
                     lines,
                     written: 0,
+                    sent: 0,
                     arrived: 0,
                     acknowledged: 0,
-                    waits: None,
+                    waits: 0,
                 };
                 self.output.writers.insert(LeaseId(entry.position.0), writer);
+                self.output.tasks.entry(granted.task).or_default().read_last = false;
             }
         }
         self.output.looked = self.mirror.log.len();
     }
 
     fn write_lines(&mut self, lease: LeaseId) {
-        let some = self.output.rng.range(0, 5);
+        let plan = &self.plan.output;
+        let rng = &mut self.output.rng;
+        let some = rng.range(0, 5);
         let Some(writer) = self.output.writers.get_mut(&lease) else { return };
         writer.written = (writer.written + some).min(writer.lines);
-        let waits = writer.waits.is_some_and(|(_, until)| self.now < until);
-        if waits || writer.arrived >= writer.written {
+        if self.now < writer.waits || writer.arrived >= writer.written {
             return;
         }
-        let (from, to) = (writer.arrived, writer.written);
-        let number = self.ask_output(What::Append(lease, from, to));
-        if let Some(writer) = self.output.writers.get_mut(&lease) {
-            writer.waits = number.map(|number| (number, self.now + PATIENCE));
+        let repeated = if rng.chance(plan.repeats) { rng.range(1, 5) } else { 0 };
+        let from = writer.arrived.saturating_sub(repeated);
+        // All that there is, or a part of it: what is sent again is cut elsewhere.
+        let to = if rng.chance(300_000) { rng.range(from + 1, writer.written) } else { writer.written };
+        writer.waits = self.now + plan.patience;
+        if self.ask_output(What::Append(lease, from, to)).is_none()
+            && let Some(writer) = self.output.writers.get_mut(&lease)
+        {
+            writer.waits = 0;
         }
     }
 
@@ -199,11 +238,17 @@ impl ClusterWorld {
         let Some(ask) = self.output.asks.get_mut(&number) else { return };
         let answering = match ask.what {
             What::Append(lease, from, to) => {
-                let Some(writer) = self.output.writers.get(&lease) else { return };
+                let Some(writer) = self.output.writers.get_mut(&lease) else { return };
+                writer.sent = writer.sent.max(to);
                 let task = writer.task;
+                self.output.tasks.entry(task).or_default().unsure += 1;
                 let line = |n: u64| LogText { text: format!("{lease} {n}"), stream: LogStream::Stdout };
-                let body =
-                    LogAppend { lease_id: lease, lines: (from..to).map(line).collect(), offset: Some(from) };
+                let body = LogAppend {
+                    lease_id: lease,
+                    lines: (from..to).map(line).collect(),
+                    offset: Some(from),
+                    skipped: 0,
+                };
                 Answering::Append(Box::pin(async move { node.append_logs(task, body).await }))
             }
             What::Read(task, _) => {
@@ -213,6 +258,12 @@ impl ClusterWorld {
         ask.at = Some((who, answering));
         let takes = self.output.rng.range(1, 100);
         self.decide_after(who, takes);
+    }
+
+    /// When a call is made that was to be made while its process was frozen: with everything else that is due, or before
+    /// the process looks at a clock.
+    pub(crate) fn thawed_output(&mut self, until: u64) -> u64 {
+        if self.output.rng.chance(500_000) { until } else { until - 1 }
     }
 
     /// Takes the answers that a node has given, and lets its calls of the engine be made.
@@ -241,7 +292,7 @@ impl ClusterWorld {
         while let Some(call) = self.process(who).leads.as_mut().and_then(|leads| leads.stepped.output_call())
         {
             let number = self.output.number();
-            let slow = self.faulty && self.output.rng.chance(100_000);
+            let slow = self.faulty && self.output.rng.chance(self.plan.output.slow);
             let takes = self.output.rng.range(100, if slow { 3 * SECOND } else { 5 * MS });
             self.output.calls.insert(number, call);
             self.after(takes, who, Doing::CallOutput(number));
@@ -257,7 +308,7 @@ impl ClusterWorld {
         let late = std::mem::take(&mut lock(&self.model).output.late);
         for append in late {
             let number = self.output.number();
-            let takes = self.output.rng.range(100 * MS, 10 * SECOND);
+            let takes = self.output.rng.range(100 * MS, self.plan.output.latest);
             self.output.late.insert(number, append);
             self.push(self.now + takes, Happening::LateOutput(number));
         }
@@ -283,65 +334,93 @@ impl ClusterWorld {
     ) -> Result<(), Violation> {
         let Some(ask) = self.output.asks.remove(&number) else { return Ok(()) };
         match (ask.what, answered) {
-            (What::Append(lease, ..), Answered::Append(answer)) => {
-                if answer.is_ok() {
-                    self.note(Fact::Answered { who, epoch });
-                }
-                let lost = self.faulty && self.output.rng.chance(100_000);
-                let Some(writer) = self.output.writers.get_mut(&lease) else { return Ok(()) };
-                match answer {
-                    Ok(appended) => {
-                        writer.acknowledged = writer.acknowledged.max(appended.next);
-                        if !lost {
-                            writer.arrived = writer.arrived.max(appended.next);
-                            writer.waits = None;
-                        }
-                    }
-                    // Nothing more is taken under a lease that is over.
-                    Err(Error::Refused(_)) => writer.lines = writer.arrived,
-                    Err(_) => writer.waits = None,
-                }
-                Ok(())
+            (What::Append(lease, from, to), Answered::Append(answer)) => {
+                self.append_answered(who, epoch, (lease, from, to), answer)
             }
-            (What::Read(task, acknowledged), Answered::Read(Ok(page))) => {
-                self.check_output(who, task, &acknowledged, &page)
+            (What::Read(task, before), Answered::Read(Ok(page))) => {
+                self.page_shown(who, epoch, task, &before, &page)
             }
             (What::Append(..) | What::Read(..), Answered::Append(_) | Answered::Read(_)) => Ok(()),
         }
     }
 
-    /// O9.
-    fn check_output(
-        &self,
+    fn append_answered(
+        &mut self,
         who: Who,
-        task: TaskId,
-        acknowledged: &BTreeMap<LeaseId, u64>,
-        page: &LogPage,
+        epoch: u64,
+        (lease, from, to): (LeaseId, u64, u64),
+        answer: Result<LogAppended, Error>,
     ) -> Result<(), Violation> {
-        // What was purged has no output, and one that does not lead may show less.
-        if self.mirror.state.task(task).is_none() || self.machines[who.node].acts().is_none() {
-            return Ok(());
+        let text = format!("{lease} {from} {to} {answer:?}");
+        self.trace(&text);
+        self.tell(|| format!("  {who:?} answers to lines of lease {text}"));
+        if answer.is_ok() {
+            self.note(Fact::Answered { who, epoch });
         }
-        let wrong =
-            |what: String| Err(Violation::new("O9", format!("output of task {task} at {who:?}: {what}")));
-        let mut shown: BTreeMap<LeaseId, u64> = BTreeMap::new();
-        for (n, line) in (0..).zip(&page.lines) {
-            let mut words = line.text.split(' ').map(str::parse::<u64>);
-            let (Some(Ok(lease)), Some(Ok(number))) = (words.next(), words.next()) else {
-                return wrong(format!("{line:?} was never written"));
-            };
-            let next = shown.entry(LeaseId(lease)).or_default();
-            if line.n != n || number != *next {
-                return wrong(format!("{line:?} comes where line {next} of the lease is due, as number {n}"));
+        let lost = self.faulty && self.output.rng.chance(self.plan.output.reply_lost);
+        let again = self.now + self.output.rng.range(0, self.plan.output.patience);
+        let Some(writer) = self.output.writers.get_mut(&lease) else { return Ok(()) };
+        let task = writer.task;
+        // What was purged while lines waited to be stored has no output any more.
+        let acts = self.machines[who.node].acts().is_some() && self.mirror.state.task(task).is_some();
+        let wrong = |what: String| Err(Violation::new("O9", format!("lease {lease} of task {task}: {what}")));
+        match answer {
+            Ok(LogAppended { next, dropped }) => {
+                if next < to || next > writer.sent || dropped > to - from {
+                    let sent = writer.sent;
+                    return wrong(format!(
+                        "after lines {from} to {to} of {sent} the next is {next}, {dropped} are dropped"
+                    ));
+                }
+                writer.acknowledged = writer.acknowledged.max(next);
+                if !lost {
+                    (writer.arrived, writer.waits) = (writer.arrived.max(next), 0);
+                }
+                let known = self.output.tasks.entry(task).or_default();
+                known.terms.insert((who, epoch));
+                known.unsure -= 1;
+                if self.output.rng.chance(self.plan.output.reads_after) {
+                    self.read_output(task);
+                }
             }
-            *next += 1;
-        }
-        for (lease, lines) in acknowledged {
-            let there = shown.get(lease).copied().unwrap_or(0);
-            if there < *lines {
-                return wrong(format!("{lines} lines of lease {lease} were acknowledged, {there} are shown"));
+            Err(Error::Refused(Refusal::Invalid { field, problem })) if acts => {
+                return wrong(format!("lines from {from} on are refused: {field} {problem}"));
             }
+            // Nothing more is taken under a lease that is over.
+            Err(Error::Refused(_)) => writer.lines = writer.arrived,
+            Err(_) => writer.waits = again,
         }
         Ok(())
+    }
+
+    fn page_shown(
+        &mut self,
+        who: Who,
+        epoch: u64,
+        task: TaskId,
+        before: &Before,
+        page: &LogPage,
+    ) -> Result<(), Violation> {
+        let text = format!("{who:?} shows of task {task}: {page:?}");
+        self.trace(&text);
+        self.tell(|| format!("  {text}"));
+        let is_last = self.settled.is_some() && self.output.is_written();
+        let OutputWorld { writers, tasks, .. } = &mut self.output;
+        let known = tasks.entry(task).or_default();
+        // What was purged has no output, and one that does not lead may show less.
+        if self.mirror.state.task(task).is_none() {
+            known.read_last = is_last;
+            return Ok(());
+        }
+        if self.machines[who.node].acts().is_none() {
+            return Ok(());
+        }
+        known.terms.insert((who, epoch));
+        known.read_last = is_last;
+        let checked = known.check(task, before, page, writers);
+        if page.dropped > 0 {
+            self.sights.add(ClusterSight::OutputDropped);
+        }
+        checked.map_err(|what| Violation::new("O9", format!("output of task {task} at {who:?}: {what}")))
     }
 }

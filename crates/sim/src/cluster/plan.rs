@@ -6,6 +6,7 @@ use orchestrix_leadership as leadership;
 use orchestrix_node::Options;
 
 use crate::cluster::engine::Flavour;
+use crate::cluster::output::plan::OutputPlan;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::shards::plan::ShardPlan;
@@ -57,6 +58,7 @@ pub struct ClusterPlan {
     pub(crate) engine_refusals: u32,
     pub(crate) engine_clocks: u32,
     pub(crate) losses: u32,
+    pub(crate) output: OutputPlan,
 }
 
 /// Seconds to ten years.
@@ -72,7 +74,7 @@ pub(crate) struct NodePlan {
 }
 
 /// Everything that goes wrong with nodes, engine and network.
-const FAULTS: [Rate<ClusterPlan>; 18] = [
+const FAULTS: [Rate<ClusterPlan>; 24] = [
     |plan| &mut plan.unsent,
     |plan| &mut plan.request_lost,
     |plan| &mut plan.reply_lost,
@@ -91,6 +93,12 @@ const FAULTS: [Rate<ClusterPlan>; 18] = [
     |plan| &mut plan.engine_refusals,
     |plan| &mut plan.engine_clocks,
     |plan| &mut plan.losses,
+    |plan| &mut plan.output.lost,
+    |plan| &mut plan.output.unheard,
+    |plan| &mut plan.output.late,
+    |plan| &mut plan.output.slow,
+    |plan| &mut plan.output.reply_lost,
+    |plan| &mut plan.output.repeats,
 ];
 
 impl ClusterPlan {
@@ -172,12 +180,18 @@ impl ClusterPlan {
             engine_refusals: 0,
             engine_clocks: 0,
             losses,
+            output: OutputPlan::draw(seed),
         };
         if !calm {
             (plan.engine_refusals, plan.engine_clocks) = troubles(seed);
         }
         if rng.chance(100_000) && !forgets && !calm {
             plan.make_restless(&mut rng);
+        } else if plan.output.used && !forgets && !calm {
+            plan.freezes = plan.freezes.max(plan.output.freezes);
+            if plan.output.hands_over {
+                plan.output.hand_over(seed, &mut plan.actors);
+            }
         }
         plan
     }
@@ -232,7 +246,9 @@ impl ClusterPlan {
 
     /// The options of a node that starts for the so many-th time.
     pub(crate) fn options(&self, node: usize, start: u32) -> Options {
-        Options { node: format!("n{node}"), ..self.actors.node(node, start) }
+        let options = self.actors.node(node, start);
+        let log_task_bytes = self.output.cap(node).unwrap_or(options.log_task_bytes);
+        Options { node: format!("n{node}"), log_task_bytes, ..options }
     }
 }
 
@@ -255,6 +271,9 @@ impl Shrink for ClusterPlan {
         };
         for seconds in less(self.seconds) {
             smaller(&|plan| (plan.seconds, plan.actors.seconds) = (seconds, seconds));
+        }
+        if self.output.used {
+            smaller(&|plan| plan.output.used = false);
         }
         if self.nodes.len() > 1 {
             smaller(&|plan| plan.nodes.truncate(plan.nodes.len() - 1));

@@ -44,6 +44,8 @@ pub enum ClusterSight {
     /// An append of output that arrived long after it was sent.
     LateOutputStored,
     LateOutputRefused,
+    /// Output of which some was beyond the cap was read.
+    OutputDropped,
     /// A follower went on with what the leader told it.
     HintApplied,
     /// It did not follow what was read before.
@@ -87,6 +89,7 @@ impl Kind for ClusterSight {
         Self::DataLossNoticed,
         Self::LateOutputStored,
         Self::LateOutputRefused,
+        Self::OutputDropped,
         Self::HintApplied,
         Self::HintRefused,
     ];

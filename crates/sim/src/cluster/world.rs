@@ -105,6 +105,8 @@ pub struct ClusterEnded {
 pub(crate) enum Happening {
     /// Something happens at a life of a node.
     At(Who, Doing),
+    /// The same, which was due while that one was frozen.
+    PutOff(Who, Doing),
     /// A request arrives at the engine.
     Arrive(u64),
     /// A question of an op that was long under way arrives at whoever leads by then.
@@ -217,7 +219,11 @@ impl ClusterWorld {
             wakes: vec![None; actors.len()],
             actors,
             ops: Vec::new(),
-            history: History { retention: Some(plan.actors.retention), ..History::default() },
+            history: History {
+                retention: Some(plan.actors.retention),
+                queues_max: Some(plan.actors.queues_max),
+                ..History::default()
+            },
             record: Record { forgets: plan.forgets, calm: plan.calm, ttl_us, ..Record::default() },
             seen: Seen::default(),
             sights: Sights::default(),
@@ -247,7 +253,11 @@ impl ClusterWorld {
         }
         self.push(SECOND, Happening::Nemesis);
         if self.output.is_used() {
-            lock(&self.model).output.faults = self.output.faults;
+            let plan = &self.plan.output;
+            let mut model = lock(&self.model);
+            model.output.faults = [plan.lost, plan.unheard, plan.late];
+            model.output.rng = Rng::new(self.plan.seed ^ 0x0075_7075);
+            drop(model);
             self.push(1, Happening::Write);
         }
         self.push(self.plan.seconds * SECOND, Happening::FaultsEnd);
@@ -307,7 +317,7 @@ impl ClusterWorld {
 
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
         match happening {
-            Happening::At(who, doing) => self.at(who, doing)?,
+            Happening::At(who, doing) | Happening::PutOff(who, doing) => self.at(who, doing)?,
             Happening::Arrive(request) => self.arrive(request)?,
             Happening::Deliver(op) => self.deliver(op),
             Happening::Answered(op, call) => self.answer_arrives(op, call),
@@ -342,9 +352,11 @@ impl ClusterWorld {
         if machine.life != who.life || machine.process.is_none() {
             return Ok(());
         }
-        if self.now < machine.frozen_until {
-            let until = machine.frozen_until;
-            self.push(until, Happening::At(who, doing));
+        let until = machine.frozen_until;
+        let is_call = matches!(doing, Doing::CallOutput(_));
+        if self.now + u64::from(is_call) < until {
+            let at = if is_call { self.thawed_output(until) } else { until };
+            self.push(at, Happening::PutOff(who, doing));
             return Ok(());
         }
         match doing {
@@ -374,8 +386,8 @@ impl ClusterWorld {
             model.output.faults = [0; 3];
             model.cut_off.fill(false);
         }
+        self.wake_frozen();
         for node in 0..self.machines.len() {
-            self.machines[node].frozen_until = 0;
             if self.machines[node].process.is_none() {
                 self.push(self.now + 1, Happening::Start(node));
             } else if let Some(who) = self.who(node) {
@@ -395,6 +407,18 @@ impl ClusterWorld {
             due += accepted - self.now;
         }
         self.push(due, Happening::LeaderDue);
+    }
+
+    /// Nobody is frozen any more: what was put off is done now, in the same order. One that waits for an answer that it
+    /// has would stand still until the time for which it was to be frozen is over.
+    fn wake_frozen(&mut self) {
+        self.machines.iter_mut().for_each(|machine| machine.frozen_until = 0);
+        let now = self.now;
+        let woken = |Reverse((at, order, happening))| {
+            let is_put_off = matches!(happening, Happening::PutOff(..));
+            Reverse((if is_put_off { now } else { at }, order, happening))
+        };
+        self.happenings = std::mem::take(&mut self.happenings).into_iter().map(woken).collect();
     }
 
     /// EL1: there is one leader by now. EL3: it stays.
@@ -419,10 +443,11 @@ impl ClusterWorld {
             let what = format!("{who:?} was elected in {epoch} where nothing goes wrong");
             return Err(Violation::new("EL3", what));
         }
-        Ok(self.now >= settled + 10 * self.record.ttl_us && (self.plan.forgets || self.is_at_rest()))
+        Ok(self.now >= settled + 10 * self.record.ttl_us
+            && (self.plan.forgets || self.is_at_rest() && self.output.is_read()))
     }
 
-    fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         let state = &self.mirror.state;
         self.actors.iter().all(Actor::is_done)
             && state.lease_count() == 0

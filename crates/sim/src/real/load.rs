@@ -158,7 +158,7 @@ pub(crate) fn completion(lease: LeaseId) -> Complete {
 pub(crate) fn output(lease: LeaseId, lines: Range<u64>) -> LogAppend {
     let offset = Some(lines.start);
     let line = |n: u64| LogText { text: output_line(lease, n), stream: LogStream::Stdout };
-    LogAppend { lease_id: lease, lines: lines.map(line).collect(), offset }
+    LogAppend { lease_id: lease, lines: lines.map(line).collect(), offset, skipped: 0 }
 }
 
 /// The n-th line that a task writes under a lease.

@@ -38,12 +38,13 @@ const MUST: &[&str] = &[
     "woken leaders that lost their office",
     "stale appends refused",
     "completions",
-    // A bucket cannot be made to refuse.
+    "passwords changed",
+    // A bucket has no limit of clients, and is never read-only.
     "engines that refused",
 ];
 
 /// Each kind of round once.
-pub(super) const ENOUGH: u64 = 6;
+pub(super) const ENOUGH: u64 = 7;
 
 pub(super) fn on_redis(trial: &Trial<'_>) -> Tried {
     run(trial, Kind::Redis)
@@ -138,13 +139,14 @@ impl Nodes {
         let load = self.start_load(round)?;
         std::thread::sleep(Duration::from_millis(round.rng.range(50, 300)));
         // The first rounds have one of each kind.
-        let kind = if round.number <= ENOUGH { round.number % 6 } else { round.rng.range(0, 6) };
+        let kind = if round.number <= ENOUGH { round.number % 7 } else { round.rng.range(0, 7) };
         match kind {
             0 => self.hold_inside_an_append(round, leader)?,
             1 => self.kill_leader(round, leader)?,
             2 => self.freeze_leader(round, leader)?,
             3 => self.stop_leader(round, leader)?,
             4 => self.refuse(round)?,
+            5 => self.change_password(round)?,
             _ => self.kill_engine(round)?,
         }
         round.tried.faults += 1;
@@ -279,6 +281,35 @@ impl Nodes {
         eventually("every node says what it waits for", says_so)?;
         std::thread::sleep(Duration::from_millis(round.rng.range(10, 3_000)));
         refusal.end()?;
+        self.outlive(round)
+    }
+
+    /// The password of the nodes is changed under them, and set back. Meanwhile every node says so in `why`, in `/ready` and in
+    /// its log, and none ends.
+    fn change_password(&mut self, round: &mut Round<'_>) -> Checked {
+        let (waits, logged) =
+            ("cannot use the engine and waits", "cannot use the engine: waiting until it answers");
+        let lines = |node: &Coordinator| node.said().matches(logged).count();
+        let before: Vec<usize> = self.nodes.iter().map(lines).collect();
+        self.engine.change_password()?;
+        round.tried.see("passwords changed", 1);
+        for (n, node) in self.nodes.iter().enumerate() {
+            let says_so = || -> Checked<Option<()>> {
+                let cluster = round.runtime.block_on(node.client()?.cluster());
+                let cluster = cluster.map_err(|error| error.to_string())?;
+                let why = cluster.why.iter().any(|why| why.contains(waits));
+                let ready = node.get("/ready")?.contains("waiting for the engine: ");
+                Ok((why && ready && lines(node) > before[n]).then_some(()))
+            };
+            eventually(&format!("n{n} says that it is not let in"), says_so)?;
+        }
+        std::thread::sleep(Duration::from_millis(round.rng.range(10, 1_000)));
+        self.engine.restore_password()?;
+        self.outlive(round)
+    }
+
+    /// Every node is there and answers.
+    fn outlive(&self, round: &Round<'_>) -> Checked {
         for (n, node) in self.nodes.iter().enumerate() {
             let client = node.client()?;
             let queues = || Ok(round.runtime.block_on(client.queues()).ok());

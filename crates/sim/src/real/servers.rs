@@ -7,14 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use orchestrix_ports::free_port;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use super::process::{Under, eventually};
 use super::{Checked, failed};
 
-/// What nodes show to the object store.
-const KEY: &str = "nodes";
-const SECRET: &str = "secret";
+/// What nodes show to a server, and what the server wants while their password is another one.
+const USER: &str = "nodes";
+const PASSWORD: &str = "secret";
+const OTHER_PASSWORD: &str = "another";
 const BUCKET: &str = "nodes";
 
 /// The ports of SeaweedFS beside the one of S3. What speaks gRPC is told; otherwise it is 10,000 above, which may not be
@@ -92,10 +94,31 @@ impl Kind {
             }
         }
         let made = command.current_dir("/").output().map_err(failed("prepare a server"))?;
-        if made.status.success() {
-            return Ok(());
+        if !made.status.success() {
+            return Err(format!("cannot prepare {}: {}", self.name(), String::from_utf8_lossy(&made.stderr)));
         }
-        Err(format!("cannot prepare {}: {}", self.name(), String::from_utf8_lossy(&made.stderr)))
+        if self == Self::Postgres {
+            let access = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
+            std::fs::write(folder.join("data/pg_hba.conf"), access).map_err(failed("write a file"))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the user of the nodes; to do so again changes nothing.
+    fn user_of_nodes(self) -> String {
+        match self {
+            Self::Redis | Self::SeaweedFs => String::new(),
+            Self::MariaDb => format!(
+                "CREATE DATABASE IF NOT EXISTS orchestrix; \
+                 CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}'; \
+                 GRANT ALL ON orchestrix.* TO {USER}@'%'"
+            ),
+            Self::Postgres => format!(
+                "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{USER}') THEN \
+                 CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON SCHEMA public TO {USER}; \
+                 END IF; END $$"
+            ),
+        }
     }
 
     /// Every server syncs what it acknowledges. Only one is ever elsewhere than at this machine's own address.
@@ -106,6 +129,7 @@ impl Kind {
                 redis.args(["--bind", &host.to_string(), "--save", "", "--appendonly", "yes"]);
                 redis.args(["--protected-mode", if host.is_loopback() { "yes" } else { "no" }]);
                 redis.args(["--appendfsync", "always", "--port", &port.to_string(), "--dir"]).arg(folder);
+                redis.args(["--user", USER, "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"]);
                 redis
             }
             Self::MariaDb => {
@@ -154,12 +178,13 @@ impl Kind {
             Self::MariaDb => {
                 let mut client = Command::new("mariadb");
                 client.args(["--no-defaults", "-h127.0.0.1", "-uroot", "-P", &port_text, "-e"]);
-                client.arg("CREATE DATABASE IF NOT EXISTS orchestrix");
+                client.arg(self.user_of_nodes());
                 client
             }
             Self::Postgres => {
                 let mut client = Command::new("psql");
-                client.args(["-X", "-h", "127.0.0.1", "-U", "postgres", "-p", &port_text, "-c", "SELECT 1"]);
+                client.args(["-X", "-h", "127.0.0.1", "-U", "postgres", "-p", &port_text, "-c"]);
+                client.arg(self.user_of_nodes());
                 client
             }
         };
@@ -240,24 +265,74 @@ impl Server {
             }
             Kind::MariaDb => {
                 self.sql(&["SET GLOBAL read_only = 1"])?;
-                let others = "SELECT CONCAT('KILL ', id) FROM information_schema.processlist \
-                              WHERE user = 'root' AND id <> CONNECTION_ID()";
-                for kill in self.sql(&[others])?.lines() {
-                    // A session that is gone already need not be killed.
-                    let _ = self.sql(&[kill]);
-                }
+                self.end_sessions()?;
                 None
             }
             Kind::Postgres => {
-                let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                              WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
                 let only_read = "ALTER SYSTEM SET default_transaction_read_only = on";
-                self.sql(&[only_read, "SELECT pg_reload_conf()", others])?;
+                self.sql(&[only_read, "SELECT pg_reload_conf()"])?;
+                self.end_sessions()?;
                 None
             }
-            Kind::SeaweedFs => return Err("a bucket cannot be made to refuse here".to_owned()),
+            Kind::SeaweedFs => return Err("a bucket has no such limit".to_owned()),
         };
         Ok(Refusal { server: self, talk })
+    }
+
+    /// Wants another password of the nodes from now on, also of those that are connected.
+    pub(crate) fn change_password(&self) -> Checked {
+        self.set_password(OTHER_PASSWORD)?;
+        self.end_sessions()
+    }
+
+    /// Wants the password again that nodes have.
+    pub(crate) fn restore_password(&self) -> Checked {
+        self.set_password(PASSWORD)
+    }
+
+    fn set_password(&self, password: &str) -> Checked {
+        match self.kind {
+            Kind::Redis => self.redis(&format!("ACL SETUSER {USER} resetpass >{password}")),
+            Kind::MariaDb => {
+                self.sql(&[&format!("ALTER USER {USER}@'%' IDENTIFIED BY '{password}'")]).map(drop)
+            }
+            Kind::Postgres => self.sql(&[&format!("ALTER ROLE {USER} PASSWORD '{password}'")]).map(drop),
+            Kind::SeaweedFs => {
+                write_identities(self.folder.path(), password)?;
+                let child = self.child.as_ref().ok_or("the server does not run")?;
+                rustix::process::kill_process(rustix::process::Pid::from_child(child), Signal::HUP)
+                    .map_err(|error| format!("cannot signal a server: {error}"))
+            }
+        }
+    }
+
+    /// Ends the connections of nodes; a session that is gone already need not be ended.
+    fn end_sessions(&self) -> Checked {
+        match self.kind {
+            Kind::Redis => self.redis(&format!("CLIENT KILL USER {USER}")),
+            Kind::MariaDb => {
+                let sessions = format!(
+                    "SELECT CONCAT('KILL ', id) FROM information_schema.processlist WHERE user = '{USER}'"
+                );
+                for kill in self.sql(&[&sessions])?.lines() {
+                    let _ = self.sql(&[kill]);
+                }
+                Ok(())
+            }
+            Kind::Postgres => {
+                let end = format!(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
+                );
+                self.sql(&[&end]).map(drop)
+            }
+            // Every request shows what it may.
+            Kind::SeaweedFs => Ok(()),
+        }
+    }
+
+    fn redis(&self, command: &str) -> Checked {
+        let mut talk = TcpStream::connect((self.host, self.port)).map_err(failed("reach Redis"))?;
+        say(&mut talk, command)
     }
 
     /// Runs statements as the superuser.
@@ -291,11 +366,11 @@ impl Server {
     pub(crate) fn url(&self) -> String {
         let port = self.port;
         match self.kind {
-            Kind::Redis => format!("redis://{}:{port}", self.host),
-            Kind::MariaDb => format!("mysql://root@127.0.0.1:{port}/orchestrix"),
-            Kind::Postgres => format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+            Kind::Redis => format!("redis://{USER}:{PASSWORD}@{}:{port}", self.host),
+            Kind::MariaDb => format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{port}/orchestrix"),
+            Kind::Postgres => format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/postgres"),
             Kind::SeaweedFs => {
-                format!("s3://{KEY}:{SECRET}@{BUCKET}/campaign?endpoint=http://127.0.0.1:{port}")
+                format!("s3://{USER}:{PASSWORD}@{BUCKET}/campaign?endpoint=http://127.0.0.1:{port}")
             }
         }
     }
@@ -388,12 +463,16 @@ fn asks(host: IpAddr, port: u16, request: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
 
-fn prepare_seaweedfs(folder: &Path) -> Checked {
+fn write_identities(folder: &Path, password: &str) -> Checked {
     let identities = format!(
-        r#"{{"identities":[{{"name":"nodes","credentials":[{{"accessKey":"{KEY}","secretKey":"{SECRET}"}}],
+        r#"{{"identities":[{{"name":"nodes","credentials":[{{"accessKey":"{USER}","secretKey":"{password}"}}],
         "actions":["Admin","Read","Write","List","Tagging"]}}]}}"#
     );
-    std::fs::write(folder.join("identities"), identities).map_err(failed("write a file"))?;
+    std::fs::write(folder.join("identities"), identities).map_err(failed("write a file"))
+}
+
+fn prepare_seaweedfs(folder: &Path) -> Checked {
+    write_identities(folder, PASSWORD)?;
     let ports = SEAWEEDFS_PORTS.map(|_| free_port().to_string());
     std::fs::write(folder.join("ports"), ports.join("\n")).map_err(failed("write a file"))?;
     std::fs::create_dir_all(folder.join("data")).map_err(failed("make a folder"))

@@ -47,6 +47,8 @@ pub(crate) struct ShardPlan {
     pub(crate) apart_ms: Option<u64>,
     /// Milliseconds after which the last worker of each service comes; with the others if none.
     pub(crate) last_ms: u64,
+    /// Milliseconds after which somebody sets the number of shards of each service by hand, for the first time.
+    pub(crate) ordered_ms: Option<u64>,
     /// What becomes of single messages, by their number.
     pub(crate) fates: Vec<(u64, Fate)>,
 }
@@ -117,6 +119,7 @@ impl ShardPlan {
             one_deaf: Vec::new(),
             apart_ms: None,
             last_ms: 0,
+            ordered_ms: None,
             fates: Vec::new(),
         };
         plan.draw_duels(seed);
@@ -125,7 +128,19 @@ impl ShardPlan {
         if rng.chance(150_000) {
             plan.last_ms = rng.range(5_000, 30_000);
         }
+        plan.draw_orders(seed);
         plan
+    }
+
+    /// In one world of six somebody sets numbers by hand, and then workers come that nobody has heard of.
+    fn draw_orders(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0x0de5_5a4d);
+        if rng.chance(166_000) {
+            let ordered_ms = rng.range(2_000, 8_000);
+            self.ordered_ms = Some(ordered_ms);
+            self.last_ms = ordered_ms + rng.range(1_000, 10_000);
+            self.services.iter_mut().for_each(|workers| *workers = (*workers).max(2));
+        }
     }
 
     /// In one world of ten, processes of one name replace each other all the time, while messages of before arrive.
@@ -158,7 +173,7 @@ impl ShardPlan {
     }
 
     fn simplify(&mut self) {
-        self.last_ms = 0;
+        (self.last_ms, self.ordered_ms) = (0, None);
         self.deaf.clear();
         self.one_deaf.clear();
     }

@@ -88,3 +88,20 @@ fn unsettled(state: &State, worker: &ShardWorker) -> Option<String> {
     let should: Vec<_> = state.service(service).map(|it| it.held_by(name).collect()).unwrap_or_default();
     (serves != should).then(|| format!("{service} {name} serves {serves:?} and should {should:?}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::cluster::{ClusterPlan, run_cluster_plan};
+
+    /// Once each process that was started again found that the call of the one before it was let in.
+    #[test]
+    fn workers_that_are_started_again_come_in() {
+        let mut plan = ClusterPlan::sharded(113);
+        (plan.seconds, plan.actors.seconds) = (30, 30);
+        let shards = plan.actors.shards.as_mut().expect("it is about shards");
+        shards.deaf = (0..shards.services.len()).collect();
+        shards.one_deaf.clear();
+        (shards.leaves, shards.twins) = (shards.leaves.max(12_000), shards.twins.max(50_000));
+        assert_eq!(run_cluster_plan(plan).violations, []);
+    }
+}

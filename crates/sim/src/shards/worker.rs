@@ -5,6 +5,7 @@ mod hearing;
 
 use std::collections::BTreeMap;
 
+use orchestrix_core::shards::CONNECTION_SESSION;
 use orchestrix_core::wire::{ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Position};
 use orchestrix_node::ShardAsk;
@@ -29,8 +30,9 @@ pub(crate) struct ShardWorker {
     /// The number of the process that runs.
     number: usize,
     standing: Standing,
-    /// Of processes and of their connections.
-    sessions: u64,
+    /// Processes so far, and connections of all of them.
+    processes: u64,
+    connections: u64,
     /// What was asked before does not count any more: it was told to stop since.
     since: u64,
     frozen_until: u64,
@@ -48,6 +50,8 @@ pub(crate) struct ShardWorker {
     seq: u64,
     /// It was answered once.
     heard: bool,
+    /// When somebody who looks after its service sets a number by hand.
+    orders_at: Option<u64>,
     /// Started again after the faults, as somebody would who sees that it does not listen.
     restarted: bool,
 }
@@ -90,7 +94,9 @@ pub(crate) fn workers(plan: &ShardPlan, rng: &mut Rng) -> Vec<ShardWorker> {
             }
             let place = (name(&format!("w{worker}")), kind, comes);
             let is_steady = plan.calm && worker == 0;
-            all.push(ShardWorker::new(&service, &place, (plan, is_steady), false, rng.fork()));
+            let mut coming = ShardWorker::new(&service, &place, (plan, is_steady), false, rng.fork());
+            coming.orders_at = plan.ordered_ms.filter(|_| worker == 0).map(|after| after * MS);
+            all.push(coming);
             if plan.twins > 0 && worker + 1 == *workers {
                 all.push(ShardWorker::new(&service, &place, (plan, false), true, rng.fork()));
             }
@@ -126,7 +132,8 @@ impl ShardWorker {
             process,
             number: usize::MAX,
             standing: Standing::Down(first),
-            sessions: 0,
+            processes: 0,
+            connections: 0,
             since: 0,
             frozen_until: 0,
             inbox: Vec::new(),
@@ -139,6 +146,7 @@ impl ShardWorker {
             capacity: limited.then(|| u32::try_from(rng.range(0, 6)).unwrap_or(0)),
             seq: 0,
             heard: false,
+            orders_at: None,
             restarted: false,
             rng,
         }
@@ -185,6 +193,7 @@ impl ShardWorker {
             world.wake_after(me, self.frozen_until - now);
             return;
         }
+        self.order_in_time(world, me);
         self.thaw(world);
         self.stop_in_time(world);
         for (op, heard) in std::mem::take(&mut self.inbox) {
@@ -236,7 +245,7 @@ impl ShardWorker {
             self.leave(world, me);
         } else if happens(plan.reconnects) && self.standing == Standing::In {
             world.shards().sights.add(ShardSight::WorkerReconnected);
-            self.sessions += 1;
+            self.connections += 1;
         } else if happens(plan.count_changes) {
             self.change_count(world, me, &plan);
         }
@@ -251,8 +260,25 @@ impl ShardWorker {
             return;
         }
         let count = if self.rng.chance(200_000) { 0 } else { count };
+        self.order(world, me, count);
+    }
+
+    /// Somebody sets a number by hand.
+    fn order(&self, world: &mut dyn Ground, me: usize, count: u32) {
         world.shards().orders.push((self.service.clone(), count));
         world.ask(me, Question::ChangeService { service: self.service.clone(), count });
+    }
+
+    /// Somebody sets numbers by hand again and again.
+    fn order_in_time(&mut self, world: &mut dyn Ground, me: usize) {
+        let (now, faulty) = (world.now(), world.faulty());
+        if self.orders_at.take_if(|at| now >= *at && faulty).is_none() {
+            return;
+        }
+        let most = world.plan().shards.as_ref().map_or(1, |plan| 2 * u64::from(plan.count));
+        let count = u32::try_from(self.rng.range(1, most)).unwrap_or(1);
+        self.order(world, me, count);
+        self.orders_at = Some(now + self.rng.range(SECOND, 10 * SECOND));
     }
 
     fn twin_comes(&mut self, world: &mut dyn Ground) -> bool {
@@ -266,15 +292,19 @@ impl ShardWorker {
 
     fn begin(&mut self, world: &mut dyn Ground) {
         self.number = world.shards().begin(self.process.clone());
-        self.sessions += 1;
+        self.processes += 1;
+        self.connections += 1;
         (self.standing, self.since, self.heard) = (Standing::Out, world.now(), false);
         (self.generation, self.trusted_until, self.next_beat) = (Position(0), 0, world.now());
     }
 
-    /// The process is gone without a word.
+    /// The process is gone without a word. Where nothing goes wrong, it is seen that its connections are closed.
     fn die(&mut self, world: &mut dyn Ground) {
         self.end(world);
         self.inbox.clear();
+        if !world.faulty() {
+            world.close(self.number);
+        }
         // Quicker than anybody notices, or not.
         let lease_ms = world.plan().shards.as_ref().map_or(0, |plan| plan.lease_ms);
         let down = self.rng.skewed(10 * MS, 2 * lease_ms * MS);
@@ -429,9 +459,15 @@ impl ShardWorker {
         self.ask(world, me, ShardAsk::Heartbeat { service, worker, body })
     }
 
+    /// Every second worker names its session, which its process keeps; the others have those of their connections.
     fn session(&self) -> Name {
         let twin = if self.is_twin { "t" } else { "" };
-        name(&format!("{}{twin}-{}", self.name, self.sessions))
+        let is_odd = self.name.as_str().bytes().map(u32::from).sum::<u32>() % 2 == 1;
+        let names_it = is_odd && self.process.kind != Kind::Deaf;
+        name(&match names_it {
+            true => format!("{}{twin}-{}", self.name, self.processes),
+            false => format!("{CONNECTION_SESSION}{}{twin}-{}", self.name, self.connections),
+        })
     }
 
     fn say(&self, world: &mut dyn Ground, what: Word) {

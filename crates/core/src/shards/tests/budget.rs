@@ -5,7 +5,7 @@ use super::*;
 /// A service of its own with so many shards.
 fn makes(service: &str, count: u32, by: Option<&str>) -> ShardCommand {
     let (service, worker, by) = (name(service), name("w"), by.map(name));
-    ShardCommand::Join { service, worker, group: None, count, capacity: None, by }
+    ShardCommand::Join { service, worker, group: None, count, capacity: None, by, session: None }
 }
 
 fn why_not(state: &State, command: ShardCommand) -> String {
@@ -48,6 +48,7 @@ fn one_token_makes_so_many_services_and_no_more() {
         count: 1,
         capacity: None,
         by: Some(name("greedy")),
+        session: None,
     };
     does(&mut state, joins).expect("it makes nothing new");
     // One that is gone makes room.
@@ -123,6 +124,7 @@ fn what_is_not_let_go_of_takes_room() {
         count: 6,
         capacity,
         by: None,
+        session: None,
     };
     does(&mut state, takes("a", Some(3))).unwrap();
     does(&mut state, takes("b", None)).unwrap();

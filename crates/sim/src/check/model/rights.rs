@@ -144,6 +144,12 @@ impl Model {
                 Is::Waiting
             }
             Next::Failed => {
+                ensure(lease.cancel_at.is_none(), "T11", || {
+                    format!("task {id} is given up, and was to be cancelled")
+                })?;
+                if !used_up {
+                    task.given_up.push(lease.id);
+                }
                 let allowed = used_up || end == AttemptEnd::Failed;
                 ensure(allowed, "T9", || format!("task {id} is given up with attempts left"))?;
                 Is::Failed

@@ -8,7 +8,7 @@ use orchestrix_core::{
     Timestamp,
 };
 
-use super::{KEPT, LEASE, NOW, Story, complete, lease_call, leased, name, outcome, submit};
+use super::{KEPT, LEASE, NOW, Story, complete, fail, lease_call, leased, name, outcome, submit};
 use crate::history::{Answer, Question};
 
 const FIRST: orchestrix_node::Seen = orchestrix_node::Seen::First;
@@ -143,13 +143,9 @@ fn t10_a_task_that_waits_less_than_its_backoff() {
         let next = Next::Waiting { not_before: Timestamp(NOW + waits) };
         let (task, error) = (TaskId(2), String::new());
         story.add(NOW, TaskFailed { task, lease, error, next });
-        story.0.unanswered.push((fail(lease), 0));
+        story.0.unanswered.push((fail(lease, true), 0));
         if holds { story.holds() } else { story.breaks("T10") }
     }
-}
-
-fn fail(lease: orchestrix_core::LeaseId) -> Question {
-    Question::Fail { task: TaskId(2), lease, worker: name("w"), retry: true }
 }
 
 #[test]

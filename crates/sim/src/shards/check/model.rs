@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::{
-    Event, LeaveReason, Name, Position, ShardCountSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo,
-    ShardsMoved, Timestamp, any_task_event,
+    Event, LeaveReason, Name, NewCapacity, Position, ShardCountSet, ShardWorkerJoined, ShardWorkerLeft,
+    ShardsLetGo, ShardsMoved, Timestamp, any_task_event,
 };
 
 use super::{Rights, Versions};
@@ -139,6 +139,13 @@ impl Walk<'_> {
                 self.let_go(at, event);
                 &event.service
             }
+            Event::ShardsMoved(ShardsMoved { service, withdrawn, granted, capacity: Some(capacity) }) => {
+                self.ensure(withdrawn.is_empty() && granted.is_empty(), "H6", || {
+                    format!("shards of {service} moved with a change of capacity at {at}")
+                });
+                self.capacity_set(at, service, capacity);
+                service
+            }
             Event::ShardsMoved(event) => {
                 self.round(entry, event);
                 self.withdraw(at, event);
@@ -226,6 +233,15 @@ impl Walk<'_> {
         known.changed = true;
         let ordered = self.record.orders.contains(&(service.clone(), *count));
         self.ensure(ordered, "H8", || format!("nobody set {count} shards of {service} at {at}"));
+    }
+
+    fn capacity_set(&mut self, at: Position, service: &Name, NewCapacity { worker, capacity }: &NewCapacity) {
+        let known = self.services.entry(service.clone()).or_default();
+        known.changed = true;
+        let before = known.workers.insert(worker.clone(), *capacity);
+        self.ensure(before.is_some_and(|before| before != *capacity), "H7", || {
+            format!("the capacity of {worker} changed at {at}, and it was not there or had the same")
+        });
     }
 
     fn left(&mut self, at: Position, event: &ShardWorkerLeft) {

@@ -1,8 +1,9 @@
 //! H7 for every kind of worker: a process that another took the place of is believed again only when it came anew. After a
-//! change of leader nobody remembers, and each may be believed once more.
+//! change of leader connections are not known any more, and each may be believed once; sessions that were named are known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use orchestrix_core::shards::is_named;
 use orchestrix_core::wire::Assignment;
 use orchestrix_core::{Event, Name, Position};
 use orchestrix_node::ShardAsk;
@@ -53,10 +54,11 @@ impl<'a> Look<'a> {
         let (service, worker, name) = session;
         let before = self.speaks.insert((service, worker), (term, name));
         // Whoever leads now has heard of one that spoke in its term.
-        if let Some((_, before)) = before.filter(|(in_term, before)| *before != name && *in_term == term) {
+        let counts = |in_term: Position, session: &Name| in_term == term || is_named(session);
+        if let Some((_, before)) = before.filter(|(at, before)| *before != name && counts(*at, before)) {
             self.ended.insert((service, worker, before), (term, call.answered_us));
         }
-        let ended = self.ended.remove(&session).filter(|(in_term, _)| *in_term == term);
+        let ended = self.ended.remove(&session).filter(|(in_term, _)| counts(*in_term, name));
         let Some((_, at)) = ended.filter(|_| serves(ask)) else { return Ok(()) };
         let came = |(asked, answered): &(u64, u64)| *asked <= call.answered_us && *answered > at;
         if self.coming.get(&session).is_some_and(|coming| coming.iter().any(came)) {

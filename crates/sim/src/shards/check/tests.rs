@@ -76,6 +76,7 @@ impl Story {
             capacity: None,
             said: None,
             by: None,
+            session: None,
         })
     }
 
@@ -86,7 +87,7 @@ impl Story {
     fn moves(&mut self, withdrawn: &[u32], granted: &[(&str, &[u32])]) -> Position {
         let grant = |(worker, shards): &(&str, &[u32])| Grant { worker: name(worker), shards: runs(shards) };
         let granted = granted.iter().map(grant).collect();
-        self.add(ShardsMoved { service: name("s"), withdrawn: runs(withdrawn), granted })
+        self.add(ShardsMoved { service: name("s"), withdrawn: runs(withdrawn), granted, capacity: None })
     }
 
     fn let_go(&mut self, worker: &str, shards: &[u32]) -> Position {
@@ -336,6 +337,7 @@ fn more_than_a_worker_takes_breaks_h6() {
         capacity: Some(1),
         said: None,
         by: None,
+        session: None,
     });
     story.moves(&[], &[("a", &[0, 1])]);
     story.breaks("H6");
