@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::engine::{Address, Engine};
 use crate::http::Limits;
-use crate::private::{self, Text, toml_mistake};
+use crate::private::{self, Repeat, Text, toml_mistake};
 use crate::units::{Size, Span};
 use crate::zmq::{self, Place, host_of};
 
@@ -238,7 +238,7 @@ impl ServeArgs {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| toml_mistake(text, &error))
+        toml::from_str(text).map_err(|error| toml_mistake(text, &error, Repeat::Fields))
     }
 }
 

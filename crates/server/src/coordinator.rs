@@ -70,14 +70,20 @@ impl Coordinator {
         tokio::time::timeout(within, here).await.is_ok()
     }
 
-    /// Why what decides in this process stands still, if it does.
+    /// Why this process stands still, if it does.
     pub(crate) fn stalled(&self) -> Option<String> {
-        self.decides()?.stalled()
+        match self {
+            Self::Alone(node) => node.stalled(),
+            Self::Member(member) => member.stalled(),
+        }
     }
 
     /// Why what decides in this process can write nothing, if so.
     pub(crate) fn unwritten(&self) -> Option<String> {
-        self.decides()?.unwritten()
+        match self {
+            Self::Alone(node) => node.unwritten(),
+            Self::Member(member) => member.unwritten(),
+        }
     }
 
     pub(crate) async fn cluster(&self) -> Result<Cluster, Error> {

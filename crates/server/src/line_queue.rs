@@ -39,8 +39,8 @@ struct Shared {
     drained: Condvar,
     /// Lines that nobody will ever see, of all queues that count here.
     dropped: Arc<Counter>,
-    /// A line could not be written.
-    failed: CancellationToken,
+    /// A line could not be written, and no line will be: the reader is gone.
+    unread: CancellationToken,
 }
 
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl LineQueue {
     pub fn start(name: &str, to: BorrowedFd<'_>, dropped: Arc<Counter>, notice: Notice) -> io::Result<Self> {
         let to = File::from(to.try_clone_to_owned()?);
         let (queue, filled, drained) = (Mutex::default(), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { queue, filled, drained, dropped, failed: CancellationToken::new() });
+        let shared = Arc::new(Shared { queue, filled, drained, dropped, unread: CancellationToken::new() });
         let thread = std::thread::Builder::new().name(format!("orchestrix-{name}"));
         let writer = Arc::clone(&shared);
         thread.spawn(move || writer.write_all(&to, &notice))?;
@@ -115,10 +115,10 @@ impl LineQueue {
         self.shared.filled.notify_one();
     }
 
-    /// Fires when a line cannot be written: whoever read them is gone.
+    /// Fires when a line cannot be written because its reader is gone. A disk that is full is not a reader that is gone.
     #[must_use]
-    pub fn failed(&self) -> CancellationToken {
-        self.shared.failed.clone()
+    pub fn unread(&self) -> CancellationToken {
+        self.shared.unread.clone()
     }
 
     /// Waits until everything is written, but not longer than this. Answers whether it is.
@@ -173,8 +173,8 @@ impl Shared {
             let mut queue = self.lock();
             queue.writing = false;
             queue.failing = written.is_err();
-            if queue.failing {
-                self.failed.cancel();
+            if written.as_ref().is_err_and(is_unread) {
+                self.unread.cancel();
             }
             match (written, entry) {
                 (Ok(()), _) => {}
@@ -207,6 +207,11 @@ impl Shared {
             queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+/// Whether nobody can read any more: the other end of a pipe is closed, or a terminal is gone.
+fn is_unread(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::BrokenPipe || error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
 
 /// Writes all of it. Another process may have made the pipe one that does not wait: then this waits.
@@ -313,6 +318,21 @@ mod tests {
             assert!(queue.flush(LONG));
         }
         assert_eq!(dropped.get(), 10);
+        assert!(queue.unread().is_cancelled());
+    }
+
+    #[test]
+    fn a_full_disk_is_not_a_reader_that_is_gone() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let dropped = Arc::new(Counter::default());
+        let queue = LineQueue::start("test", full.as_fd(), Arc::clone(&dropped), Box::new(|_| String::new()));
+        let queue = queue.unwrap();
+        for _ in 0..10 {
+            queue.push(b"x\n".to_vec());
+            assert!(queue.flush(LONG));
+        }
+        assert_eq!(dropped.get(), 10);
+        assert!(!queue.unread().is_cancelled());
     }
 
     #[test]

@@ -464,10 +464,12 @@ mod tests {
         let mut queues: Vec<QueueView> = (0..QUEUES_MAX + 3).map(|n| view(&format!("q{n}"), 2)).collect();
         queues[QUEUES_MAX].oldest_ms = Some(70);
         queues[QUEUES_MAX + 1].oldest_ms = Some(50);
+        queues[QUEUES_MAX + 1].next_ms = Some(30);
         let mut text = Text(String::new());
         render_queues(&mut text, &queues);
         assert!(text.0.contains("orchestrix_queue_ready{queue=\"other\"} 6\n"), "{}", text.0);
         assert!(text.0.contains("orchestrix_queue_oldest_milliseconds{queue=\"other\"} 70\n"));
+        assert!(text.0.contains("orchestrix_queue_next_milliseconds{queue=\"other\"} 30\n"));
         assert_eq!(text.0.matches("orchestrix_queue_ready{").count(), QUEUES_MAX + 1);
     }
 

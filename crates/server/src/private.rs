@@ -1,9 +1,11 @@
 //! Files that hold a secret, and what is said about them when they cannot be used: never what is in them.
 
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::fs::OFlags;
 
 /// A file that was read, and why it is not private, if so.
 #[derive(Debug)]
@@ -12,17 +14,29 @@ pub(crate) struct Text {
     pub(crate) private: Result<(), String>,
 }
 
-/// Reads a file, unless others can read it too. `what` says which file it is.
+/// Reads a regular file, unless others can read it too. `what` says which file it is.
 pub(crate) fn read_private(path: &Path, what: &str) -> Result<String, String> {
-    let Text { text, private } = read(path, what)?;
+    // Without waiting: nobody may ever write to a pipe that has a name.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let shown = path.display();
+    let file = options.open(path).map_err(|error| format!("cannot read {what} {shown}: {error}"))?;
+    if file.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(format!("cannot read {what} {shown}: it is not a regular file"));
+    }
+    let Text { text, private } = read_open(file, path, what)?;
     private.map(|()| text)
 }
 
 /// Reads a file that may hold a secret.
 pub(crate) fn read(path: &Path, what: &str) -> Result<Text, String> {
+    let file = File::open(path).map_err(|error| format!("cannot read {what} {}: {error}", path.display()))?;
+    read_open(file, path, what)
+}
+
+fn read_open(mut file: File, path: &Path, what: &str) -> Result<Text, String> {
     let shown = path.display();
     let unreadable = |error: io::Error| format!("cannot read {what} {shown}: {error}");
-    let mut file = File::open(path).map_err(unreadable)?;
     let private = match file.metadata().map_err(unreadable)? {
         metadata if is_private(&metadata) => Ok(()),
         metadata => {
@@ -46,17 +60,27 @@ fn is_own_group(gid: u32) -> bool {
     std::iter::once(rustix::process::getegid()).chain(more).any(|own| own.as_raw() == gid)
 }
 
+/// What a complaint about a text may repeat of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Nothing: each word may be a secret.
+    Nothing,
+    /// Names of fields, but no values.
+    Fields,
+}
+
 /// What is wrong with a TOML text, and where; without the line, which may hold a secret.
-pub(crate) fn toml_mistake(text: &str, error: &toml::de::Error) -> String {
-    let why = without_values(error.message());
+pub(crate) fn toml_mistake(text: &str, error: &toml::de::Error, repeat: Repeat) -> String {
+    let why = without_values(error.message(), repeat);
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return why };
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     format!("line {line}, column {column}: {why}")
 }
 
-/// A message without the values that it repeats: those in double quotes, and those in backticks that are no plain word.
-fn without_values(message: &str) -> String {
+/// A message without what it repeats: what is in double quotes, what is in backticks and no plain word, and the word that was
+/// not expected. Words that are expected are ours.
+fn without_values(message: &str, repeat: Repeat) -> String {
     let mut kept = String::with_capacity(message.len());
     let mut rest = message.trim_end();
     while let Some(start) = rest.find(['"', '`']) {
@@ -73,7 +97,11 @@ fn without_values(message: &str) -> String {
         let word = &inner[..end];
         let is_plain =
             word.len() <= 40 && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-        if quote == '`' && (is_plain || word.chars().all(|c| c.is_ascii_punctuation())) {
+        let is_ours = kept.contains("expected") || before.ends_with("missing field ");
+        let is_field = repeat == Repeat::Fields && !before.ends_with("unknown variant ");
+        if quote == '`'
+            && (is_plain && (is_ours || is_field) || word.chars().all(|c| c.is_ascii_punctuation()))
+        {
             kept.push_str(&quoted[..end + 2]);
         } else {
             kept.push('…');
@@ -111,6 +139,18 @@ mod tests {
     }
 
     #[test]
+    fn only_a_regular_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        for path in [pipe.as_path(), folder.path(), Path::new("/dev/null")] {
+            let why = read_private(path, "the file").unwrap_err();
+            assert!(why.contains("it is not a regular file"), "{why}");
+        }
+    }
+
+    #[test]
     fn a_mounted_secret_is_accepted_from_root_for_an_own_group() {
         let is_root = rustix::process::geteuid().is_root();
         for mode in [0o640, 0o440] {
@@ -137,10 +177,11 @@ mod tests {
             ("\"redis://u:canary@h\" = 1", "line 1"),
             ("max_streams = \"with \\\" and canary\"", "line 1"),
             ("engine = \"redis://u:canary@h", "line 1"),
+            ("log_format = \"canary\"", "line 1, column 14: unknown variant …, expected "),
             ("listne = \"canary\"", "line 1, column 1: unknown field `listne`"),
         ] {
             let error = toml::from_str::<crate::config::ServeArgs>(text).unwrap_err();
-            let why = toml_mistake(text, &error);
+            let why = toml_mistake(text, &error, Repeat::Fields);
             assert!(why.starts_with(told) && !why.contains("canary"), "{text}: {why}");
         }
     }

@@ -15,6 +15,7 @@ use orchestrix_engine::file::Cut;
 use orchestrix_leadership::{Candidate, worker_id};
 use orchestrix_node::{Failure, HighWater, Member, Membership, Options, Recovered, Storage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 use crate::config::Settings;
 use crate::coordinator::Coordinator;
@@ -140,7 +141,7 @@ async fn serve(settings: Settings, mut options: http::Options, printing: &Printi
         write_port(path, port)?;
     }
     let files = TokenFiles { tokens: settings.tokens, node_token: settings.node_token };
-    run_until_stopped(&mut signals, &coordinator, serving, &files, printing).await
+    run_until_stopped(&mut signals, &coordinator, serving, Reload::new(files), printing).await
 }
 
 /// What is read again on SIGHUP.
@@ -150,17 +151,65 @@ struct TokenFiles {
     node_token: Option<PathBuf>,
 }
 
-impl TokenFiles {
-    /// Reads the files again. One that cannot be used changes nothing.
-    async fn reload(&self, serving: &Serving) {
-        if self.tokens.is_none() && self.node_token.is_none() {
+/// What was in the files, or why it cannot be used.
+#[derive(Debug)]
+struct ReadTokens {
+    tokens: Option<Result<Tokens, String>>,
+    node_token: Option<Result<Secret, String>>,
+}
+
+/// Reads the files again, on a thread of its own: a disk that does not answer keeps neither the service nor its end.
+#[derive(Debug)]
+struct Reload {
+    files: TokenFiles,
+    reading: Option<oneshot::Receiver<ReadTokens>>,
+    /// It was asked for once more in the meantime.
+    again: bool,
+}
+
+impl Reload {
+    fn new(files: TokenFiles) -> Self {
+        Self { files, reading: None, again: false }
+    }
+
+    fn start(&mut self) {
+        if self.files.tokens.is_none() && self.files.node_token.is_none() {
             tracing::info!(signal = "SIGHUP", "there is no tokens file; nothing to read again");
+            return;
         }
-        let files = self.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            (files.tokens.as_deref().map(Tokens::load), files.node_token.as_deref().map(Secret::load))
+        if self.reading.is_some() {
+            tracing::warn!(
+                signal = "SIGHUP",
+                "the tokens are still being read; they are read again afterwards"
+            );
+            self.again = true;
+            return;
+        }
+        let (files, (sender, receiver)) = (self.files.clone(), oneshot::channel());
+        let thread = std::thread::Builder::new().name("orchestrix-tokens".to_owned());
+        let started = thread.spawn(move || {
+            let tokens = files.tokens.as_deref().map(Tokens::load);
+            let node_token = files.node_token.as_deref().map(Secret::load);
+            // Nobody waits for it any more when the process ends.
+            let _ = sender.send(ReadTokens { tokens, node_token });
         });
-        let Ok((tokens, node_token)) = read.await else { return };
+        match started {
+            Ok(_) => self.reading = Some(receiver),
+            Err(error) => tracing::error!(%error, "cannot read the tokens again; the old ones stay in force"),
+        }
+    }
+
+    /// What was read; waits for ever while nothing is.
+    async fn read(&mut self) -> Option<ReadTokens> {
+        let Some(reading) = &mut self.reading else { return std::future::pending().await };
+        let read = reading.await.ok();
+        self.reading = None;
+        read
+    }
+
+    /// Puts what was read into force. What cannot be used changes nothing.
+    fn finish(&mut self, read: Option<ReadTokens>, serving: &Serving) {
+        let ReadTokens { tokens, node_token } = read.unwrap_or(ReadTokens { tokens: None, node_token: None });
         match tokens {
             Some(Ok(tokens)) => serving.replace_tokens(tokens),
             Some(Err(why)) => {
@@ -174,6 +223,9 @@ impl TokenFiles {
                 tracing::error!(why, "cannot read the node's token again; the old one stays in use");
             }
             None => {}
+        }
+        if std::mem::take(&mut self.again) {
+            self.start();
         }
     }
 }
@@ -287,7 +339,7 @@ async fn run_until_stopped(
     signals: &mut Signals,
     coordinator: &Coordinator,
     serving: Serving,
-    files: &TokenFiles,
+    mut reload: Reload,
     printing: &Printing,
 ) -> Result<(), Ended> {
     loop {
@@ -296,7 +348,8 @@ async fn run_until_stopped(
                 tracing::info!(signal = name, "stopping");
                 break;
             }
-            _ = signals.hang_up.recv() => files.reload(&serving).await,
+            _ = signals.hang_up.recv() => reload.start(),
+            read = reload.read() => reload.finish(read, &serving),
             ended = coordinator.stopped() => {
                 let why = ended.map_or_else(|failure| failure.to_string(), |()| "for no known reason".to_owned());
                 tracing::error!(%why, "the node has stopped");
@@ -453,8 +506,9 @@ mod tests {
         node.stop().await.unwrap();
         let printing = Printing::start().unwrap();
         let files = TokenFiles::default();
-        let ended =
-            run_until_stopped(&mut signals, &node.into(), serving, &files, &printing).await.unwrap_err();
+        let ended = run_until_stopped(&mut signals, &node.into(), serving, Reload::new(files), &printing)
+            .await
+            .unwrap_err();
         assert_eq!(ended.code, 1);
         assert!(ended.why.contains("the node has stopped"), "{}", ended.why);
     }

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
-use crate::private::{read_private, toml_mistake};
+use crate::private::{Repeat, read_private, toml_mistake};
 
 pub(crate) use self::keyring::{Keyring, Replaced};
 pub use self::new::{NewArgs, NewToken, TokenCommand, make, run};
@@ -155,7 +155,7 @@ impl Tokens {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| toml_mistake(text, &error))?;
+        let file: File = toml::from_str(text).map_err(|error| toml_mistake(text, &error, Repeat::Nothing))?;
         if file.token.is_empty() {
             return Err("it has no [[token]]; `orchestrix token new` makes one".to_owned());
         }

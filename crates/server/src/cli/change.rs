@@ -1,10 +1,10 @@
 //! `orchestrix cancel` and `orchestrix retry`: acts on many tasks, each for itself.
 
+use futures_util::{StreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use orchestrix_client::{Client, Error, TaskQuery};
 use orchestrix_core::wire::Outcome;
 use orchestrix_core::{Name, TaskId, TaskState};
-use tokio::task::JoinSet;
 
 use super::fail::{Exit, Fail};
 use super::tasks::state_style;
@@ -73,17 +73,10 @@ where
     F: Future<Output = Result<Outcome, Error>> + Send + 'static,
 {
     let bar = bar(ids.len());
-    let mut rest = ids.into_iter();
-    let mut running = JoinSet::new();
     let mut worst = Exit::Done;
-    loop {
-        while running.len() < IN_FLIGHT
-            && let Some(id) = rest.next()
-        {
-            running.spawn(act(context.client.clone(), id));
-        }
-        let Some(done) = running.join_next().await else { break };
-        let outcome = done.map_err(|error| Fail::new(Exit::Refused, error.to_string()))?;
+    // Answers are shown in the order of the tasks.
+    let mut outcomes = stream::iter(ids).map(|id| act(context.client.clone(), id)).buffered(IN_FLIGHT);
+    while let Some(outcome) = outcomes.next().await {
         bar.inc(1);
         let told = bar.suspend(|| tell(context, outcome))?;
         worst = worst.max(told);

@@ -62,6 +62,12 @@ impl Fail {
         Self::new(exit, "")
     }
 
+    /// The same, after what was done before; silent if it is.
+    pub(crate) fn about(self, done: &str) -> Self {
+        let text = if self.text.is_empty() { self.text } else { format!("{done}: {}", self.text) };
+        Self { text, ..self }
+    }
+
     /// Tells people or programs, on stderr.
     pub(crate) fn tell(&self, format: Format) {
         if let Some(words) = self.words(format) {

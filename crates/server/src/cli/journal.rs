@@ -37,6 +37,10 @@ EXAMPLES
     Verify(Folder),
     /// Write every event, one per line, oldest first
     #[command(after_help = "\
+EXIT CODES
+  0  that was all
+  1  damaged, or not readable: events are missing
+
 EXAMPLES
   orchestrix journal dump /var/lib/orchestrix | tail
   orchestrix journal dump /var/lib/orchestrix --json | jq 'select(.type == \"TaskFailed\")'")]
@@ -72,10 +76,8 @@ fn dump(folder: &std::path::Path, out: Out) -> Result<(), Fail> {
     let disk = RealDisk::open_to_read(folder)
         .map_err(|error| Fail::new(Exit::Refused, format!("cannot open {}: {error}", folder.display())))?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
-    let mut batches = Batches::open(disk).map_err(|error| not_readable(&error))?.peekable();
-    if batches.peek().is_none() {
-        return Err(no_journal(folder));
-    }
+    let batches = Batches::open(disk).map_err(|error| not_readable(&error))?;
+    let mut last = None;
     for batch in batches {
         let batch = batch.map_err(|error| not_readable(&error))?;
         let positions = (batch.previous.position.0 + 1..).map(Position);
@@ -85,6 +87,7 @@ fn dump(folder: &std::path::Path, out: Out) -> Result<(), Fail> {
             })?;
             let mut line = json!({"position": position, "at": at, "term": batch.term});
             merge(&mut line, serde_json::to_value(&event).unwrap_or_default());
+            last = Some(position);
             if out.is_json() {
                 out.json(&line)?;
                 continue;
@@ -94,7 +97,30 @@ fn dump(folder: &std::path::Path, out: Out) -> Result<(), Fail> {
             out.line(&format!("{position:>10}  {:>8}  {name} {}", relative(at, now()), clean(&fields)))?;
         }
     }
-    Ok(())
+    whole(folder, last)
+}
+
+/// Batches end at damage as they do at what was never durable: only a look at the whole folder tells these apart.
+fn whole(folder: &std::path::Path, last: Option<Position>) -> Result<(), Fail> {
+    let report = verify(folder).map_err(|error| not_readable(&error))?;
+    match (report.damage, last) {
+        (None, Some(_)) => Ok(()),
+        (None, None) => Err(no_journal(folder)),
+        (Some(damage), last) => {
+            let read = last.map_or("no event can be read before it".to_owned(), |last| {
+                format!("the events after position {last} cannot be read")
+            });
+            let damage = place(&damage);
+            Err(Fail::new(
+                Exit::Refused,
+                format!("DAMAGED {damage}; {read}; bring back a copy of this folder"),
+            ))
+        }
+    }
+}
+
+fn place(damage: &Damage) -> String {
+    format!("{} at byte {}: {}", damage.path.display(), damage.offset, damage.what)
 }
 
 /// What belongs to the type of an event, without what every event has.
@@ -132,10 +158,13 @@ fn in_json(report: &Report) -> Value {
 }
 
 fn in_words(report: &Report, out: Out) -> Result<(), Fail> {
-    let place =
-        |damage: &Damage| format!("{} at byte {}: {}", damage.path.display(), damage.offset, damage.what);
     let id = report.journal.map(|id| id.to_string()).unwrap_or_default();
-    out.line(&format!("journal {id}, {} to {}", report.floor.next(), report.end.position))?;
+    let readable = report.end.position > report.floor;
+    if readable {
+        out.line(&format!("journal {id}, {} to {}", report.floor.next(), report.end.position))?;
+    } else {
+        out.line(&format!("journal {id}, no events that can be read"))?;
+    }
     let Report { events, batches, segments, bytes, .. } = report;
     out.line(&format!("  events {events}, batches {batches}, segments {segments}, bytes {bytes}"))?;
     for snapshot in &report.snapshots {
@@ -157,7 +186,8 @@ fn in_words(report: &Report, out: Out) -> Result<(), Fail> {
     match report.is_sound() {
         true => out.line(&out.paint(Style::Good, "sound")),
         false => {
-            out.note("no coordinator will start here: bring back a copy of this folder, or look further with `journal dump`");
+            let look = if readable { ", or look at what can be read with `journal dump`" } else { "" };
+            out.note(&format!("no coordinator will start here: bring back a copy of this folder{look}"));
             Ok(())
         }
     }

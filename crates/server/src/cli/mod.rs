@@ -18,9 +18,10 @@ mod work;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Once;
 
 use clap::{Parser, Subcommand};
-use orchestrix_client::Client;
+use orchestrix_client::{Client, ClientBuilder};
 use orchestrix_server::{bench, serve, tokens};
 
 use self::fail::{EXIT_CODES, Exit, Fail};
@@ -136,12 +137,14 @@ pub(crate) fn main() -> ExitCode {
     let out = Out::new(format, global.color);
     let ended = match command {
         Command::Serve(args) => return serve::run(*args),
-        Command::Token(command) => return tokens::run(&command),
+        Command::Token(command) => return tokens::run(&command, global.json),
         Command::Journal(args) => journal::run(&args, out),
         Command::Bench(args) => measure(&args, format),
         Command::Completions(args) => completions::run(&args, out),
         Command::Submit(args) => with_client(&global, out, async |context| submit::run(args, &context).await),
-        Command::Work(args) => with_client(&global, out, async |context| work::run(args, &context).await),
+        // It has words of its own for a missing leader, which wait for no reader.
+        Command::Work(args) => builder(&global)
+            .and_then(|builder| run_with(builder, out, async |context| work::run(args, &context).await)),
         Command::Tasks(args) => with_client(&global, out, async |context| tasks::run(args, &context).await),
         Command::Task(args) => with_client(&global, out, async |context| show::run(&args, &context).await),
         Command::Logs(args) => with_client(&global, out, async |context| logs::run(&args, &context).await),
@@ -184,10 +187,28 @@ fn with_client(
     out: Out,
     command: impl AsyncFnOnce(Context) -> Result<(), Fail>,
 ) -> Result<(), Fail> {
-    let mut builder = Client::builder(&global.url).retries(RETRIES);
-    if let Some(token) = token(global)? {
-        builder = builder.token(token);
+    let mut builder = builder(global)?;
+    if !out.is_json() {
+        let said = Once::new();
+        builder =
+            builder.observe_leader_waits(move || said.call_once(|| out::note("no leader yet, waiting…")));
     }
+    run_with(builder, out, command)
+}
+
+fn builder(global: &Global) -> Result<ClientBuilder, Fail> {
+    let builder = Client::builder(&global.url).retries(RETRIES);
+    Ok(match token(global)? {
+        Some(token) => builder.token(token),
+        None => builder,
+    })
+}
+
+fn run_with(
+    builder: ClientBuilder,
+    out: Out,
+    command: impl AsyncFnOnce(Context) -> Result<(), Fail>,
+) -> Result<(), Fail> {
     let client = builder.build().map_err(|error| Fail::new(Exit::Usage, error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
         Fail::new(Exit::Refused, format!("cannot start the threads of this program: {error}"))

@@ -53,6 +53,7 @@ const BLOCKS: [u8; 12] = [117, 215, 120, 211, 187, 147, 221, 80, 174, 156, 183, 
 pub(crate) struct Out {
     pub(crate) format: Format,
     colored: bool,
+    notes_colored: bool,
     terminal: bool,
 }
 
@@ -61,12 +62,18 @@ impl Out {
         let terminal = io::stdout().is_terminal();
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
-        let colored = match color {
+        let colored = |terminal: bool| match color {
             Color::Always => true,
             Color::Never => false,
             Color::Auto => terminal && set("NO_COLOR").is_none() && !dumb,
         };
-        Self { format, colored, terminal }
+        let notes_colored = colored(io::stderr().is_terminal());
+        Self { format, colored: colored(terminal), notes_colored, terminal }
+    }
+
+    /// Whether what goes to stderr is coloured.
+    pub(crate) fn notes_are_colored(self) -> bool {
+        self.notes_colored
     }
 
     pub(crate) fn is_json(self) -> bool {
@@ -103,23 +110,36 @@ impl Out {
         note(text);
     }
 
+    /// The same in parts, each in its own style: only their texts are cleaned.
+    pub(crate) fn note_in_parts(self, parts: &[(Style, &str)]) {
+        drop(writeln!(io::stderr(), "{}", self.painted_note(parts)));
+    }
+
+    fn painted_note(self, parts: &[(Style, &str)]) -> String {
+        parts.iter().map(|(style, text)| paint(self.notes_colored, *style, &plain(text))).collect()
+    }
+
     pub(crate) fn bytes(self, bytes: &[u8]) -> Result<(), Fail> {
         write_out(bytes)
     }
 
     pub(crate) fn paint(self, style: Style, text: &str) -> String {
-        let code = match style {
-            Style::Plain => return text.to_owned(),
-            Style::Block(number) => &format!("30;48;5;{}", BLOCKS[number % BLOCKS.len()]),
-            Style::Bold => "1",
-            Style::Dim => "2",
-            Style::Good => "32",
-            Style::Bad => "31",
-            Style::Busy => "36",
-            Style::Wait => "33",
-        };
-        if self.colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        paint(self.colored, style, text)
     }
+}
+
+fn paint(colored: bool, style: Style, text: &str) -> String {
+    let code = match style {
+        Style::Plain => return text.to_owned(),
+        Style::Block(number) => &format!("30;48;5;{}", BLOCKS[number % BLOCKS.len()]),
+        Style::Bold => "1",
+        Style::Dim => "2",
+        Style::Good => "32",
+        Style::Bad => "31",
+        Style::Busy => "36",
+        Style::Wait => "33",
+    };
+    if colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// Writes lines to stderr, without anything that a terminal would act upon. There is nobody left to tell when that fails.
@@ -130,11 +150,11 @@ pub(crate) fn note(text: &str) {
 
 /// Takes away colours, too.
 pub(crate) fn plain(text: &str) -> String {
-    clean(text).replace('\x1b', "\u{fffd}")
+    cleaned(text).replace('\x1b', "\u{fffd}")
 }
 
 /// JSON with what a terminal would act upon written as JSON can: such characters are in its texts only.
-fn escape(json: &str) -> String {
+pub(crate) fn escape(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if c.is_control() || turns_text(c) {
@@ -151,8 +171,17 @@ fn turns_text(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Takes away what a terminal would act upon: control characters and all sequences but those for colour.
+/// Takes away what a terminal would act upon: control characters and all sequences but those for colour. Colours end with the
+/// text.
 pub(crate) fn clean(text: &str) -> String {
+    let mut cleaned = cleaned(text);
+    if cleaned.contains('\x1b') && !cleaned.ends_with("\x1b[0m") {
+        cleaned.push_str("\x1b[0m");
+    }
+    cleaned
+}
+
+fn cleaned(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
@@ -235,7 +264,7 @@ mod tests {
         }
         for colour in ["", "0", "1;31", "38;5;8", "48;5;8;1", "38;2;8;8;8", "90", "18", "80"] {
             let text = format!("\x1b[{colour}mseen");
-            assert_eq!(clean(&text), text);
+            assert_eq!(clean(&text), format!("{text}\x1b[0m"), "colours end with the text");
         }
         for turning in ['\u{202e}', '\u{2066}', '\u{2069}', '\u{202a}', '\u{200f}', '\u{61c}'] {
             assert_eq!(clean(&format!("a{turning}b")), "a\u{fffd}b");
@@ -248,5 +277,13 @@ mod tests {
     fn colours_are_used_only_when_wanted() {
         assert_eq!(Out::new(Format::People, Color::Never).paint(Style::Bad, "x"), "x");
         assert_eq!(Out::new(Format::People, Color::Always).paint(Style::Bad, "x"), "\x1b[31mx\x1b[0m");
+    }
+
+    #[test]
+    fn a_note_keeps_its_own_colours_and_no_others() {
+        let parts = [(Style::Bad, "FAILED"), (Style::Plain, ": \x1b[31mred\ntwo")];
+        let note = |color| Out::new(Format::People, color).painted_note(&parts);
+        assert_eq!(note(Color::Always), "\x1b[31mFAILED\x1b[0m: \u{fffd}[31mred two");
+        assert_eq!(note(Color::Never), "FAILED: \u{fffd}[31mred two");
     }
 }

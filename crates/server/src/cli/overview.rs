@@ -1,5 +1,7 @@
 //! `orchestrix queues`, `workers` and `nodes`: the whole at a glance.
 
+use std::time::{Duration, Instant};
+
 use orchestrix_core::wire::{Cluster, Lead};
 
 use super::Context;
@@ -7,6 +9,10 @@ use super::fail::Fail;
 use super::out::{Out, Style};
 use super::table::{Align, Cell, Table};
 use super::time::{now, relative, show_duration};
+
+/// How long `nodes --lead` waits until the node leads, and how often it looks.
+const PASSED: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -117,7 +123,7 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
     let cluster = match lead {
         Some(name) => {
             let desired = Some(name).filter(|name| !name.is_empty());
-            context.client.lead(&Lead { desired, force }).await?
+            pass(context, Lead { desired, force }).await?
         }
         None => context.client.cluster().await?,
     };
@@ -160,6 +166,33 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
         last_sign(&cluster)
     ));
     Ok(())
+}
+
+/// Passes the office, and answers with the cluster as it is when somebody has it. The one who had it answers at once.
+async fn pass(context: &Context, lead: Lead) -> Result<Cluster, Fail> {
+    let (out, client) = (context.out, &context.client);
+    let before = client.cluster().await?;
+    let mut cluster = client.lead(&lead).await?;
+    let began = Instant::now();
+    let is_done = |now: &Cluster| match &lead.desired {
+        Some(desired) => now.leader.as_ref() == Some(desired),
+        None => now.leader.is_some() && now.term > before.term,
+    };
+    while !is_done(&cluster) && began.elapsed() < PASSED {
+        tokio::time::sleep(LOOK).await;
+        // The node that answers may be about to lead, or to hear who does.
+        cluster = client.cluster().await?;
+    }
+    let had = before.leader.as_deref().unwrap_or("nobody");
+    let told = match &cluster.leader {
+        Some(leader) if is_done(&cluster) && leader == had => format!("{leader} leads, as it did"),
+        Some(leader) if is_done(&cluster) => format!("the office went from {had} to {leader}"),
+        Some(_) | None => "the office is on its way; look again with `orchestrix nodes`".to_owned(),
+    };
+    if !out.is_json() {
+        out.note(&told);
+    }
+    Ok(cluster)
 }
 
 fn say_why(out: Out, cluster: &Cluster) -> Result<(), Fail> {

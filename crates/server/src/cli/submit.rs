@@ -9,7 +9,7 @@ use orchestrix_core::{Json, Key, Name, TaskId, TaskState};
 use super::Context;
 use super::fail::{Exit, Fail};
 use super::logs;
-use super::out::{Style, clean};
+use super::out::Style;
 use super::tasks::state_style;
 use super::time::{millis, parse_duration};
 
@@ -40,7 +40,7 @@ pub(crate) struct SubmitArgs {
     /// Attempts before the task is a dead letter
     #[arg(long, default_value_t = 3, value_name = "N")]
     max_attempts: u32,
-    /// Longest time of one attempt
+    /// Longest time of one attempt; its command is stopped a moment before
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
     /// Cancel the task when it still waits after this time
@@ -65,7 +65,9 @@ pub(crate) async fn run(args: SubmitArgs, context: &Context) -> Result<(), Fail>
     let wait = args.wait;
     let submitted = context.client.submit(&task(args)?).await?;
     if wait {
-        return follow_to_the_end(context, submitted.id).await;
+        let followed = follow_to_the_end(context, submitted.id).await;
+        return followed
+            .map_err(|fail| fail.about(&format!("task {} was submitted, but not followed", submitted.id)));
     }
     if out.is_json() {
         return out.json(&submitted);
@@ -132,12 +134,12 @@ async fn follow_to_the_end(context: &Context, id: TaskId) -> Result<(), Fail> {
     if out.is_json() {
         out.json(&task)?;
     } else {
-        let why = task.summary.error.or(task.summary.reason).map(|why| format!(": {}", clean(&why)));
-        out.note(&format!(
-            "task {id} {}{}",
-            out.paint(state_style(state), state.as_str()),
-            why.unwrap_or_default()
-        ));
+        let why = task.summary.error.or(task.summary.reason).map(|why| format!(": {why}"));
+        out.note_in_parts(&[
+            (Style::Plain, &format!("task {id} ")),
+            (state_style(state), state.as_str()),
+            (Style::Plain, &why.unwrap_or_default()),
+        ]);
     }
     match state {
         TaskState::Completed => Ok(()),

@@ -39,40 +39,72 @@ fn a_flag_beats_a_variable_beats_an_older_variable_beats_the_file_beats_the_defa
     assert_eq!(port(&[], &[]), (3000, String::new(), 1 << 20));
 }
 
+/// Something that is not the default of a setting; nothing for the one that names a file of others.
+fn some_value(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "listen" | "zmq" => "127.0.0.1:9",
+        "engine" => "memory",
+        "log_format" => "json",
+        "insecure_plaintext" | "accept_data_loss" => "true",
+        name if name.contains("max_")
+            || ["retention_count", "keys_max", "snapshot_after"].contains(&name) =>
+        {
+            "5000001"
+        }
+        name if name.contains("timeout")
+            || name.starts_with("retention")
+            || name.starts_with("key_")
+            || name.starts_with("leader")
+            || name.starts_with("shard") =>
+        {
+            "7s"
+        }
+        "config" => return None,
+        _ => "text",
+    })
+}
+
 #[test]
 fn every_setting_can_be_given_in_every_layer() {
     for name in ServeArgs::NAMES {
-        let text = match *name {
-            "listen" | "zmq" => "127.0.0.1:9",
-            "engine" => "memory",
-            "log_format" => "json",
-            "insecure_plaintext" | "accept_data_loss" => "true",
-            name if name.contains("max_")
-                || ["retention_count", "keys_max", "snapshot_after"].contains(&name) =>
-            {
-                "5000"
-            }
-            name if name.contains("timeout")
-                || name.starts_with("retention")
-                || name.starts_with("key_")
-                || name.starts_with("leader")
-                || name.starts_with("shard") =>
-            {
-                "5s"
-            }
-            "config" => continue,
-            _ => "text",
-        };
+        let Some(text) = some_value(name) else { continue };
         let flag = flags(&[&format!("--{}", name.replace('_', "-")), text]);
         let variable = from_variables(&|asked: &str| {
             (asked == format!("ORCHESTRIX_{}", name.to_uppercase())).then(|| text.to_owned())
         });
-        let quoted = if ["5000", "true"].contains(&text) { text.to_owned() } else { format!("{text:?}") };
+        let quoted = if ["5000001", "true"].contains(&text) { text.to_owned() } else { format!("{text:?}") };
         let file: ServeArgs = toml::from_str(&format!("{name} = {quoted}")).unwrap();
         assert_ne!(flag, ServeArgs::default(), "{name}");
         assert_eq!(variable.unwrap(), flag, "{name}");
         assert_eq!(file, flag, "{name}");
     }
+}
+
+#[test]
+fn every_setting_has_an_effect() {
+    let shown = |variables: &[(&str, &str)]| resolve(&[], variables).map(|settings| format!("{settings:?}"));
+    let usual = shown(&[]).unwrap();
+    for name in ServeArgs::NAMES {
+        let Some(text) = some_value(name) else { continue };
+        let variable = format!("ORCHESTRIX_{}", name.to_uppercase());
+        match shown(&[(&variable, text)]) {
+            Ok(changed) => assert_ne!(changed, usual, "{name} changes nothing"),
+            // To be refused is an effect, if it is for its own sake.
+            Err(why) => assert!(why.contains(name) || why.contains(text), "{name}: {why}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_of_ended_tasks_can_be_set() {
+    let kept = |arguments: &[&str]| resolve(arguments, &[]).unwrap().retention;
+    let usual = Retention::default();
+    assert_eq!(kept(&[]), usual);
+    assert_eq!(kept(&["--key-retention", "90s"]), Retention { key_ms: 90_000, ..usual });
+    assert_eq!(kept(&["--keys-max", "7"]), Retention { keys: 7, ..usual });
+    assert_eq!(kept(&["--retention", "90s"]), Retention { done_ms: 90_000, ..usual });
+    assert_eq!(kept(&["--retention-failed", "90s"]), Retention { failed_ms: 90_000, ..usual });
+    assert_eq!(kept(&["--retention-count", "7"]), Retention { count: 7, ..usual });
 }
 
 #[test]

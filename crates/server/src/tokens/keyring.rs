@@ -119,7 +119,9 @@ mod tests {
         let (over, lasts) = (Arc::clone(&ring.now().tokens[0]), Arc::clone(&ring.now().tokens[1]));
         tokio::select! {
             () = ring.expire() => unreachable!("it goes on for ever"),
-            () = over.ended().cancelled() => {}
+            ended = tokio::time::timeout(4 * LOOK_EVERY, over.ended().cancelled()) => {
+                ended.expect("it is over by now");
+            }
         }
         assert!(!lasts.ended().is_cancelled());
     }

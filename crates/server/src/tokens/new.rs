@@ -33,8 +33,12 @@ pub struct NewArgs {
     #[arg(long = "queue", value_parser = Name::new)]
     pub queues: Vec<Name>,
     /// When it ends, as in 2027-01-31T00:00:00Z.
-    #[arg(long)]
+    #[arg(long, value_parser = moment)]
     pub expires: Option<toml::value::Datetime>,
+}
+
+fn moment(text: &str) -> Result<toml::value::Datetime, String> {
+    text.parse().map_err(|_| "this is no date with a time; write it like 2027-01-31T00:00:00Z".to_owned())
 }
 
 /// A new token and the lines that make it known.
@@ -72,20 +76,25 @@ pub fn make(args: &NewArgs) -> Result<NewToken, String> {
     Ok(NewToken { token, lines })
 }
 
-/// Runs `orchestrix token …`.
+/// Runs `orchestrix token …`; answers people, or programs in JSON.
 #[must_use]
-pub fn run(command: &TokenCommand) -> ExitCode {
+pub fn run(command: &TokenCommand, json: bool) -> ExitCode {
     let TokenCommand::New(args) = command;
     let told = make(args).and_then(|NewToken { token: Secret(text), lines }| {
-        let mut out = io::stdout();
-        let written = writeln!(out, "token (shown only now): {text}\n\nadd to the tokens file:\n\n{lines}");
-        written.map_err(|error| error.to_string())
+        let answer = match json {
+            true => serde_json::json!({"name": args.name, "token": text, "lines": lines}).to_string(),
+            false => format!("token (shown only now): {text}\n\nadd to the tokens file:\n\n{lines}"),
+        };
+        writeln!(io::stdout(), "{answer}").map_err(|error| error.to_string())
     });
     match told {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             // Without a place for complaints there is still the exit code.
-            let _ = writeln!(io::stderr(), "orchestrix: {why}");
+            let _ = match json {
+                true => writeln!(io::stderr(), "{}", serde_json::json!({"code": "usage", "detail": why})),
+                false => writeln!(io::stderr(), "orchestrix: {why}"),
+            };
             ExitCode::from(2)
         }
     }

@@ -54,9 +54,9 @@ fn a_file_with_a_mistake_is_refused_with_a_sentence() {
     assert!(Tokens::parse(&entry("")).is_ok());
     for (text, why) in [
         (String::new(), "has no [[token]]"),
-        (entry("role = \"read\""), "unknown field `role`"),
+        (entry("role = \"read\""), "unknown field …, expected one of `name`, `roles`"),
         (entry("expires = 2027-01-01"), "no date with time and zone"),
-        (entry("").replace("read", "reader"), "unknown variant `reader`"),
+        (entry("").replace("read", "reader"), "unknown variant …, expected one of `submit`"),
         (entry("").replace("[\"read\"]", "[]"), "has no role"),
         (entry("").replace(&digest, "abc"), "64 hexadecimal digits"),
         (entry("") + &entry(""), "two tokens are called"),
@@ -82,4 +82,21 @@ fn a_file_that_others_can_read_is_refused() {
 #[test]
 fn a_secret_cannot_be_shown() {
     assert_eq!(format!("{:?}", Secret::new("canary".to_owned())), "Secret");
+}
+
+#[test]
+fn a_complaint_repeats_nothing_of_the_file() {
+    for text in [
+        "[[token]]\nname = \"a\"\nroles = [\"canarysecret\"]\nsha256 = \"\"",
+        "[[token]]\nname = \"a\"\nroles = [\"read\"]\ncanarysecret = 1",
+        "canarysecret = 1",
+        "canarysecret",
+        "[canarysecret]\n[canarysecret]",
+        "token = \"canarysecret\"",
+    ] {
+        let why = Tokens::parse(text).unwrap_err();
+        assert!(why.contains("line ") && !why.contains("canary"), "{text}: {why}");
+    }
+    let missing = Tokens::parse("[[token]]\nname = \"a\"\nroles = [\"read\"]").unwrap_err();
+    assert!(missing.contains("missing field `sha256`"), "{missing}");
 }

@@ -77,6 +77,7 @@ async fn many_tasks_are_completed_with_their_results() {
             other @ (Noticed::Failed { .. }
             | Noticed::Released { .. }
             | Noticed::Lost
+            | Noticed::TimedOut
             | Noticed::Untold { .. }) => {
                 panic!("{other:?}")
             }
@@ -388,7 +389,7 @@ async fn an_append_without_lines_tells_how_many_have_arrived() {
             let client = client.clone();
             async move {
                 let line = |text: &str| LogText { text: text.to_owned(), stream: LogStream::Stdout };
-                let append = |lines| LogAppend { lease_id: job.lease_id(), lines, offset: None };
+                let append = |lines| LogAppend { lease_id: job.lease_id(), lines, offset: None, skipped: 0 };
                 client.append_logs(job.task_id(), &append(vec![line("one"), line("two")])).await?;
                 Ok::<_, JobError>(client.append_logs(job.task_id(), &append(vec![])).await?.next)
             }

@@ -262,8 +262,11 @@ fn a_journal_is_verified_and_dumped_while_it_is_in_use_and_afterwards() {
 #[test]
 fn a_damaged_journal_is_not_sound_and_ends_with_1() {
     let mut coordinator = Coordinator::start();
+    coordinator.submit(&["mail", "0"]);
     coordinator.submit(&["mail", r#""a text that can be found in the file""#]);
     coordinator.submit(&["mail", "1"]);
+    let data = coordinator.data().to_str().unwrap().to_owned();
+    let all = coordinator.json(&["journal", "dump", &data]).len();
     coordinator.kill();
     let is_segment =
         |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "journal");
@@ -280,6 +283,76 @@ fn a_damaged_journal_is_not_sound_and_ends_with_1() {
     let output = coordinator.run(&["journal", "verify", coordinator.data().to_str().unwrap()]);
     assert_eq!(code(&output), Some(1));
     assert!(text(&output.stdout).contains("DAMAGED") && text(&output.stdout).contains(".journal at byte"));
+    let dump = coordinator.run(&["journal", "dump", &data]);
+    let (events, told) = (text(&dump.stdout).lines().count(), text(&dump.stderr));
+    assert!(code(&dump) == Some(1) && events > 0 && events < all, "{events} of {all}");
+    assert!(told.contains("DAMAGED") && told.contains("the events after position"), "{told}");
+}
+
+#[test]
+fn damage_before_the_first_event_is_not_called_an_empty_folder() {
+    // The records of the first batch come after the headers of segment and batch.
+    const FIRST_RECORD: usize = 128 + 64;
+    let mut coordinator = Coordinator::start();
+    coordinator.submit(&["mail", "1"]);
+    let data = coordinator.data().to_str().unwrap().to_owned();
+    coordinator.kill();
+    let files = std::fs::read_dir(coordinator.data()).unwrap().map(|entry| entry.unwrap().path());
+    for file in files.filter(|path| path.extension().is_some_and(|extension| extension == "journal")) {
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[FIRST_RECORD] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+    }
+    for command in ["verify", "dump"] {
+        let output = coordinator.run(&["journal", command, &data]);
+        let told = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert_eq!(code(&output), Some(1), "{told}");
+        assert!(told.contains("DAMAGED") && !told.contains("1 to 0"), "{told}");
+        assert!(!told.contains("there is no journal"), "{told}");
+    }
+}
+
+#[test]
+fn a_new_token_is_told_in_json_and_a_wrong_date_with_an_example() {
+    let nobody = Coordinator::prepared();
+    let made = nobody.json(&["token", "new", "--name", "me", "--role", "read"]).remove(0);
+    assert!(made["token"].as_str().unwrap().starts_with("orx_"), "{made}");
+    assert!(made["name"] == "me" && made["lines"].as_str().unwrap().starts_with("[[token]]"), "{made}");
+    let wrong = nobody.run(&["token", "new", "--name", "me", "--role", "read", "--expires", "tomorrow"]);
+    let told = text(&wrong.stderr);
+    assert!(code(&wrong) == Some(2) && told.contains("2027-01-31T00:00:00Z"), "{told}");
+}
+
+#[test]
+fn a_task_that_is_submitted_but_not_followed_is_named() {
+    let mut coordinator = Coordinator::prepared();
+    let made = coordinator.json(&["token", "new", "--name", "in", "--role", "submit"]).remove(0);
+    let tokens = coordinator.data().join("test-tokens.toml");
+    std::fs::write(&tokens, made["lines"].as_str().unwrap()).unwrap();
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o600)).unwrap();
+    coordinator.launch_with(&["--tokens", tokens.to_str().unwrap()]);
+    let mut submit = coordinator.command(&["submit", "mail", "1", "--wait"]);
+    let output = submit.env("ORCHESTRIX_TOKEN", made["token"].as_str().unwrap()).output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(code(&output), Some(1), "{told}");
+    assert!(
+        told.starts_with("orchestrix: task ") && told.contains(" was submitted, but not followed: "),
+        "{told}"
+    );
+}
+
+#[test]
+fn answers_about_many_tasks_come_in_their_order() {
+    let coordinator = Coordinator::start();
+    let ids: Vec<String> = (0..8).map(|_| coordinator.submit(&["mail", "1"])).collect();
+    let mut arguments = vec!["cancel", "--json"];
+    arguments.extend(ids.iter().rev().map(String::as_str));
+    let output = coordinator.run(&arguments);
+    let answered: Vec<String> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].to_string())
+        .collect();
+    assert_eq!(answered, ids.into_iter().rev().collect::<Vec<_>>());
 }
 
 #[test]
@@ -353,7 +426,7 @@ async fn services_are_listed_by_group() {
 }
 
 /// A server that answers everything with this.
-fn hostile_server(status: &'static str, body: String) -> String {
+fn server_that_says(status: &'static str, body: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -376,8 +449,8 @@ fn hostile_server(status: &'static str, body: String) -> String {
 fn an_error_of_a_hostile_server_cannot_act_on_the_terminal() {
     let evil = "a\u{1b}]0;title\u{7}b\u{1b}[8mgone\u{202e}c\u{9b}2J\r\nd";
     let problem = json!({"code": "finished", "detail": evil, "status": 409, "title": "t"}).to_string();
-    let refuses = hostile_server("409 Conflict", problem);
-    let explains = hostile_server(
+    let refuses = server_that_says("409 Conflict", problem);
+    let explains = server_that_says(
         "200 OK",
         json!({"id": 7, "state": "WAITING", "code": "x", "detail": evil}).to_string(),
     );
@@ -397,4 +470,66 @@ fn an_error_of_a_hostile_server_cannot_act_on_the_terminal() {
         assert!(!shown.contains(acts), "{arguments:?}: {shown:?}");
         assert_eq!(shown.lines().count(), 1, "{arguments:?}: {shown:?}");
     }
+}
+
+/// What the command line prints when a server says this.
+fn shown(said: serde_json::Value, arguments: &[&str]) -> String {
+    let url = server_that_says("200 OK", said.to_string());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_orchestrix"));
+    let output = command.args(arguments).args(["--url", &url, "--color", "never"]).output().unwrap();
+    assert_eq!(code(&output), Some(0), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// The words of the line that has this one.
+fn words_of<'a>(shown: &'a str, word: &str) -> Vec<&'a str> {
+    let words = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    words.into_iter().find(|words| words.contains(&word)).unwrap_or_else(|| panic!("no {word}: {shown}"))
+}
+
+#[test]
+fn a_worker_of_shards_is_shown_by_its_own_letter() {
+    let shard = |shard: u32, worker: &str| json!({"shard": shard, "worker": worker, "state": "HELD"});
+    let said = json!({
+        "service": "orders", "group": "default", "shard_count": 3, "generation": 7,
+        "workers": [
+            {"worker": "ada", "shards": [0], "place": 2, "left_ms": 9_000},
+            {"worker": "bob", "shards": [1, 2], "place": 0, "left_ms": 9_000, "listens": false},
+        ],
+        "shards": [shard(0, "ada"), shard(1, "bob"), shard(2, "bob")],
+    });
+    let shown = shown(said, &["shards", "orders"]);
+    assert!(shown.contains("0  CAA\n"), "{shown}");
+    assert_eq!(words_of(&shown, "ada")[..2], ["C", "ada"], "the first in the list is not A");
+    assert_eq!(words_of(&shown, "bob")[..2], ["A", "bob"]);
+    let marked: Vec<&str> = shown.lines().filter(|line| line.contains("does not listen")).collect();
+    assert!(matches!(marked[..], [line] if line.contains("bob")), "{shown}");
+}
+
+#[test]
+fn a_queue_is_shown_with_its_oldest_task_and_the_next() {
+    let said = json!({"queues": [{
+        "queue": "mail", "ready": 2, "delayed": 0, "leased": 0, "completed": 0, "failed": 0, "cancelled": 0,
+        "submitted_per_s": 0.0, "completed_per_s": 0.0, "failed_per_s": 0.0, "polls": 0,
+        "oldest_ms": 61_000, "oldest": 1, "next_ms": 1_000, "next": 2,
+    }]});
+    let shown = shown(said, &["queues"]);
+    let names: Vec<&str> = shown.lines().next().unwrap().split_whitespace().collect();
+    let words = words_of(&shown, "mail");
+    let of = |name: &str| words[names.iter().position(|known| *known == name).unwrap()];
+    assert_eq!((of("OLDEST"), of("NEXT")), ("1m01s", "1.0s"), "{shown}");
+}
+
+#[test]
+fn what_is_said_of_a_leader_has_an_age() {
+    let node = json!({
+        "name": "a", "role": "leader", "state": "ACTIVE", "load": 0, "position": 9, "lag": 0, "seen_ms": 2_500,
+    });
+    let mut said = json!({"leader": "a", "term": 1, "epoch": 1, "position": 9, "leader_seen_ms": 1_500, "nodes": [node]});
+    let listed = shown(said.clone(), &["nodes"]);
+    assert!(listed.contains("2.5s ago"), "{listed}");
+    let well = shown(said.clone(), &["nodes", "--why"]);
+    assert_eq!(well, "all is well: a leads; its last sign was seen 1.5s ago\n");
+    said["why"] = json!(["the last sign is \u{1b}[8mold\u{202e}"]);
+    assert_eq!(shown(said, &["nodes", "--why"]), "the last sign is \u{fffd}[8mold\u{fffd}\n", "cleaned, too");
 }

@@ -4,6 +4,7 @@
 
 mod client;
 mod commands;
+mod failover;
 #[path = "../support/mod.rs"]
 mod support;
 mod work;

@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -128,6 +129,74 @@ fn who_waits_for_a_task_sees_its_output_and_gets_its_end_as_exit_code() {
     assert!(text(&badly.stderr).contains("FAILED: exit code 7"), "{}", text(&badly.stderr));
     let expired = coordinator.run(&["submit", "nobody", "1", "--wait", "--ttl", "100ms"]);
     assert_eq!(expired.status.code(), Some(6), "{}", text(&expired.stderr));
+}
+
+#[test]
+fn the_end_of_a_task_is_told_in_whole_colours() {
+    let coordinator = Coordinator::start();
+    let _worker = coordinator.work(&["q", "--", "sh", "-c", "printf '\\033[8mhidden' >&2; exit 4"]);
+    let submit = ["submit", "q", "1", "--wait", "--max-attempts", "1"];
+    let told = |color: &str| {
+        let ended = coordinator.run(&[&submit[..], &["--color", color]].concat());
+        assert_eq!(ended.status.code(), Some(5));
+        text(&ended.stderr).split_once(' ').unwrap().1.split_once(' ').unwrap().1.to_owned()
+    };
+    assert_eq!(told("always"), "\x1b[31mFAILED\x1b[0m: exit code 4: \u{fffd}[8mhidden\n");
+    assert_eq!(told("auto"), "FAILED: exit code 4: \u{fffd}[8mhidden\n");
+}
+
+/// What `work` says on stderr until it has complained that nobody is there.
+fn complaints(options: &[&str]) -> Vec<String> {
+    let nobody = Coordinator::prepared();
+    let mut worker = nobody.work(&[&["q"], options, &["--", "true"]].concat());
+    let stderr = std::io::BufReader::new(worker.0.stderr.take().unwrap());
+    let mut lines = Vec::new();
+    for line in std::io::BufRead::lines(stderr) {
+        lines.push(line.unwrap());
+        if lines.last().unwrap().contains("cannot lease") {
+            return lines;
+        }
+    }
+    panic!("it ended: {lines:?}");
+}
+
+#[test]
+fn warnings_of_a_worker_are_coloured_only_when_wanted() {
+    assert!(!complaints(&["--color", "never"]).concat().contains('\x1b'));
+    assert!(!complaints(&[]).concat().contains('\x1b'), "a pipe is no terminal");
+    assert!(complaints(&["--color", "always"]).concat().contains("\x1b[33m"));
+}
+
+#[test]
+fn warnings_of_a_worker_are_json_when_that_is_wanted() {
+    for line in complaints(&["--json", "--color", "always"]) {
+        let line: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line}"));
+        assert!(line["message"].is_string() && line["level"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn a_time_limit_is_used_nearly_to_its_end_and_named() {
+    const LIMIT: u64 = 3_000;
+    let coordinator = Coordinator::start();
+    let attempts = ["--max-attempts", "3", "--backoff", "1ms"];
+    let id = coordinator.submit(&[&["q", "1", "--timeout", "3s"][..], &attempts].concat());
+    let worker = coordinator.work(&["q", "--json", "--", "sh", "-c", "echo begun; sleep 600"]);
+    coordinator.wait_for_state(&id, "FAILED");
+    worker.signal(Signal::TERM);
+    let (_, stdout) = worker.finish();
+    let events = stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let ended: Vec<Value> = events.filter(|event| event["event"] != "began").collect();
+    assert_eq!(ended.len(), 3, "{stdout}");
+    for end in ended {
+        assert!(end["event"] == "timeout" && end["took_ms"].as_u64() >= Some(LIMIT - LIMIT / 12), "{end}");
+    }
+    let lines = coordinator.json(&["logs", &id]);
+    let of = |stream: &str| lines.iter().filter(|line| line["stream"] == stream).collect::<Vec<_>>();
+    assert_eq!(of("stdout").len(), 3, "{lines:?}");
+    // A machine that is very busy may be too late for it once: the lease is over in a moment.
+    let limit = "the time limit of this attempt was reached: the command was stopped";
+    assert!(of("system").iter().any(|line| line["text"] == limit), "{lines:?}");
 }
 
 #[test]
@@ -263,6 +332,37 @@ fn tests_begin_with_the_usual_signals() {
         let ignored = mask >> (signal.as_raw() - 1) & 1 == 1;
         assert!(!ignored, "{signal:?} is ignored: start tests with cargo, or through scripts/run-test");
     }
+}
+
+/// A shell script, as cargo starts a program of tests, by somebody who ignores what `nohup` and service managers do.
+fn as_a_test(script: &str, limit: &str) -> std::process::Output {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("deps/program");
+    std::fs::create_dir(folder.path().join("deps")).unwrap();
+    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = Command::new("env");
+    command.args(["--ignore-signal=HUP", "--ignore-signal=CHLD"]);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/run-test")).arg(program);
+    command.env("ORCHESTRIX_TEST_LIMIT", limit).output().unwrap()
+}
+
+#[test]
+fn tests_get_the_usual_signals_from_any_parent() {
+    let output = as_a_test("exec grep SigIgn /proc/self/status", "30s");
+    let said = text(&output.stdout);
+    let mask = said.trim().strip_prefix("SigIgn:").unwrap_or_else(|| panic!("{output:?}"));
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    for signal in [Signal::HUP, Signal::CHILD] {
+        assert_eq!(mask >> (signal.as_raw() - 1) & 1, 0, "{signal:?} is ignored");
+    }
+}
+
+#[test]
+fn tests_that_do_not_end_are_aborted() {
+    assert_eq!(as_a_test("exec true", "30s").status.code(), Some(0));
+    let output = as_a_test("exec sleep 20", "0.1s");
+    assert!(!output.status.success(), "it came to its end: {output:?}");
 }
 
 #[test]
@@ -413,7 +513,9 @@ fn a_worker_sends_all_output_to_a_coordinator_with_slow_syncs() {
     let coordinator = Coordinator::start();
     let mut strace = Command::new("strace");
     let pid = coordinator.pid().to_string();
-    strace.args(["-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_exit=150000"]);
+    // So slow that, when the command has ended, its pipe takes longer than 2 seconds and the lines that wait for their turn
+    // longer than 5: so long each of them was waited for once.
+    strace.args(["-f", "-qq", "-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_exit=300000"]);
     strace.args(["-o", "/dev/null", "-p", &pid]).stdin(Stdio::null());
     let _strace = Running(strace.spawn().unwrap());
     let traced = format!("/proc/{pid}/status");

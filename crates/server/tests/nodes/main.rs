@@ -1,8 +1,14 @@
 //! Three real nodes on each kind of real server: leaders are killed, frozen, stopped and held inside an append, and the
 //! server is killed. `make prove` does more of it.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 #[path = "../support/campaign.rs"]
 mod campaign;
+mod pruned;
+#[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
+#[path = "../../../engine/tests/support/mod.rs"]
+mod support;
 
 use campaign::holds;
 

@@ -9,7 +9,7 @@ use orchestrix_core::{TaskState, Timestamp};
 use serde_json::json;
 
 use super::printing::Printing;
-use crate::cli::out::{Out, Style, clean};
+use crate::cli::out::{Out, Style, clean, escape};
 use crate::cli::time::{millis, now, show_duration};
 
 /// Shows the tasks of one worker.
@@ -63,7 +63,7 @@ impl Display {
         let Notice { task, lease, queue, attempt, .. } = notice;
         if self.out.is_json() {
             let line = json!({"event": "began", "task_id": task, "lease_id": lease, "queue": queue, "attempt": attempt});
-            return line.to_string();
+            return escape(&line.to_string());
         }
         let mark = self.out.paint(Style::Busy, "▶");
         format!("{mark} task {task} ({queue}) attempt {attempt} begins")
@@ -77,7 +77,7 @@ impl Display {
                 "event": word, "task_id": task, "lease_id": lease, "queue": queue, "attempt": attempt,
                 "state": state, "took_ms": took, "detail": detail,
             });
-            return line.to_string();
+            return escape(&line.to_string());
         }
         let detail = detail.as_ref().map(|detail| format!(": {}", clean(detail))).unwrap_or_default();
         let head = self.out.paint(*style, &format!("{mark} task {task} {word}"));
@@ -115,6 +115,10 @@ fn ending(noticed: &Noticed, now: Timestamp) -> Option<Ending> {
             let detail = Some("its lease is over, somebody else may have it".to_owned());
             Ending { mark: "✘", style: Style::Bad, word: "lost", state: None, detail }
         }
+        Noticed::TimedOut => {
+            let detail = Some("the time limit of this attempt was reached".to_owned());
+            Ending { mark: "✘", style: Style::Bad, word: "timeout", state: None, detail }
+        }
         Noticed::Untold { error } => {
             let detail = Some(error.to_string());
             Ending { mark: "✘", style: Style::Bad, word: "refused", state: None, detail }
@@ -125,7 +129,23 @@ fn ending(noticed: &Noticed, now: Timestamp) -> Option<Ending> {
 
 #[cfg(test)]
 mod tests {
+    use orchestrix_core::TaskId;
+
     use super::*;
+    use crate::cli::out::{Color, Format};
+
+    #[test]
+    fn json_has_nothing_that_a_terminal_acts_upon() {
+        let out = Out::new(Format::Json, Color::Never);
+        let display = Display::new(out, Printing::start(out).unwrap());
+        let error = "a\u{9b}2J\u{7f}\u{202e}b".to_owned();
+        let what = Noticed::Failed { error, state: TaskState::Failed, not_before_at: None };
+        let ending = ending(&what, Timestamp(0)).unwrap();
+        let queue = orchestrix_core::Name::new("q").unwrap();
+        let notice = Notice { task: TaskId(1), lease: LeaseId(2), queue, attempt: 1, what };
+        let line = display.line_of_end(&notice, &ending, 5);
+        assert!(line.contains(r"a\u009b2J\u007f\u202eb"), "{line}");
+    }
 
     #[test]
     fn a_failure_says_when_it_is_tried_again() {

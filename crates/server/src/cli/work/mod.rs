@@ -28,6 +28,8 @@ use super::time::parse_duration;
 
 /// How much longer a command may take to be gone than it was given to end by itself.
 const KILL: Duration = Duration::from_secs(1);
+/// Between SIGTERM and SIGKILL at the time limit of an attempt: nearly all of the limit is for the work.
+const AT_LIMIT: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -48,7 +50,7 @@ SIGNALS
 
 EXAMPLES
   orchestrix work mail -- ./send-mail
-  orchestrix work build test --concurrency 4 --lease 1m -- make -f work.mk
+  orchestrix work build test --concurrency 4 --lease 5m -- make -f work.mk
   orchestrix work hello -- sh -c 'read name; echo \"hello $name\"'")]
 pub(crate) struct WorkArgs {
     /// Where to take tasks from
@@ -57,8 +59,8 @@ pub(crate) struct WorkArgs {
     /// Commands at one time
     #[arg(long, default_value_t = 1, value_name = "N")]
     concurrency: usize,
-    /// How soon somebody else gets a task when this worker is gone
-    #[arg(long, default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    /// How soon somebody else gets a task when this worker is gone; twice --leader-ttl outlasts a killed leader
+    #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]
     lease: Duration,
     /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
     #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
@@ -83,11 +85,11 @@ struct Work {
 pub(crate) async fn run(args: WorkArgs, context: &Context) -> Result<(), Fail> {
     orchestrix_server::reaping::begin().map_err(|error| cannot_listen(&error))?;
     check_command(&args.command[0])?;
-    let printing = Printing::start(context.out.format)?;
+    let printing = Printing::start(context.out)?;
     printing.show_warnings();
     let ended = work(args, context, &printing).await;
     if let Some(words) = ended.as_ref().err().and_then(|fail| fail.words(context.out.format)) {
-        printing.note(&words);
+        printing.complain(&words);
     }
     printing.flush();
     ended.map_err(|fail| Fail::silent(fail.exit))
@@ -95,7 +97,7 @@ pub(crate) async fn run(args: WorkArgs, context: &Context) -> Result<(), Fail> {
 
 async fn work(args: WorkArgs, context: &Context, printing: &Printing) -> Result<(), Fail> {
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
-    let listening = tokio::spawn(listen(signals()?, printing.unread(), stop.clone(), kill.clone()));
+    let listening = tokio::spawn(listen(signals()?, printing.clone(), stop.clone(), kill.clone()));
     let display = Arc::new(Display::new(context.out, printing.clone()));
     let queues: Vec<String> = args.queues.iter().map(ToString::to_string).collect();
     display.begin(&queues, args.concurrency, context.client.url());
@@ -127,8 +129,12 @@ impl Work {
             biased;
             ended = process.wait() => ended?,
             () = stop.cancelled() => {
-                self.end(&mut process).await?;
+                let timed_out = job.stop() == Some(Stop::TimedOut);
+                self.end(&mut process, if timed_out { AT_LIMIT } else { self.grace }).await?;
                 drop(lines.finish().await);
+                if timed_out {
+                    job.log_from(LogStream::System, "the time limit of this attempt was reached: the command was stopped").await;
+                }
                 return Err(JobError::new(stopped_because(job.stop())));
             }
         };
@@ -143,14 +149,14 @@ impl Work {
     }
 
     /// Asks the group to end, and kills what is left of it after the grace.
-    async fn end(&self, process: &mut Process) -> Result<(), JobError> {
+    async fn end(&self, process: &mut Process, grace: Duration) -> Result<(), JobError> {
         process.terminate();
         tokio::select! {
             ended = process.wait() => {
                 ended?;
                 return Ok(());
             }
-            () = tokio::time::sleep(self.grace) => {}
+            () = tokio::time::sleep(grace) => {}
             () = self.kill.cancelled() => {}
         }
         process.kill();
@@ -164,6 +170,7 @@ fn stopped_because(stop: Option<Stop>) -> &'static str {
         Some(Stop::CancelRequested) => "stopped because the task was cancelled",
         Some(Stop::Shutdown) | None => "stopped because the worker stops",
         Some(Stop::LeaseLost) => "stopped because the lease was lost",
+        Some(Stop::TimedOut) => "stopped because its time limit was reached",
         Some(Stop::Deadline) => "stopped because the coordinator did not answer in time",
     }
 }
@@ -224,13 +231,9 @@ fn is_ignored(kind: SignalKind, status: &str) -> bool {
 }
 
 /// The first signal stops, and so does it when nobody reads what we show; the second kills.
-async fn listen(
-    signals: Signals,
-    unread: CancellationToken,
-    stop: CancellationToken,
-    kill: CancellationToken,
-) {
+async fn listen(signals: Signals, printing: Printing, stop: CancellationToken, kill: CancellationToken) {
     let Signals { mut asking, hangup } = signals;
+    let unread = printing.unread();
     let hung_up = async {
         match hangup {
             Some(mut hangup) => hangup.recv().await,
@@ -240,7 +243,9 @@ async fn listen(
     tokio::select! {
         () = any(&mut asking) => {}
         _ = hung_up => {}
-        () = unread.cancelled() => {}
+        () = unread.cancelled() => {
+            printing.note("nobody reads standard output any more: stopping");
+        }
     }
     stop.cancel();
     any(&mut asking).await;
@@ -258,6 +263,18 @@ async fn any(signals: &mut [Signal]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_default_lease_outlasts_a_killed_leader() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            work: WorkArgs,
+        }
+        let line = <Line as clap::Parser>::parse_from(["work", "q", "--", "true"]);
+        let leader = orchestrix_leadership::Options::default().leader_ttl;
+        assert!(line.work.lease >= 2 * leader, "{:?}, {leader:?}", line.work.lease);
+    }
 
     #[test]
     fn a_signal_is_ignored_if_its_bit_says_so() {

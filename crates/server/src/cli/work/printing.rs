@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::fail::{Exit, Fail};
-use crate::cli::out::Format;
+use crate::cli::out::{Format, Out};
 
 /// How long an exit waits until all that was printed is taken.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -23,29 +23,32 @@ const FLUSH: Duration = Duration::from_secs(1);
 pub(super) struct Printing {
     stdout: LineQueue,
     stderr: LineQueue,
+    out: Out,
 }
 
 impl Printing {
-    pub(super) fn start(format: Format) -> Result<Self, Fail> {
+    pub(super) fn start(out: Out) -> Result<Self, Fail> {
         let failed = |error: io::Error| Fail::new(Exit::Refused, format!("cannot print: {error}"));
-        let stdout = LineQueue::stdout(Arc::new(Counter::default()), notice(format)).map_err(failed)?;
-        let stderr =
-            LineQueue::stderr(Arc::new(Counter::default()), notice(Format::People)).map_err(failed)?;
-        Ok(Self { stdout, stderr })
+        let stdout = LineQueue::stdout(Arc::new(Counter::default()), notice(out.format)).map_err(failed)?;
+        let stderr = LineQueue::stderr(Arc::new(Counter::default()), notice(out.format)).map_err(failed)?;
+        Ok(Self { stdout, stderr, out })
     }
 
-    /// Shows warnings from now on, those of a panic included.
+    /// Shows warnings from now on, those of a panic included, as the options for output say.
     pub(super) fn show_warnings(&self) {
         let lines = self.stderr.clone();
-        let subscriber = tracing_subscriber::fmt()
+        let warnings = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::WARN)
             .with_writer(move || lines.clone())
             .without_time()
             .with_target(false)
-            .log_internal_errors(false)
-            .finish();
+            .log_internal_errors(false);
+        let begun = match self.out.format {
+            Format::People => warnings.with_ansi(self.out.notes_are_colored()).try_init(),
+            Format::Json => warnings.with_ansi(false).json().flatten_event(true).try_init(),
+        };
         // Somebody else may have set one in the same process; then it is theirs.
-        if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        if begun.is_ok() {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
     }
@@ -54,13 +57,22 @@ impl Printing {
         self.stdout.push(format!("{text}\n").into_bytes());
     }
 
+    /// What is not about a task.
     pub(super) fn note(&self, text: &str) {
-        self.stderr.push(format!("{text}\n").into_bytes());
+        match self.out.format {
+            Format::People => self.complain(text),
+            Format::Json => self.complain(&json!({"level": "INFO", "message": text}).to_string()),
+        }
+    }
+
+    /// Words that have their form already.
+    pub(super) fn complain(&self, words: &str) {
+        self.stderr.push(format!("{words}\n").into_bytes());
     }
 
     /// Fires when nobody can read the lines about tasks any more.
     pub(super) fn unread(&self) -> CancellationToken {
-        self.stdout.failed()
+        self.stdout.unread()
     }
 
     /// Before an exit: waits for readers, but not for one who does not read.
