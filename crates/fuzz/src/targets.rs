@@ -4,6 +4,7 @@ mod address;
 mod commands;
 mod http;
 pub(crate) mod journal;
+mod link;
 pub(crate) mod logs;
 mod records;
 mod settings;
@@ -62,6 +63,14 @@ pub const TARGETS: &[Target] = &[
         "what workers say over ZeroMQ; what is understood is a request that its route reads",
         zmq::messages,
     ),
+    Target {
+        bytes_per_byte: 1 << 10,
+        ..target(
+            "link",
+            "bytes of another node, the same asks and answers wherever they are cut",
+            link::bytes,
+        )
+    },
     target("address", "paths, queries and cursors", address::address),
     target("headers", "host, origin and what browsers say of themselves", address::headers),
     target("tokens", "the tokens file", settings::tokens),

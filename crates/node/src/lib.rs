@@ -19,6 +19,7 @@ mod high_water;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 mod leasing;
+pub mod link;
 mod loading;
 mod logs;
 mod mandate;

@@ -1,0 +1,4 @@
+//! Each rule of the link by itself.
+
+mod codec;
+mod rules;
