@@ -17,7 +17,7 @@ use orchestrix_core::{
 use orchestrix_engine::Space;
 
 use crate::admission::Admission;
-use crate::leasing::HandedAgain;
+use crate::leasing::{HANDED_AGAIN_MIN, HandedAgain};
 use crate::options::Options;
 use crate::polls::Polls;
 use crate::rates::Rates;
@@ -58,6 +58,8 @@ pub struct DecisionLoop<R> {
     pub(crate) ended: usize,
     /// Leases that were handed out once more, until it is known who took the answers with them.
     pub(crate) handed_again: BTreeMap<LeaseId, HandedAgain>,
+    /// As many of them make it worth to look for those that ended.
+    pub(crate) handed_again_max: usize,
     pub(crate) next_sweep: Timestamp,
     /// Nobody has heard of anything that was decided after this.
     durable: Position,
@@ -85,6 +87,7 @@ impl<R: Recipient> DecisionLoop<R> {
             next_purge: Timestamp(0),
             ended: 0,
             handed_again: BTreeMap::new(),
+            handed_again_max: HANDED_AGAIN_MIN,
             next_sweep: Timestamp(0),
             tick_ms: None,
         }

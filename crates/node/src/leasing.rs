@@ -16,6 +16,9 @@ use crate::request::{Answer, Error, Recipient};
 /// Milliseconds between two looks for waiting calls whose callers left.
 const SWEEP_MS: u64 = 100;
 
+/// Leases that were handed out again, before those that ended are looked for.
+pub(crate) const HANDED_AGAIN_MIN: usize = 64;
+
 /// Leases in an answer that nobody took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abandoned {
@@ -308,10 +311,25 @@ impl<R: Recipient> DecisionLoop<R> {
                 }
             }
         }
-        if !self.handed_again.is_empty() {
-            self.handed_again.retain(|_, handed| handed.at > durable);
-        }
+        self.sweep_handed_again();
         self.serve_polls(now);
+    }
+
+    /// Gives back leases in an answer that was sent to another node and reached nobody there. That may be known long after
+    /// the answer: one of an earlier term is ignored, and so is one of a lease that was handed out again since.
+    pub fn give_back(&mut self, abandoned: &Abandoned, now: Timestamp) {
+        if abandoned.at.0 >= self.state.term().0 {
+            self.abandon(std::slice::from_ref(abandoned), Position(0), now);
+        }
+    }
+
+    /// Forgets leases that ended, when there are twice as many as after the last time.
+    fn sweep_handed_again(&mut self) {
+        if self.handed_again.len() >= self.handed_again_max {
+            let state = &self.state;
+            self.handed_again.retain(|id, _| state.leased(*id).is_some());
+            self.handed_again_max = HANDED_AGAIN_MIN.max(2 * self.handed_again.len());
+        }
     }
 
     /// Whether somebody may have a lease though the answer with it at `at` was not taken.

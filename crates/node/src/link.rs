@@ -11,6 +11,7 @@ mod answer_codec;
 mod answerer;
 mod ask_codec;
 mod asker;
+mod asking;
 mod codec;
 mod frame;
 mod hello;

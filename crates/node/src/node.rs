@@ -348,7 +348,7 @@ impl Node {
     }
 
     /// Commands that are not valid are refused one by one; the others are decided in order.
-    async fn batch(&self, commands: Vec<Command>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+    pub(crate) async fn batch(&self, commands: Vec<Command>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
         let checked: Vec<Result<(), Refusal>> = commands.iter().map(Command::validate).collect();
         let valid =
             commands.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(command, _)| command);
@@ -361,7 +361,7 @@ impl Node {
         Ok(checked.into_iter().map(in_order).collect())
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
+    pub(crate) async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
         if self.running.is_stopping() {
             return Err(Error::Stopping);
         }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
+use crate::leasing::Abandoned;
 use crate::node::Caller;
 use crate::offer::Offer;
 use crate::open::Failure;
@@ -38,6 +39,8 @@ const REST: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) enum Input {
     Ask(Ask, Caller),
+    /// Leases of an answer that reached nobody, though it was sent.
+    GiveBack(Abandoned),
     /// The writer or the snapshotter has news.
     Wake,
     Stop,
@@ -288,6 +291,7 @@ impl Runner {
                     }
                     self.desk.ask(ask, to, *now);
                 }
+                Some(Input::GiveBack(abandoned)) => self.desk.give_back(&abandoned, *now),
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),
                 None => break,

@@ -11,24 +11,25 @@
 mod accept;
 mod answer;
 mod audit;
-mod body;
+pub(crate) mod body;
 mod connection;
 mod cursor;
 mod dashboard;
 #[doc(hidden)]
 pub mod doors;
 mod endings;
-mod error;
+pub(crate) mod error;
 mod events;
 mod feed;
-mod forward;
+pub(crate) mod forward;
 mod guard;
 mod handle;
 mod leasing;
 mod limits;
+mod link;
 mod logs;
 mod openapi;
-mod query;
+pub(crate) mod query;
 mod quota;
 mod refusal;
 mod routes;
@@ -50,18 +51,24 @@ use orchestrix_node::{Counter, Failure};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::coordinator::Coordinator;
+use crate::link::LinkMetrics;
+use crate::link::following::Links;
 use crate::metrics::HttpMetrics;
 use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
 pub(crate) use accept::Seats;
+pub(crate) use answer::Reply;
 pub(crate) use error::Fault;
-pub(crate) use handle::{Answered, Caller, decide_said};
+pub(crate) use forward::{LEADER_WAIT, address_of};
+pub(crate) use handle::{Answered, Call, Caller, decide_said};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
+pub(crate) use unsent::{Held, SHORT_BYTES_MAX, Unsent};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4_096;
@@ -78,6 +85,9 @@ pub struct Options {
     pub zmq: Option<zmq::Listening>,
     /// Lines that this process could not print.
     pub unprinted: Arc<Counter>,
+    /// Refuses node links, as nodes before them did. For tests.
+    #[doc(hidden)]
+    pub without_link: bool,
 }
 
 /// What all requests share.
@@ -93,6 +103,12 @@ pub(crate) struct App {
     pub(crate) local_only: bool,
     pub(crate) metrics: HttpMetrics,
     pub(crate) zmq: ZmqMetrics,
+    /// Passes asks to the leader, when that is another node and has the link.
+    pub(crate) leader_links: Links,
+    pub(crate) links: LinkMetrics,
+    pub(crate) without_link: bool,
+    /// Links of other nodes, while they are served.
+    pub(crate) link_tasks: TaskTracker,
     pub(crate) seats: Arc<accept::Seats>,
     pub(crate) quotas: quota::Quotas,
     pub(crate) unsent: Arc<unsent::Unsent>,
@@ -114,6 +130,10 @@ impl App {
             local_only: served_on.is_loopback() && options.tokens.is_none(),
             metrics: HttpMetrics::default(),
             zmq: ZmqMetrics::default(),
+            leader_links: Links::default(),
+            links: LinkMetrics::default(),
+            without_link: options.without_link,
+            link_tasks: TaskTracker::new(),
             seats: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),
             refusals: audit::Refusals::default(),
@@ -130,6 +150,11 @@ impl App {
             courier: forward::Courier::new(options.node_token.as_ref()),
             coordinator,
         }
+    }
+
+    /// What tells two token files apart.
+    pub(crate) fn tokens_hash(&self) -> Option<[u8; 32]> {
+        self.tokens.as_ref().map(Keyring::hash)
     }
 
     /// Why a restart is all that helps, if so.
@@ -285,6 +310,9 @@ impl Serving {
         if let Some(zmq) = self.zmq {
             let _ = zmq.await;
         }
+        self.app.link_tasks.close();
+        // What a follower does not take in time is unknown to it.
+        let _ = tokio::time::timeout(self.app.limits.stop_grace, self.app.link_tasks.wait()).await;
         stopped
     }
 }

@@ -14,6 +14,7 @@ mod coordinator;
 pub mod engine;
 pub mod http;
 pub mod line_queue;
+mod link;
 pub mod metrics;
 mod printing;
 mod private;

@@ -12,6 +12,7 @@ use orchestrix_core::wire::{QueueView, ServiceSummary};
 use orchestrix_node::{Counter, Histogram, Stats};
 
 use crate::http::ROUTES;
+use crate::link::LinkMetrics;
 use crate::zmq::ZmqMetrics;
 
 /// Queues with series of their own; the rest is told together as `other`.
@@ -253,6 +254,7 @@ pub(crate) fn render(
     stats: &Stats,
     http: &HttpMetrics,
     zmq: &ZmqMetrics,
+    links: &LinkMetrics,
     views: &Views,
     streams: usize,
     unprinted: &Counter,
@@ -280,7 +282,7 @@ pub(crate) fn render(
     render_queues(&mut text, &views.queues);
     render_services(&mut text, &views.services);
     render_http(&mut text, http, streams);
-    for (name, kind, meaning, value) in zmq.rows() {
+    for (name, kind, meaning, value) in zmq.rows().into_iter().chain(links.rows()) {
         text.head(name, kind, meaning);
         text.line(name, &[], value);
     }

@@ -244,6 +244,14 @@ impl Token {
         said(self) == said(other) && self.queues == other.queues
     }
 
+    /// All that is known of it, in one text.
+    fn canonical(&self) -> String {
+        let Self { name, roles, digest, expires, queues, ended: _ } = self;
+        let mut roles: Vec<&str> = roles.iter().map(|role| role.as_str()).collect();
+        roles.sort_unstable();
+        format!("{name} {roles:?} {digest:?} {expires:?} {queues:?}")
+    }
+
     /// The queues that it is limited to, if it is.
     #[must_use]
     pub fn queues(&self) -> Option<&[Name]> {

@@ -208,6 +208,11 @@ impl<H> Answerer<H> {
 
     /// Answers an ask, once. `held` is dropped when the answer is handed over for sending.
     pub fn answer(&mut self, id: AskId, reply: Reply, held: Option<H>) {
+        self.answer_holding(id, reply, |_| held);
+    }
+
+    /// The same, with something held that depends on the bytes of the answer.
+    pub fn answer_holding(&mut self, id: AskId, reply: Reply, hold: impl FnOnce(usize) -> Option<H>) {
         let Some(open) = self.open.remove(&id) else { return };
         if !open.is_taken {
             self.untaken_bytes -= open.size;
@@ -219,6 +224,7 @@ impl<H> Answerer<H> {
             let reply = Reply::Done(Err(Error::Refused(Refusal::Internal)));
             bytes = encoded(&Answered { reply, position: self.position });
         }
+        let held = hold(bytes.len());
         self.outbox.push(Sending::new(id, bytes, held));
     }
 

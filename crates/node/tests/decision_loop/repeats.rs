@@ -92,3 +92,34 @@ fn a_repeat_is_answered_with_no_more_than_it_asks_for() {
     world.ask("w", Ask::Lease(ask));
     assert_eq!(world.leased(), [("w", vec![1, 2])]);
 }
+
+#[test]
+fn a_lease_that_another_node_did_not_deliver_is_given_back() {
+    let (mut world, answers) = same_group(&["first"]);
+    world.desk.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.turn().1, ["LeaseReleased"]);
+}
+
+#[test]
+fn what_is_given_back_late_is_kept_if_it_was_handed_out_again() {
+    let (mut world, answers) = same_group(&["first"]);
+    let first = abandoned(&answers[0].1);
+    world.ask("repeat", Ask::Lease(call()));
+    let (again, _) = world.turn();
+    // Everything is durable and was taken, as far as this node knows.
+    let durable = world.desk.state().position();
+    world.desk.abandon(&[], durable, world.now);
+    world.desk.give_back(&first, world.now);
+    assert_eq!(world.turn().1, [""; 0], "the repeat has it");
+    world.desk.give_back(&abandoned(&again[0].1), world.now);
+    assert_eq!(world.turn().1, ["LeaseReleased"], "nobody has it");
+}
+
+#[test]
+fn what_is_given_back_of_an_earlier_term_is_ignored() {
+    let (mut world, answers) = same_group(&["first"]);
+    world.desk.start_term(2, None, world.now);
+    world.turn();
+    world.desk.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.turn().1, [""; 0]);
+}

@@ -99,6 +99,7 @@ fn is_told(endpoint: Endpoint) -> bool {
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Services
         | Endpoint::Service
         | Endpoint::ShardAssignments

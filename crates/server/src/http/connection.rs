@@ -30,7 +30,11 @@ const BUFFER_BYTES_MIN: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: IpAddr, app: Arc<App>) {
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    peer: IpAddr,
+    app: Arc<App>,
+) {
     let pulse = Arc::new(Pulse::new());
     let io = TokioIo::new(Watched { io: stream, pulse: Arc::clone(&pulse), rewritten: None });
     let service = service_fn(|request: Request<Incoming>| {
@@ -50,7 +54,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, peer: Ip
         .writev(false)
         .max_headers(HEADERS_MAX)
         .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes));
-    let connection = pin!(protocol.serve_connection(io, service));
+    let connection = pin!(protocol.serve_connection(io, service).with_upgrades());
     run(connection, Watch::new(&pulse, &app.limits), &app).await;
 }
 
@@ -76,9 +80,9 @@ trait Connection: Future {
     fn finish(self: Pin<&mut Self>);
 }
 
-impl<I, S> Connection for http1::Connection<TokioIo<Watched<I>>, S>
+impl<I, S> Connection for http1::UpgradeableConnection<TokioIo<Watched<I>>, S>
 where
-    I: AsyncRead + AsyncWrite + Unpin,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     S: hyper::service::HttpService<hyper::body::Incoming>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S::ResBody: 'static,

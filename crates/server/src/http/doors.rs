@@ -22,7 +22,11 @@ use crate::http::routes::{Endpoint, Found, find};
 use crate::http::{App, Options, body, connection, cursor, guard, query};
 
 /// Serves one connection to its end, as from an address of this machine.
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, node: Node, options: Options) {
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    node: Node,
+    options: Options,
+) {
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     connection::serve(stream, here, Arc::new(App::new(node.into(), options, here))).await;
 }
@@ -62,6 +66,7 @@ pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> 
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Services
         | Endpoint::Service
         | Endpoint::ShardAssignments

@@ -43,6 +43,8 @@ pub(crate) enum Fault {
         asked: u64,
         at: u64,
     },
+    /// This route is another protocol on the same connection.
+    UpgradeRequired(String),
     /// The office stays where it is.
     NotPassed(String),
     /// Another process is asked, or a bug was met.
@@ -91,6 +93,7 @@ impl Fault {
             | Self::NoLeader(_)
             | Self::Behind { .. }
             | Self::NotPassed(_)
+            | Self::UpgradeRequired(_)
             | Self::Internal => None,
         };
         let problem = Problem {
@@ -132,6 +135,9 @@ impl Fault {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "You have too much at once")
             }
             Self::Overloaded(_) => OVERLOADED,
+            Self::UpgradeRequired(_) => {
+                (StatusCode::UPGRADE_REQUIRED, "upgrade_required", "This route is another protocol")
+            }
             Self::NotPassed(_) => (StatusCode::CONFLICT, "not_passed", "The leader stays"),
             Self::NoLeader(_) => (StatusCode::SERVICE_UNAVAILABLE, "no_leader", "No node leads"),
             Self::Behind { .. } => (StatusCode::SERVICE_UNAVAILABLE, "behind", "This node is not so far yet"),
@@ -149,6 +155,7 @@ impl Fault {
             | Self::RateLimited(detail)
             | Self::Overloaded(detail)
             | Self::NotPassed(detail)
+            | Self::UpgradeRequired(detail)
             | Self::NoLeader(detail) => detail,
             Self::Behind { asked, at } => {
                 format!(
@@ -250,6 +257,7 @@ mod tests {
             (Fault::RateLimited(text()), 429, "rate_limited", true),
             (Fault::Overloaded(text()), 503, "overloaded", true),
             (Fault::NotPassed(text()), 409, "not_passed", false),
+            (Fault::UpgradeRequired(text()), 426, "upgrade_required", false),
             (Fault::NoLeader(text()), 503, "no_leader", true),
             (Fault::Behind { asked: 2, at: 1 }, 503, "behind", true),
             (Fault::Internal, 500, "internal", false),

@@ -1,4 +1,4 @@
-//! Requests that another node decides: passed to the leader, and its answer passed back.
+//! Requests that another node decides: passed to the leader by link or by HTTP, and its answer passed back.
 //!
 //! **Invariant:** a request is passed on a second time only if it was certainly not accepted, or changes nothing.
 
@@ -18,20 +18,22 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use orchestrix_core::Position;
 use orchestrix_core::wire::Problem;
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Error, Member};
+use orchestrix_node::{Error, Member, link};
 use tokio::time::Instant;
 
 use crate::config::advertised;
 use crate::http::App;
-use crate::http::answer::{Body, POSITION, REQUEST_ID};
+use crate::http::answer::{Body, POSITION, REQUEST_ID, Reply};
 use crate::http::error::Fault;
 use crate::http::handle::{Answered, Call, dispatch};
 use crate::http::routes::Route;
 use crate::http::sse::{EVENT_STREAM, LAST_EVENT_ID};
+use crate::link::asks;
+use crate::link::following::Sent;
 use crate::tokens::{Role, Secret, wall_seconds};
 
 /// How long a request waits for a leader, and for a position that it has seen elsewhere.
-const LEADER_WAIT: Duration = Duration::from_secs(5);
+pub(crate) const LEADER_WAIT: Duration = Duration::from_secs(5);
 /// How long a request that changes nothing is passed on again and again.
 const READ_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How often it looks for one.
@@ -63,8 +65,9 @@ pub(crate) struct Courier {
 }
 
 /// What became of a request that was passed on.
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is unpacked at once")]
 enum Passed {
+    /// An answer of the leader that came by link.
+    Ours(Reply),
     Answer(Response<Body>),
     /// The other node did not take it; nothing was changed.
     NotAccepted,
@@ -103,7 +106,8 @@ pub(crate) async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fa
         if let Some((leader, epoch)) = member.leadership().leader()
             && !member.is_me(&leader)
         {
-            match app.courier.pass(&call, member, &leader, epoch).await {
+            match pass(route, &call, member, &leader, epoch).await? {
+                Passed::Ours(reply) => return Ok(Answered::Ours(reply)),
                 Passed::Answer(response) => return Ok(Answered::Passed(response)),
                 Passed::NotAccepted => {}
                 // A leader that was frozen may have kept it for long; the next one gets a chance, too.
@@ -123,6 +127,45 @@ pub(crate) async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fa
         seats.mark_unchanged();
         // Whoever leads may have changed, here or elsewhere; the look says which.
         let _ = tokio::time::timeout(LOOK_EVERY, seats.changed()).await;
+    }
+}
+
+/// Asks the leader by link if it can be, else by HTTP.
+async fn pass(
+    route: &Route,
+    call: &Call<'_>,
+    member: &Member,
+    leader: &Candidate,
+    epoch: u64,
+) -> Result<Passed, Fault> {
+    if let Some(question) = asks::question(route.endpoint, call)? {
+        let sent = tokio::select! {
+            sent = call.app.leader_links.ask(call.app, leader, epoch, question) => sent,
+            () = replaced(member, epoch) => Sent::Unknown,
+            () = call.app.stop.cancelled() => Sent::Unknown,
+        };
+        match sent {
+            Sent::Answered(answered) => return answer(route, call, *answered),
+            Sent::NotTaken => return Ok(Passed::NotAccepted),
+            Sent::Unknown => return Ok(Passed::Unknown),
+            Sent::NoLink => {}
+        }
+    }
+    Ok(call.app.courier.pass(call, member, leader, epoch).await)
+}
+
+/// What came of an ask that went by link, as it would be if it had gone by HTTP.
+fn answer(route: &Route, call: &Call<'_>, answered: link::Answered) -> Result<Passed, Fault> {
+    match answered.reply {
+        link::Reply::Done(Ok(answer)) => {
+            asks::reply(route.endpoint, &answer).map(|reply| Passed::Ours(reply.at(answered.position.0)))
+        }
+        link::Reply::Done(Err(Error::Stopping)) | link::Reply::NotTaken => Ok(Passed::NotAccepted),
+        link::Reply::Done(Err(Error::OutcomeUnknown)) if changes_nothing(call) => Ok(Passed::NotAccepted),
+        link::Reply::Done(Err(error)) => Err(Fault::Node(error)),
+        link::Reply::Limited(why) => Err(Fault::RateLimited(why)),
+        link::Reply::Behind { asked, at } => Err(Fault::Behind { asked, at }),
+        link::Reply::Cancelled => Ok(Passed::Unknown),
     }
 }
 

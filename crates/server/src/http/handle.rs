@@ -23,7 +23,8 @@ use crate::http::quota::InFlight;
 use crate::http::routes::{Access, Endpoint, Found, Route, Verb, find};
 use crate::http::unsent::{SHORT_BYTES_MAX, Unsent};
 use crate::http::{
-    App, body, dashboard, events, feed, forward, guard, leasing, logs, openapi, scope, shards, tasks, views,
+    App, body, dashboard, events, feed, forward, guard, leasing, link, logs, openapi, scope, shards, tasks,
+    views,
 };
 use crate::tokens::{Secret, Token, wall_seconds};
 
@@ -167,6 +168,9 @@ async fn answer(
         app.unsent.admit(&caller.client(), PAGE_BYTES_MAX)?;
     }
     let call = Call { app, head, part, second, caller: caller.clone(), peer, body, request_id };
+    if route.endpoint == Endpoint::Link {
+        return link::take(&call).map(Answered::Passed);
+    }
     let answered = match answer_here(route.endpoint, &call).await {
         Some(answered) => answered.map(Answered::Ours)?,
         None => decide(route, call).await?,
@@ -222,6 +226,7 @@ async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fault> {
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Services
         | Endpoint::Service
         | Endpoint::ChangeService
@@ -364,6 +369,7 @@ async fn answer_here(endpoint: Endpoint, call: &Call<'_>) -> Option<Result<Reply
         | Endpoint::ShardHeartbeat
         | Endpoint::ShardDeregister
         | Endpoint::ShardAssignments
+        | Endpoint::Link
         | Endpoint::Lead => return None,
     })
 }
@@ -402,6 +408,7 @@ pub(crate) async fn dispatch(route: &Route, call: Call<'_>, node: &Node) -> Resu
         Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Events
         | Endpoint::Health
         | Endpoint::Ready

@@ -165,6 +165,7 @@ fn told(endpoint: Endpoint) -> Told {
         Endpoint::Batches => asks("Follow what the leader writes, as another node")
             .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
             .with(&[("after", Type::Integer, "The position that the asking node has reached.")]),
+        Endpoint::Link => asks("Open a node link, as another node").empty("101", "The connection is a node link."),
         Endpoint::Services => asks("List services")
             .and::<wire::ServiceList>("200", "All services, by name.")
             .with(&[("group", Type::String, "Only services of this group.")]),
@@ -259,6 +260,11 @@ impl Told {
         let answer =
             ResponseBuilder::new().description(meaning).content(content_type, Content::new(Some(schema)));
         self.answers.push(("200", answer.build()));
+        self
+    }
+
+    fn empty(mut self, status: &'static str, meaning: &str) -> Self {
+        self.answers.push((status, ResponseBuilder::new().description(meaning).build()));
         self
     }
 

@@ -30,6 +30,7 @@ pub enum Endpoint {
     Cluster,
     ClusterNews,
     Batches,
+    Link,
     Services,
     Service,
     ChangeService,
@@ -108,7 +109,7 @@ const fn public(path: &'static str, endpoint: Endpoint) -> Route {
 }
 
 /// All routes, the busiest first.
-pub const ROUTES: [Route; 38] = [
+pub const ROUTES: [Route; 39] = [
     post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task),
@@ -137,6 +138,7 @@ pub const ROUTES: [Route; 38] = [
     get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All),
     get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All),
     get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All),
+    get("/v1/cluster/link", Endpoint::Link, Role::Node, Scope::All),
     post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All),
     get("/v1/services", Endpoint::Services, Role::Read, Scope::All),
     get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All),

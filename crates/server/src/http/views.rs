@@ -136,7 +136,7 @@ pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
     let text = match call.caller.queues() {
         None => {
             let streams = app.streams.count();
-            metrics::render(stats, &app.metrics, &app.zmq, &views, streams, &app.unprinted)
+            metrics::render(stats, &app.metrics, &app.zmq, &app.links, &views, streams, &app.unprinted)
         }
         Some(_) => metrics::render_own(&views.queues),
     };

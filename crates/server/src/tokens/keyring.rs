@@ -6,6 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::{Secret, Token, Tokens, wall_seconds};
@@ -35,6 +36,13 @@ impl Keyring {
 
     fn now(&self) -> Arc<Tokens> {
         Arc::clone(&self.tokens.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What tells two token files apart, whatever order and words they are written in.
+    pub(crate) fn hash(&self) -> [u8; 32] {
+        let mut tokens: Vec<String> = self.now().tokens.iter().map(|token| token.canonical()).collect();
+        tokens.sort();
+        Sha256::digest(tokens.join("\n")).into()
     }
 
     pub(crate) fn find(&self, secret: &Secret) -> Option<Arc<Token>> {

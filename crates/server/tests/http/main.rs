@@ -10,6 +10,7 @@ mod feed;
 mod idle;
 mod kit;
 mod limits;
+mod link;
 mod neighbours;
 mod pages;
 mod pipes;

@@ -66,6 +66,7 @@ fn concerns(endpoint: Endpoint) -> Concerns {
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Services
         | Endpoint::Service
         | Endpoint::ChangeService
@@ -123,6 +124,7 @@ fn request(route: &Route, known: Known) -> (String, Value) {
         | Endpoint::Cluster
         | Endpoint::ClusterNews
         | Endpoint::Batches
+        | Endpoint::Link
         | Endpoint::Services
         | Endpoint::Service
         | Endpoint::ShardAssignments
