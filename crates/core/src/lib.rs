@@ -39,7 +39,7 @@ pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, Name};
 pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use record::{Record, RecordError, Records, Undecoded, encode_record};
-pub use refusal::Refusal;
+pub use refusal::{Forbidden, Refusal};
 pub use snapshot::{SnapshotError, SnapshotLoader};
 pub use state::{Counts, Filter, QueueCounts, State};
 pub use task::{Attempt, Ending, KeyClaim, LiveLease, Past, Task, TaskState, Terms};

@@ -29,7 +29,7 @@ pub use answerer::{Answerer, Asked};
 pub use asker::{Asker, Fate, Heard, Overfull};
 pub use frame::{Broken, FRAME_BYTES_MAX};
 pub use hello::Hello;
-pub use message::{Answered, AskId, Caller, Question, Reply};
+pub use message::{Answered, AskId, Question, Reply};
 
 /// The versions of the protocol that this program has.
 pub const VERSIONS: (u32, u32) = (1, 1);

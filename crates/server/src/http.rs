@@ -9,19 +9,20 @@
 //! by route.
 
 mod accept;
+mod access;
 mod answer;
 mod audit;
-pub(crate) mod body;
+mod body;
 mod connection;
 mod cursor;
 mod dashboard;
 #[doc(hidden)]
 pub mod doors;
 mod endings;
-pub(crate) mod error;
+mod error;
 mod events;
 mod feed;
-pub(crate) mod forward;
+mod forward;
 mod guard;
 mod handle;
 mod leasing;
@@ -29,11 +30,10 @@ mod limits;
 mod link;
 mod logs;
 mod openapi;
-pub(crate) mod query;
+mod query;
 mod quota;
 mod refusal;
 mod routes;
-mod scope;
 mod shards;
 mod sse;
 mod streams;
@@ -61,13 +61,15 @@ use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
 pub(crate) use accept::Seats;
-pub(crate) use answer::Reply;
+pub(crate) use access::{Client, authorize};
+pub(crate) use answer::Body;
+pub(crate) use audit::Seen;
 pub(crate) use error::Fault;
-pub(crate) use forward::{LEADER_WAIT, address_of};
-pub(crate) use handle::{Answered, Call, Caller, decide_said};
+pub(crate) use forward::{Carried, Passed, address_of, assignment, of_shards, replaced};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
 pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
+pub(crate) use routes::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
 pub(crate) use unsent::{Held, SHORT_BYTES_MAX, Unsent};
 
 /// Connections that may wait to be accepted.

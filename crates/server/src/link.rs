@@ -1,10 +1,8 @@
 //! The node link on sockets: a follower passes asks to the leader over a few lasting connections.
 //!
-//! `leading` is the leader's end of one connection, `following` the follower's end and its few connections, `asks` the
-//! requests that go over it. The rules are in [`orchestrix_node::link`]. A leader that does not have the link is reached by
+//! `leading` is the leader's end of one connection, `following` the follower's end and its few connections. The rules are in [`orchestrix_node::link`]. A leader that does not have the link is reached by
 //! HTTP, request by request, as `http/forward.rs` does.
 
-pub(crate) mod asks;
 pub(crate) mod following;
 pub(crate) mod leading;
 
@@ -13,9 +11,16 @@ use std::time::Duration;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use orchestrix_node::Counter;
+use orchestrix_core::Position;
+use orchestrix_leadership::Candidate;
+use orchestrix_node::link::{self as rules, Reply};
+use orchestrix_node::{Answer, Ask, Counter, Error, Member};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
+
+use crate::coordinator::Question;
+use crate::http::{Fault, replaced};
+use crate::link::following::Sent;
 
 /// The protocol in the header `upgrade`.
 pub(crate) const PROTOCOL: &str = "orchestrix-link";
@@ -24,6 +29,61 @@ pub(crate) const PATH: &str = "/v1/cluster/link";
 
 /// Bytes that are read or written at one go.
 const GO_BYTES: usize = 128 << 10;
+
+/// What came of an ask that was to go over a link.
+pub(crate) enum ByLink<T> {
+    /// The leader's answer, and how far its journal was durable.
+    Answer(T, Position),
+    /// Certainly not decided.
+    NotAccepted,
+    Unknown,
+    /// It goes another way.
+    NoLink,
+}
+
+impl Question<'_> {
+    /// Asks the leader over the link. What comes of it is what would come of the same request over HTTP.
+    pub(crate) async fn ask_by_link(
+        &self,
+        member: Option<&Member>,
+        ask: Ask,
+        leader: &Candidate,
+        epoch: u64,
+    ) -> Result<ByLink<Answer>, Fault> {
+        let Some(member) = member else { return Ok(ByLink::NoLink) };
+        let question = rules::Question {
+            caller: self.client.caller.clone(),
+            ask,
+            position: self.position.map(Position),
+            request_id: self.carried.request_id(),
+            within: None,
+        };
+        let sent = tokio::select! {
+            sent = self.app.leader_links.ask(self.app, leader, epoch, question) => sent,
+            // The next leader does not wait for the one before, and neither does this.
+            () = replaced(member, epoch) => Sent::Unknown,
+            () = self.app.stop.cancelled() => Sent::Unknown,
+        };
+        match sent {
+            Sent::Answered(answered) => self.answered(*answered),
+            Sent::NotTaken => Ok(ByLink::NotAccepted),
+            Sent::Unknown => Ok(ByLink::Unknown),
+            Sent::NoLink => Ok(ByLink::NoLink),
+        }
+    }
+
+    fn answered(&self, answered: rules::Answered) -> Result<ByLink<Answer>, Fault> {
+        match answered.reply {
+            Reply::Done(Ok(answer)) => Ok(ByLink::Answer(answer, answered.position)),
+            Reply::Done(Err(Error::Stopping)) | Reply::NotTaken => Ok(ByLink::NotAccepted),
+            Reply::Done(Err(Error::OutcomeUnknown)) if self.changes_nothing => Ok(ByLink::NotAccepted),
+            Reply::Done(Err(error)) => Err(Fault::Node(error)),
+            Reply::Limited(why) => Err(Fault::RateLimited(why)),
+            Reply::Behind { asked, at } => Err(Fault::Behind { asked, at }),
+            Reply::Cancelled => Ok(ByLink::Unknown),
+        }
+    }
+}
 
 /// Numbers about links.
 #[derive(Debug, Default)]

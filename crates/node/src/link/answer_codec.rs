@@ -6,7 +6,7 @@ use orchestrix_core::wire::{
     QueueView, ServiceList, ServiceSummary, ServiceView, ShardView, ShardWorkerView, TaskSummary, TaskView,
     WorkerExtended, WorkerList, WorkerView,
 };
-use orchestrix_core::{LeaseId, Refusal, TaskId};
+use orchestrix_core::{Forbidden, LeaseId, Refusal, TaskId};
 
 use crate::leasing::Abandoned;
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
@@ -303,6 +303,18 @@ impl Field for Refusal {
                 put_choice(out, 7);
                 put!(out, 0 task, 1 state);
             }
+            Self::Forbidden(Forbidden::Queue(queue)) => {
+                put_choice(out, 9);
+                queue.put(out);
+            }
+            Self::Forbidden(Forbidden::AnyQueue) => {
+                put_choice(out, 10);
+                put!(out,);
+            }
+            Self::Forbidden(Forbidden::Everything) => {
+                put_choice(out, 11);
+                put!(out,);
+            }
             Self::Internal => {
                 put_choice(out, 8);
                 put!(out,);
@@ -321,6 +333,9 @@ impl Field for Refusal {
             6 => take!(from, { 0 task, 1 state } => Self::NotFailed { task, state }),
             7 => take!(from, { 0 task, 1 state } => Self::Finished { task, state }),
             8 => take!(from, {} => Self::Internal),
+            9 => Self::Forbidden(Forbidden::Queue(Field::take(from)?)),
+            10 => take!(from, {} => Self::Forbidden(Forbidden::AnyQueue)),
+            11 => take!(from, {} => Self::Forbidden(Forbidden::Everything)),
             _ => return Err(bad("unknown refusal")),
         })
     }

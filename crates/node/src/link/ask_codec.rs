@@ -152,9 +152,9 @@ impl Field for Ask {
                 put_choice(out, 2);
                 command.put(out);
             }
-            Self::HeartbeatAll { worker, leases, within } => {
+            Self::HeartbeatAll { worker, leases } => {
                 put_choice(out, 3);
-                put!(out, 0 worker, 1 leases, 2 within);
+                put!(out, 0 worker, 1 leases);
             }
             Self::Lease(request) => {
                 put_choice(out, 4);
@@ -205,7 +205,7 @@ impl Field for Ask {
             1 => Self::Batch(Field::take(from)?),
             2 => Self::Heartbeat(Field::take(from)?),
             3 => {
-                take!(from, { 0 worker, 1 leases, 2 within } => Self::HeartbeatAll { worker, leases, within })
+                take!(from, { 0 worker, 1 leases } => Self::HeartbeatAll { worker, leases })
             }
             4 => Self::Lease(Field::take(from)?),
             5 => take!(from, { 0 task, 1 lease } => Self::Attempt { task, lease }),
@@ -229,8 +229,7 @@ pub(super) fn validate(ask: &Ask) -> Result<(), Refusal> {
         Ask::Heartbeat(command) if !matches!(command, Command::Heartbeat { .. }) => Err(Refusal::Internal),
         Ask::Command(command) | Ask::Heartbeat(command) => command.validate(),
         Ask::Batch(commands) => validate_batch(commands),
-        Ask::HeartbeatAll { worker, leases, within } => {
-            at_most("queues", within.as_ref().map_or(0, Vec::len), NUMBERS_MAX)?;
+        Ask::HeartbeatAll { worker, leases } => {
             Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()
         }
         Ask::Lease(request) => request.validate(),

@@ -1,11 +1,11 @@
 //! What goes over a link: an ask with its caller, and what becomes of it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_core::{Name, Position};
 
+use crate::caller::Caller;
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::{Answer, Ask, Error};
 
@@ -19,17 +19,6 @@ const CALLER_QUEUES_MAX: usize = 10_000;
 /// Names an ask on its link. A later ask has a larger number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
-
-/// Who asks, as the follower has authenticated it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Caller {
-    /// The name of its token; none where there are no tokens.
-    pub name: Option<Name>,
-    /// The queues that it is limited to, if so.
-    pub queues: Option<Arc<[Name]>>,
-    /// Where it is connected from.
-    pub address: Option<IpAddr>,
-}
 
 /// An ask on its way to the leader.
 #[derive(Debug)]

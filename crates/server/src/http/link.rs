@@ -31,7 +31,7 @@ pub(crate) fn take(call: &Call<'_>) -> Result<Response<Body>, Fault> {
         return Err(Fault::Overloaded("there are too many connections; close some or try later".to_owned()));
     };
     let node = Seats::node_at(&app.seats, peer);
-    let ended = call.caller.ended();
+    let ended = call.client.ended();
     app.clone().link_tasks.spawn(async move {
         let (_seat, _node) = (seat, node);
         match upgrade.await {

@@ -9,13 +9,14 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use orchestrix_core::Position;
 use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PAGE_BYTES_MAX};
-use orchestrix_node::link::{Answerer, AskId, Asked, Broken, Caller, Hello, Question, Reply};
-use orchestrix_node::{Ask, Error, ShardAsk};
+use orchestrix_node::link::{Answerer, AskId, Asked, Broken, Hello, Question, Reply};
+use orchestrix_node::{Ask, Caller, Error, ShardAsk};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::http::{App, Fault, Held, LEADER_WAIT, SHORT_BYTES_MAX, Unsent};
+use crate::coordinator::LEADER_WAIT;
+use crate::http::{App, Fault, Held, SHORT_BYTES_MAX, Unsent};
 use crate::link::{Counted, GO_BYTES, Output};
 
 /// Serves a follower until one of the two goes, or the follower's token ends.
@@ -187,5 +188,5 @@ async fn try_decide(app: &Arc<App>, question: Question) -> Result<Reply, Fault> 
     {
         return Err(Fault::Behind { asked: position.0, at: app.coordinator.stats().durable.get() });
     }
-    Ok(Reply::Done(node.ask_from_link(ask).await))
+    Ok(Reply::Done(node.ask(&caller, ask).await))
 }

@@ -3,13 +3,14 @@ use std::net::IpAddr;
 
 use orchestrix_core::wire::{LeaseQueues, Outcome, ShardHeartbeat, Submit, TaskSummary};
 use orchestrix_core::{
-    Command, Filter, Json, Key, LeaseId, Name, Position, Refusal, TaskId, TaskState, Timestamp,
+    Command, Filter, Forbidden, Json, Key, LeaseId, Name, Position, Refusal, TaskId, TaskState, Timestamp,
 };
 use proptest::prelude::*;
 
 use super::rules::{name, submit};
+use crate::caller::Caller;
 use crate::link::codec::{Field, decoded, encoded};
-use crate::link::{Answered, Caller, Question, Reply};
+use crate::link::{Answered, Question, Reply};
 use crate::request::{Answer, Ask, Error, Seen};
 use crate::sharding::{ServicePage, ShardAsk};
 
@@ -73,8 +74,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             })
         ),
         (names(), proptest::collection::vec(any::<u64>(), 0..9)).prop_map(|(worker, leases)| {
-            let within = Some(vec![worker.clone()]);
-            Ask::HeartbeatAll { worker, leases: leases.into_iter().map(LeaseId).collect(), within }
+            Ask::HeartbeatAll { worker, leases: leases.into_iter().map(LeaseId).collect() }
         }),
         (names(), any::<u64>(), 0_usize..100).prop_map(|(queue, after, limit)| Ask::Tasks {
             filter: Filter { queue: Some(queue), state: Some(TaskState::Failed) },
@@ -142,6 +142,9 @@ fn every_error_and_refusal_comes_back() {
         Refusal::KeyConflict { key: Key::new("k").unwrap(), task },
         Refusal::NotFailed { task, state: TaskState::Leased },
         Refusal::Finished { task, state: TaskState::Completed },
+        Refusal::Forbidden(Forbidden::Queue(name("q"))),
+        Refusal::Forbidden(Forbidden::AnyQueue),
+        Refusal::Forbidden(Forbidden::Everything),
         Refusal::Internal,
     ];
     for refusal in refusals.clone() {
