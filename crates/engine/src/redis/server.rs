@@ -145,7 +145,7 @@ impl Server {
                 self.keep(connection);
                 Ok(answer)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Err(error) if is_refusal(&error) => {
                 self.keep(connection);
                 let code = error.code().unwrap_or_default().to_owned();
                 Err(Failure::Refused { code, what: error.to_string() })
@@ -249,12 +249,11 @@ impl Server {
         for command in &self.greeting {
             let () = command.query(&mut connection)?;
         }
-        if self.tls {
+        if self.tls || self.greeting.is_empty() {
             match redis::cmd("PING").query::<()>(&mut connection) {
-                // To be refused is an answer, too.
-                Err(error) if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                    return Err(error);
-                }
+                // To be refused is an answer, too, unless the connection is. A server without room for a client says so
+                // once and hangs up: whoever asked for something else would hear only the end.
+                Err(error) if !is_refusal(&error) || passes("", &error.to_string()) => return Err(error),
                 Ok(()) | Err(_) => {}
             }
         }
@@ -328,6 +327,11 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Server").field(&self.place).finish()
     }
+}
+
+/// Whether it is the answer of a server that lives.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
 /// Whether the server may say something else later.
