@@ -155,8 +155,7 @@ impl Driver {
             },
             Step::Set { seen, claim } => {
                 let set = self.register.compare_and_set(&self.key, seen.as_ref(), &claim);
-                let set =
-                    set.inspect(|set| self.heard(SET, set)).inspect_err(|error| self.failed(SET, error));
+                let set = set.inspect(|set| self.heard(set)).inspect_err(|error| self.failed(SET, error));
                 let set = set.ok();
                 self.elector.heard_set(clock.boot(), set);
             }
@@ -172,9 +171,12 @@ impl Driver {
         self.shared.trouble.passed(self.shared.clock.boot(), operation);
     }
 
-    fn heard(&self, operation: &str, set: &Set) {
+    fn heard(&self, set: &Set) {
         match set {
-            Set::Done(_) | Set::Conflict(_) => self.passed(operation),
+            // Whoever does not stand any more writes only that it is present: a register that takes one takes the other.
+            Set::Done(_) | Set::Conflict(_) => {
+                [SET, SHOW].into_iter().for_each(|operation| self.passed(operation))
+            }
             Set::Unknown => {}
         }
     }
@@ -207,7 +209,7 @@ impl Driver {
             let asked = self.shared.clock.boot();
             self.shown_at = asked;
             let set = self.register.compare_and_set(&key, self.name.version(), &claim);
-            match set.inspect(|set| self.heard(SHOW, set)) {
+            match set.inspect(|set| self.heard(set)) {
                 Ok(Set::Done(version)) => return self.name.written(asked, version),
                 // Whoever leaves says so only of itself.
                 Ok(Set::Conflict(cell)) if !held && self.name.is_of_another(cell.as_ref()) => return,
