@@ -366,7 +366,8 @@ impl Listener {
     /// Asks again while that may help. When lines are missing already and somebody waits, for room or for the end,
     /// there is no second try: the job goes on at the price of more lines.
     async fn insist(&mut self, append: &LogAppend) -> Result<LogAppended, Error> {
-        let (mut backoff, began) = (Backoff::endless(), Instant::now());
+        // Since when somebody answers: one that is back after a silence may have much to do at first.
+        let (mut backoff, mut answers) = (Backoff::endless(), Instant::now());
         loop {
             let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
             let error = match told.await {
@@ -374,9 +375,12 @@ impl Listener {
                 Err(error) => error,
             };
             self.silent = is_silence(&error);
+            if self.silent {
+                answers = Instant::now();
+            }
             let awaited = self.has_ended() || self.said.room.available_permits() < LINE_BYTES_MAX;
             match backoff.next(error.clone())? {
-                wait if !self.silent && began.elapsed() + wait >= self.patience => return Err(error),
+                wait if !self.silent && answers.elapsed() + wait >= self.patience => return Err(error),
                 _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
                 wait => tokio::time::sleep(wait).await,
             }
