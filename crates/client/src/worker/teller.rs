@@ -285,13 +285,20 @@ impl Listener {
             self.give_up(word.given(), word.given());
         }
         let lines = self.with_mark(Vec::new());
-        let until = Instant::now() + Duration::from_millis(self.leased.lease_ms).max(self.patience);
+        let began = Instant::now();
+        let until = began + Duration::from_millis(self.leased.lease_ms).max(self.patience);
+        let mut backoff = Backoff::endless();
         while self.missing > 0 {
             let (gone, patience) = (self.signal.gone.clone(), self.patience);
             let delivery = tokio::time::timeout(patience, self.deliver(lines.clone()));
             match gone.run_until_cancelled(delivery).await {
                 Some(Ok(Ok(()))) => return,
                 Some(Ok(Err(_)) | Err(_)) if self.silent && Instant::now() < until => {}
+                // It is there, and has too much to do: it would not take the outcome at once either.
+                Some(Ok(Err(error))) if error.is_retryable() && began.elapsed() < patience => {
+                    let pause = tokio::time::sleep(backoff.pause(error.retry_after()));
+                    let _ = gone.run_until_cancelled(pause).await;
+                }
                 Some(Ok(Err(_)) | Err(_)) | None => return self.note_missing(),
             }
         }

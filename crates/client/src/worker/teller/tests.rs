@@ -439,3 +439,28 @@ async fn a_coordinator_that_is_back_may_ask_to_wait() {
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), ["one"]);
 }
+
+#[tokio::test]
+async fn what_is_missing_is_told_to_a_coordinator_that_is_busy() {
+    let log = Arc::new(Log::default());
+    let (asked, mut refused) = mpsc::unbounded_channel();
+    let busy = AtomicUsize::new(3);
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::problem(507, "storage_full"),
+            Err(_) if busy.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() => {
+                Answer::problem(503, "overloaded").header("retry-after", "0")
+            }
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one");
+    in_time(refused.recv()).await.unwrap();
+    drop(refused);
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), [missing(1)]);
+}
