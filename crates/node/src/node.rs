@@ -7,7 +7,7 @@ use orchestrix_core::wire::{
     LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release, ServiceChange,
     ServiceList, ServiceView, Submit, SubmitBatch, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 use tokio::sync::{oneshot, watch};
 
 use crate::events::{EventFeed, Events};
@@ -87,7 +87,7 @@ impl Node {
     /// See [`Error`].
     pub async fn heartbeat(&self, task: TaskId, body: Heartbeat) -> Result<Extended, Error> {
         let Heartbeat { lease_id: lease, worker, progress, note } = body;
-        let command = Command::Heartbeat { task, lease, worker, progress, note };
+        let command = Command::Task(TaskCommand::Heartbeat { task, lease, worker, progress, note });
         command.validate()?;
         expect_answer!(self.ask(Ask::Heartbeat(command)).await, Answer::Extended(extended) => extended)
     }
@@ -103,7 +103,8 @@ impl Node {
         leases: Vec<LeaseId>,
         within: Option<Vec<Name>>,
     ) -> Result<WorkerExtended, Error> {
-        Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()?;
+        Command::Task(TaskCommand::HeartbeatAll { worker: worker.clone(), leases: leases.clone() })
+            .validate()?;
         let ask = Ask::HeartbeatAll { worker, leases, within };
         expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => *extended)
     }
@@ -112,7 +113,7 @@ impl Node {
     /// See [`Error`].
     pub async fn complete(&self, task: TaskId, body: Complete) -> Result<Outcome, Error> {
         let Complete { lease_id: lease, worker, result } = body;
-        Ok(self.command(Command::Complete { task, lease, worker, result }).await?.0)
+        Ok(self.command(Command::Task(TaskCommand::Complete { task, lease, worker, result })).await?.0)
     }
 
     /// # Errors
@@ -123,11 +124,8 @@ impl Node {
     ) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
         let batch = CompleteBatch { items };
         batch.validate()?;
-        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| Command::Complete {
-            task,
-            lease,
-            worker: None,
-            result,
+        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| {
+            Command::Task(TaskCommand::Complete { task, lease, worker: None, result })
         };
         self.batch(batch.items.into_iter().map(complete).collect()).await
     }
@@ -136,14 +134,14 @@ impl Node {
     /// See [`Error`].
     pub async fn fail(&self, task: TaskId, body: Fail) -> Result<Outcome, Error> {
         let Fail { lease_id: lease, worker, error, retry } = body;
-        Ok(self.command(Command::Fail { task, lease, worker, error, retry }).await?.0)
+        Ok(self.command(Command::Task(TaskCommand::Fail { task, lease, worker, error, retry })).await?.0)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn release(&self, task: TaskId, body: Release) -> Result<Outcome, Error> {
         let Release { lease_id: lease, worker } = body;
-        Ok(self.command(Command::Release { task, lease, worker }).await?.0)
+        Ok(self.command(Command::Task(TaskCommand::Release { task, lease, worker })).await?.0)
     }
 
     /// Cancels a task; `actor` is who asks, if known by name.
@@ -151,7 +149,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn cancel(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Cancel { task, actor }).await?.0)
+        Ok(self.command(Command::Task(TaskCommand::Cancel { task, actor })).await?.0)
     }
 
     /// Gives a dead letter a new round; `actor` is who asks, if known by name.
@@ -159,7 +157,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn retry(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Retry { task, actor }).await?.0)
+        Ok(self.command(Command::Task(TaskCommand::Retry { task, actor })).await?.0)
     }
 
     /// # Errors
