@@ -110,10 +110,10 @@ macro_rules! entities {
             pub(crate) fn decode_body(kind: u8, body: &[u8]) -> Result<Self, crate::RecordError> {
                 $($(#[$meta])*
                 if let Some(event) = <$event>::decode_body(kind, body) {
-                    return event.map(Self::$name);
+                    return event;
                 })*
                 if let Some(event) = TermEvent::decode_body(kind, body) {
-                    return event.map(Self::Term);
+                    return event;
                 }
                 Err(crate::RecordError::UnknownKind(kind))
             }
@@ -145,6 +145,7 @@ macro_rules! entities {
             }
 
             /// Folds an event that stands here; `last` is the time of the one before it.
+            #[inline]
             pub(crate) fn fold(&mut self, event: Event, last: Timestamp, here: Moment) {
                 $($(#[$meta])* self.$field.pass_time(here.at);)*
                 match event {

@@ -66,9 +66,12 @@ macro_rules! events {
             }
 
             /// `None` when the kind is not one of these.
-            pub(crate) fn decode_body(kind: u8, body: &[u8]) -> Option<Result<Self, $crate::RecordError>> {
+            pub(crate) fn decode_body(
+                kind: u8,
+                body: &[u8],
+            ) -> Option<Result<$crate::Event, $crate::RecordError>> {
                 match kind {
-                    $($kind => Some($crate::event::decode_whole(body).map(Self::$name)),)*
+                    $($kind => Some($crate::event::decode_whole::<$name>(body).map(Into::into)),)*
                     _ => None,
                 }
             }

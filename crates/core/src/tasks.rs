@@ -36,10 +36,12 @@ impl Entity for Tasks {
         command.validate()
     }
 
+    #[inline]
     fn decide(state: &State, command: &TaskCommand, asked: Asked) -> Result<Decision, Refusal> {
         state.tasks.judge(command, asked)
     }
 
+    #[inline]
     fn pass_time(&mut self, at: Timestamp) {
         self.forget_keys(at);
     }
@@ -48,6 +50,7 @@ impl Entity for Tasks {
         self.prolong_leases(last, here.at);
     }
 
+    #[inline]
     fn apply(&mut self, event: TaskEvent, here: Moment) {
         self.fold(event, here);
     }
