@@ -134,4 +134,24 @@ mod tests {
         let told = body(Position(11), Timestamp(6), completed.into());
         assert_eq!(told, json!({"position":11,"at":6,"type":"TaskCompleted","task":9,"lease":10}));
     }
+
+    /// Every kind of event, as it is stored.
+    const RECORDS: &str = include_str!("../../../core/tests/stored/records.txt");
+    /// The same as readers see them: programs read these fields. They may be added to, and never taken away.
+    const SHOWN: &str = include_str!("events/shown.jsonl");
+
+    #[test]
+    fn every_kind_of_event_is_shown_as_ever() {
+        let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
+        let mut shown = SHOWN.lines();
+        for (n, line) in (1..).zip(RECORDS.lines()) {
+            let hex = line.rsplit(' ').next().unwrap();
+            let record: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
+            let (at, event) = orchestrix_core::Records::new(&record).next().unwrap().unwrap();
+            let told = body(Position(n), at, event);
+            let expected: Value = serde_json::from_str(shown.next().expect("a line for each")).unwrap();
+            assert_eq!(told, expected, "{line}");
+        }
+        assert_eq!(shown.next(), None);
+    }
 }
