@@ -13,6 +13,7 @@ mod access;
 mod answer;
 mod audit;
 mod body;
+mod bounds;
 mod connection;
 mod cursor;
 mod dashboard;
@@ -36,6 +37,7 @@ mod routes;
 mod shards;
 mod sse;
 mod streams;
+mod table;
 mod tasks;
 mod unsent;
 mod views;
@@ -64,8 +66,10 @@ pub(crate) use error::Fault;
 pub(crate) use forward::{Carried, Passed, assignment, of_shards};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
-pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
-pub(crate) use routes::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
+pub use routes::{Access, Endpoint, Route, Scope, Verb};
+
+pub use table::ROUTES;
+pub(crate) use table::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4_096;
