@@ -35,7 +35,7 @@ pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, Name};
 pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use record::{Record, RecordError, Records, Undecoded, encode_record};
-pub use refusal::Refusal;
+pub use refusal::{Forbidden, Refusal};
 pub use shards::{
     Grant, LeaveReason, NewCapacity, ShardCommand, ShardCountSet, ShardEvent, ShardWeightsSet,
     ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo, ShardsMoved,

@@ -21,8 +21,24 @@ pub enum Refusal {
     NotFailed { task: TaskId, state: TaskState },
     #[error("task {task} is {state} and cannot be cancelled any more")]
     Finished { task: TaskId, state: TaskState },
+    /// The caller is limited to some queues, and this is outside of them.
+    #[error(transparent)]
+    Forbidden(Forbidden),
     #[error("an internal error kept this command from being decided; nothing was changed")]
     Internal,
+}
+
+/// What a caller who is limited to some queues may not do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// It names a queue that is not one of the caller's.
+    #[error("this token is not for queue {0}")]
+    Queue(Name),
+    /// It names no queue, which would mean all of them.
+    #[error("this token is limited to some queues: name one of them with the parameter queue")]
+    AnyQueue,
+    #[error("this token is limited to some queues, and this concerns all of them")]
+    Everything,
 }
 
 impl Refusal {
@@ -37,6 +53,7 @@ impl Refusal {
             Self::KeyConflict { .. } => "key_conflict",
             Self::NotFailed { .. } => "not_failed",
             Self::Finished { .. } => "finished",
+            Self::Forbidden(_) => "forbidden",
             Self::Internal => "internal",
         }
     }

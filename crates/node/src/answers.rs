@@ -2,7 +2,7 @@
 
 use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, TaskSummary, WorkerList};
-use orchestrix_core::{Counts, LeaseId, Place, Refusal, Task, TaskId, Timestamp, is_planted};
+use orchestrix_core::{Counts, LeaseId, Name, Place, Refusal, Task, TaskId, Timestamp, is_planted};
 
 use crate::decision_loop::DecisionLoop;
 use crate::rates::Rate;
@@ -32,7 +32,7 @@ fn what_fits(
 
 impl<R: Recipient> DecisionLoop<R> {
     /// Answers a question that changes nothing.
-    pub(crate) fn look(&self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
+    pub(crate) fn look(&self, ask: Ask, own: Option<&[Name]>, now: Timestamp) -> Result<Answer, Error> {
         match ask {
             Ask::Task(id) => Ok(Answer::Task(Box::new(self.known(id)?.view()))),
             Ask::Tasks { filter, after, limit } => {
@@ -42,7 +42,9 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             Ask::Explain(id) => Ok(Answer::Explanation(Box::new(self.explain(self.known(id)?, now)))),
             Ask::Queues => {
-                let queues = self.state.queues().map(|counts| self.queue_view(counts, now)).collect();
+                let seen =
+                    self.state.queues().filter(|counts| own.is_none_or(|own| own.contains(&counts.queue)));
+                let queues = seen.map(|counts| self.queue_view(counts, now)).collect();
                 Ok(Answer::Queues(QueueList { queues }))
             }
             Ask::Workers => Ok(Answer::Workers(WorkerList { workers: self.registry.list(&self.state) })),

@@ -17,6 +17,7 @@ use orchestrix_core::{
 use orchestrix_engine::Space;
 
 use crate::admission::Admission;
+use crate::caller;
 use crate::leasing::HandedAgain;
 use crate::options::Options;
 use crate::polls::Polls;
@@ -139,17 +140,24 @@ impl<R: Recipient> DecisionLoop<R> {
         self.admission = Some(Admission::begin(now));
     }
 
-    /// Takes a question. Its answer is in this turn, or in a later one if it waits.
-    pub fn ask(&mut self, ask: Ask, to: R, now: Timestamp) {
+    /// Takes a question of a caller who is limited to its `own` queues, or not. Its answer is in this turn, or in a later
+    /// one if it waits.
+    pub fn ask(&mut self, ask: Ask, own: Option<&[Name]>, to: R, now: Timestamp) {
         self.advance(now);
         // Those who wait come before whoever asks now.
         self.serve_polls(now);
+        if let Some(own) = own
+            && let Err(refusal) = caller::check(&self.state, &ask, own)
+        {
+            let refused = self.refuse(refusal);
+            return self.reply(to, Err(refused));
+        }
         if let Ask::Lease(request) = ask {
             self.admit(request, to, now);
         } else if let Ask::Shards(ask) = ask {
             self.ask_shards(*ask, to, now);
         } else {
-            let answer = self.answer(ask, now);
+            let answer = self.answer(ask, own, now);
             self.reply(to, answer);
         }
         self.serve_polls(now);
@@ -256,17 +264,15 @@ impl<R: Recipient> DecisionLoop<R> {
         });
     }
 
-    fn answer(&mut self, ask: Ask, now: Timestamp) -> Result<Answer, Error> {
+    fn answer(&mut self, ask: Ask, own: Option<&[Name]>, now: Timestamp) -> Result<Answer, Error> {
         match ask {
             Ask::Command(command) => {
                 let (outcome, seen) = self.command(&command, now)?;
                 Ok(Answer::Outcome { outcome, seen })
             }
-            Ask::Batch(commands) => self.batch(&commands, now),
+            Ask::Batch(commands) => self.batch(&commands, own, now),
             Ask::Heartbeat(command) => self.heartbeat(&command, now),
-            Ask::HeartbeatAll { worker, leases, within } => {
-                Ok(self.heartbeat_all(worker, leases, within.as_deref(), now))
-            }
+            Ask::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, own, now)),
             Ask::Lease(_) | Ask::Shards(_) => unreachable!("a call that may wait is answered elsewhere"),
             Ask::Attempt { task, lease } => self.attempt(task, lease, now),
             Ask::Task(_)
@@ -275,13 +281,13 @@ impl<R: Recipient> DecisionLoop<R> {
             | Ask::Queues
             | Ask::Workers
             | Ask::Cluster
-            | Ask::Unknown(_) => self.look(ask, now),
+            | Ask::Unknown(_) => self.look(ask, own, now),
         }
     }
 
-    fn batch(&mut self, commands: &[Command], now: Timestamp) -> Result<Answer, Error> {
+    fn batch(&mut self, commands: &[Command], own: Option<&[Name]>, now: Timestamp) -> Result<Answer, Error> {
         self.check_space(commands)?;
-        let outcomes = commands.iter().map(|command| match self.decide(command, Place::Found, now) {
+        let decide = |command| match self.decide_own(command, own, now) {
             Ok((outcome, _)) => Ok(outcome),
             Err(Error::Refused(refusal)) => Err(refusal),
             Err(
@@ -293,8 +299,21 @@ impl<R: Recipient> DecisionLoop<R> {
             ) => {
                 unreachable!("space was checked, and nothing else stops a decision")
             }
-        });
-        Ok(Answer::Batch(outcomes.collect()))
+        };
+        Ok(Answer::Batch(commands.iter().map(decide).collect()))
+    }
+
+    /// Decides one of many. For a caller who is limited, a task of another queue is not there.
+    fn decide_own(
+        &mut self,
+        command: &Command,
+        own: Option<&[Name]>,
+        now: Timestamp,
+    ) -> Result<(Outcome, Seen), Error> {
+        if let Some(own) = own {
+            caller::check_task(&self.state, command, own).map_err(|refusal| self.refuse(refusal))?;
+        }
+        self.decide(command, Place::Found, now)
     }
 
     fn command(&mut self, command: &Command, now: Timestamp) -> Result<(Outcome, Seen), Error> {

@@ -9,6 +9,7 @@
 
 mod admission;
 mod answers;
+mod caller;
 mod clock;
 mod counting;
 mod decision_loop;
@@ -43,6 +44,7 @@ mod sync;
 mod turn;
 mod writer;
 
+pub use caller::Caller;
 pub use clock::TermClock;
 pub use decision_loop::DecisionLoop;
 pub use events::{Batches, EventFeed, Events, Happening};

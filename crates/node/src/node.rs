@@ -10,6 +10,7 @@ use orchestrix_core::wire::{
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 use tokio::sync::{oneshot, watch};
 
+use crate::caller::{self, Caller};
 use crate::events::{EventFeed, Events};
 use crate::logs::{AskUnknown, TaskLogs};
 use crate::progress::Progress;
@@ -31,11 +32,11 @@ pub struct Node {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// A waiting caller in this process.
+/// Waits for an answer in this process.
 #[derive(Debug)]
-pub(crate) struct Caller(oneshot::Sender<Result<Answer, Error>>);
+pub(crate) struct Waiter(oneshot::Sender<Result<Answer, Error>>);
 
-impl Recipient for Caller {
+impl Recipient for Waiter {
     fn is_gone(&self) -> bool {
         self.0.is_closed()
     }
@@ -56,12 +57,29 @@ macro_rules! expect_answer {
 }
 
 impl Node {
-    /// Accepts a task, or finds the one that was submitted with the same key.
+    /// Has a question of a caller decided. One that is not valid is refused here, before the loop hears of it.
     ///
     /// # Errors
     /// As for every method here: see [`Error`].
+    pub async fn ask(&self, caller: &Caller, mut ask: Ask) -> Result<Answer, Error> {
+        ask.sign(caller);
+        if let Ask::Batch(commands) = ask {
+            return self.batch(caller, commands).await;
+        }
+        if let Err(refusal) = ask.validate() {
+            check_named(caller, &ask)?;
+            return Err(refusal.into());
+        }
+        self.put(caller, ask).await
+    }
+
+    /// Accepts a task, or finds the one that was submitted with the same key.
+    ///
+    /// # Errors
+    /// See [`Error`].
     pub async fn submit(&self, task: Submit) -> Result<(Outcome, Seen), Error> {
-        self.command(Command::submit(task)).await
+        let answer = self.ask_freely(Ask::Command(Command::submit(task))).await;
+        expect_answer!(answer, Answer::Outcome { outcome, seen } => (outcome, seen))
     }
 
     /// Accepts many tasks; each stands for itself.
@@ -69,9 +87,8 @@ impl Node {
     /// # Errors
     /// Only when the whole call could not be decided.
     pub async fn submit_batch(&self, tasks: Vec<Submit>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
-        let batch = SubmitBatch { tasks };
-        batch.validate()?;
-        self.batch(batch.tasks.into_iter().map(Command::submit).collect()).await
+        let ask = Ask::submit_batch(SubmitBatch { tasks })?;
+        expect_answer!(self.ask_freely(ask).await, Answer::Batch(outcomes) => outcomes)
     }
 
     /// Hands out tasks, and waits for them if asked to. A caller who drops the future takes nothing.
@@ -79,21 +96,17 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn lease(&self, request: LeaseQueues) -> Result<Leases, Error> {
-        request.validate()?;
-        expect_answer!(self.ask(Ask::Lease(request)).await, Answer::Leases { leases, .. } => leases)
+        expect_answer!(self.ask_freely(Ask::Lease(request)).await, Answer::Leases { leases, .. } => leases)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn heartbeat(&self, task: TaskId, body: Heartbeat) -> Result<Extended, Error> {
-        let Heartbeat { lease_id: lease, worker, progress, note } = body;
-        let command = Command::Task(TaskCommand::Heartbeat { task, lease, worker, progress, note });
-        command.validate()?;
-        expect_answer!(self.ask(Ask::Heartbeat(command)).await, Answer::Extended(extended) => extended)
+        let ask = Ask::heartbeat(task, body);
+        expect_answer!(self.ask_freely(ask).await, Answer::Extended(extended) => extended)
     }
 
-    /// Extends all leases of a worker with one event; `within` names the queues that the caller is limited
-    /// to, if so.
+    /// Extends all leases of a worker with one event.
     ///
     /// # Errors
     /// See [`Error`].
@@ -101,19 +114,15 @@ impl Node {
         &self,
         worker: Name,
         leases: Vec<LeaseId>,
-        within: Option<Vec<Name>>,
     ) -> Result<WorkerExtended, Error> {
-        Command::Task(TaskCommand::HeartbeatAll { worker: worker.clone(), leases: leases.clone() })
-            .validate()?;
-        let ask = Ask::HeartbeatAll { worker, leases, within };
-        expect_answer!(self.ask(ask).await, Answer::WorkerExtended(extended) => *extended)
+        let ask = Ask::HeartbeatAll { worker, leases };
+        expect_answer!(self.ask_freely(ask).await, Answer::WorkerExtended(extended) => *extended)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn complete(&self, task: TaskId, body: Complete) -> Result<Outcome, Error> {
-        let Complete { lease_id: lease, worker, result } = body;
-        Ok(self.command(Command::Task(TaskCommand::Complete { task, lease, worker, result })).await?.0)
+        self.outcome(Ask::complete(task, body)).await
     }
 
     /// # Errors
@@ -122,26 +131,20 @@ impl Node {
         &self,
         items: Vec<CompleteItem>,
     ) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
-        let batch = CompleteBatch { items };
-        batch.validate()?;
-        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| {
-            Command::Task(TaskCommand::Complete { task, lease, worker: None, result })
-        };
-        self.batch(batch.items.into_iter().map(complete).collect()).await
+        let ask = Ask::complete_batch(CompleteBatch { items })?;
+        expect_answer!(self.ask_freely(ask).await, Answer::Batch(outcomes) => outcomes)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn fail(&self, task: TaskId, body: Fail) -> Result<Outcome, Error> {
-        let Fail { lease_id: lease, worker, error, retry } = body;
-        Ok(self.command(Command::Task(TaskCommand::Fail { task, lease, worker, error, retry })).await?.0)
+        self.outcome(Ask::fail(task, body)).await
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn release(&self, task: TaskId, body: Release) -> Result<Outcome, Error> {
-        let Release { lease_id: lease, worker } = body;
-        Ok(self.command(Command::Task(TaskCommand::Release { task, lease, worker })).await?.0)
+        self.outcome(Ask::release(task, body)).await
     }
 
     /// Cancels a task; `actor` is who asks, if known by name.
@@ -149,7 +152,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn cancel(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Task(TaskCommand::Cancel { task, actor })).await?.0)
+        self.outcome(Ask::Command(Command::Task(TaskCommand::Cancel { task, actor }))).await
     }
 
     /// Gives a dead letter a new round; `actor` is who asks, if known by name.
@@ -157,13 +160,13 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn retry(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        Ok(self.command(Command::Task(TaskCommand::Retry { task, actor })).await?.0)
+        self.outcome(Ask::Command(Command::Task(TaskCommand::Retry { task, actor }))).await
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn task(&self, id: TaskId) -> Result<TaskView, Error> {
-        expect_answer!(self.ask(Ask::Task(id)).await, Answer::Task(task) => *task)
+        expect_answer!(self.ask_freely(Ask::Task(id)).await, Answer::Task(task) => *task)
     }
 
     /// A page of tasks after an id, and the id after which the next page begins.
@@ -177,31 +180,31 @@ impl Node {
         limit: usize,
     ) -> Result<(Vec<TaskSummary>, Option<TaskId>), Error> {
         let ask = Ask::Tasks { filter, after, limit };
-        expect_answer!(self.ask(ask).await, Answer::Tasks { tasks, next } => (tasks, next))
+        expect_answer!(self.ask_freely(ask).await, Answer::Tasks { tasks, next } => (tasks, next))
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn explain(&self, id: TaskId) -> Result<Explanation, Error> {
-        expect_answer!(self.ask(Ask::Explain(id)).await, Answer::Explanation(explanation) => *explanation)
+        expect_answer!(self.ask_freely(Ask::Explain(id)).await, Answer::Explanation(explanation) => *explanation)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn queues(&self) -> Result<QueueList, Error> {
-        expect_answer!(self.ask(Ask::Queues).await, Answer::Queues(queues) => queues)
+        expect_answer!(self.ask_freely(Ask::Queues).await, Answer::Queues(queues) => queues)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn workers(&self) -> Result<WorkerList, Error> {
-        expect_answer!(self.ask(Ask::Workers).await, Answer::Workers(workers) => workers)
+        expect_answer!(self.ask_freely(Ask::Workers).await, Answer::Workers(workers) => workers)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn cluster(&self) -> Result<Cluster, Error> {
-        expect_answer!(self.ask(Ask::Cluster).await, Answer::Cluster(cluster) => cluster)
+        expect_answer!(self.ask_freely(Ask::Cluster).await, Answer::Cluster(cluster) => cluster)
     }
 
     /// A worker of a service comes, stays or goes. Answers what it should serve.
@@ -209,7 +212,8 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn shards(&self, ask: ShardAsk) -> Result<Assignment, Error> {
-        expect_answer!(self.ask(Ask::Shards(Box::new(ask))).await, Answer::Assignment(assignment) => assignment)
+        let answer = self.ask_freely(Ask::Shards(Box::new(ask))).await;
+        expect_answer!(answer, Answer::Assignment(assignment) => assignment)
     }
 
     /// A service, with a page of its shards.
@@ -218,14 +222,14 @@ impl Node {
     /// See [`Error`].
     pub async fn service(&self, page: impl Into<ServicePage>) -> Result<ServiceView, Error> {
         let ask = Ask::Shards(Box::new(ShardAsk::Service(page.into())));
-        expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
+        expect_answer!(self.ask_freely(ask).await, Answer::Service(service) => *service)
     }
 
     /// # Errors
     /// See [`Error`].
     pub async fn change_service(&self, service: Name, change: ServiceChange) -> Result<ServiceView, Error> {
         let ask = Ask::Shards(Box::new(ShardAsk::Change { service, change }));
-        expect_answer!(self.ask(ask).await, Answer::Service(service) => *service)
+        expect_answer!(self.ask_freely(ask).await, Answer::Service(service) => *service)
     }
 
     /// All services, or those of a group.
@@ -234,7 +238,7 @@ impl Node {
     /// See [`Error`].
     pub async fn services(&self, group: Option<Name>) -> Result<ServiceList, Error> {
         let ask = Ask::Shards(Box::new(ShardAsk::Services { group }));
-        expect_answer!(self.ask(ask).await, Answer::Services(services) => services)
+        expect_answer!(self.ask_freely(ask).await, Answer::Services(services) => services)
     }
 
     /// Stores lines of output of a running attempt.
@@ -242,8 +246,21 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn append_logs(&self, task: TaskId, body: LogAppend) -> Result<LogAppended, Error> {
+        self.append_logs_as(&Caller::default(), task, body).await
+    }
+
+    /// The same, in the name of a caller.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn append_logs_as(
+        &self,
+        caller: &Caller,
+        task: TaskId,
+        body: LogAppend,
+    ) -> Result<LogAppended, Error> {
         let ask = Ask::Attempt { task, lease: body.lease_id };
-        let attempt = expect_answer!(self.ask(ask).await, Answer::Attempt(attempt) => attempt)?;
+        let attempt = expect_answer!(self.ask(caller, ask).await, Answer::Attempt(attempt) => attempt)?;
         self.logs.append(task, attempt, body).await
     }
 
@@ -313,7 +330,7 @@ impl Node {
         self.running.begin_stop();
         let inputs = self.inputs.clone();
         // The queue may be full; waiting for room must not block the runtime.
-        let sent = tokio::task::spawn_blocking(move || inputs.send(Input::Stop)).await;
+        let sent = tokio::task::spawn_blocking(move || inputs.send(Input::Stop).is_ok()).await;
         drop(sent);
         self.running.stopped().await
     }
@@ -331,7 +348,7 @@ impl Node {
         let inputs = self.inputs.clone();
         Box::new(move |tasks| {
             let (sender, receiver) = oneshot::channel();
-            inputs.send(Input::Ask(Ask::Unknown(tasks), Caller(sender))).ok()?;
+            inputs.send(Input::Ask(Ask::Unknown(tasks), None, Waiter(sender))).ok()?;
             match receiver.blocking_recv() {
                 Ok(Ok(Answer::Unknown(tasks))) => Some(tasks),
                 Ok(_) | Err(_) => None,
@@ -339,27 +356,33 @@ impl Node {
         })
     }
 
-    async fn command(&self, command: Command) -> Result<(Outcome, Seen), Error> {
-        command.validate()?;
-        let answer = self.ask(Ask::Command(command)).await;
-        expect_answer!(answer, Answer::Outcome { outcome, seen } => (outcome, seen))
+    /// Asks as somebody who may do everything.
+    async fn ask_freely(&self, ask: Ask) -> Result<Answer, Error> {
+        self.ask(&Caller::default(), ask).await
+    }
+
+    async fn outcome(&self, ask: Ask) -> Result<Outcome, Error> {
+        expect_answer!(self.ask_freely(ask).await, Answer::Outcome { outcome, .. } => outcome)
     }
 
     /// Commands that are not valid are refused one by one; the others are decided in order.
-    async fn batch(&self, commands: Vec<Command>) -> Result<Vec<Result<Outcome, Refusal>>, Error> {
+    async fn batch(&self, caller: &Caller, commands: Vec<Command>) -> Result<Answer, Error> {
         let checked: Vec<Result<(), Refusal>> = commands.iter().map(Command::validate).collect();
-        let valid =
-            commands.into_iter().zip(&checked).filter(|(_, check)| check.is_ok()).map(|(command, _)| command);
-        let valid: Vec<Command> = valid.collect();
-        let answer = self.ask(Ask::Batch(valid)).await;
+        let mut ask = Ask::Batch(commands);
+        if checked.iter().any(Result::is_err) {
+            check_named(caller, &ask)?;
+            ask.keep_valid(&checked);
+        }
+        let answer = self.put(caller, ask).await;
         let mut decided = expect_answer!(answer, Answer::Batch(outcomes) => outcomes.into_iter())?;
         let in_order = |check: Result<(), Refusal>| {
             check.and_then(|()| decided.next().expect("the loop answers every command of a batch"))
         };
-        Ok(checked.into_iter().map(in_order).collect())
+        Ok(Answer::Batch(checked.into_iter().map(in_order).collect()))
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
+    /// Puts a valid question to the loop and waits for the answer.
+    async fn put(&self, caller: &Caller, ask: Ask) -> Result<Answer, Error> {
         if self.running.is_stopping() {
             return Err(Error::Stopping);
         }
@@ -369,7 +392,7 @@ impl Node {
         }
         let is_new_work = room::has_new_work(&ask);
         let (sender, receiver) = oneshot::channel();
-        match self.inputs.try_send(Input::Ask(ask, Caller(sender))) {
+        match self.inputs.try_send(Input::Ask(ask, caller.queues.clone(), Waiter(sender))) {
             Ok(()) => match receiver.await.unwrap_or(Err(Error::OutcomeUnknown)) {
                 // Whatever else was given up for want of room may be tried elsewhere.
                 Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
@@ -382,4 +405,9 @@ impl Node {
             Err(TrySendError::Disconnected(_)) => Err(Error::Stopping),
         }
     }
+}
+
+/// A queue that is not the caller's is refused before anything else that is wrong.
+fn check_named(caller: &Caller, ask: &Ask) -> Result<(), Refusal> {
+    caller.queues.as_deref().map_or(Ok(()), |own| caller::check_named(ask, own))
 }

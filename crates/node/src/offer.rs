@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use orchestrix_core::Term;
 
-use crate::node::Caller;
+use crate::node::Waiter;
 use crate::runner::Runner;
 use crate::sync::mpsc::Receiver;
 use crate::sync::{Mutex, MutexGuard};
@@ -17,14 +17,14 @@ use crate::writer::Work;
 
 /// Where it lies.
 #[derive(Default)]
-pub(crate) struct Offer(Mutex<Option<(Turn<Caller>, Term)>>);
+pub(crate) struct Offer(Mutex<Option<(Turn<Waiter>, Term)>>);
 
 impl Offer {
-    pub(crate) fn put(&self, turn: Turn<Caller>, term: Term) {
+    pub(crate) fn put(&self, turn: Turn<Waiter>, term: Term) {
         *self.lock() = Some((turn, term));
     }
 
-    pub(crate) fn take_back(&self) -> Option<Turn<Caller>> {
+    pub(crate) fn take_back(&self) -> Option<Turn<Waiter>> {
         self.lock().take().map(|(turn, _)| turn)
     }
 
@@ -35,7 +35,7 @@ impl Offer {
         works.try_recv().ok().or_else(|| offered.take().map(|(turn, term)| Work::Turn { turn, term }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Turn<Caller>, Term)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Turn<Waiter>, Term)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    fn turn(first: u64) -> Turn<Caller> {
+    fn turn(first: u64) -> Turn<Waiter> {
         let mut turn = Turn::default();
         turn.first = Position(first);
         turn

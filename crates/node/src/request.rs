@@ -1,10 +1,11 @@
 //! What callers ask of a node and what they hear.
 
 use orchestrix_core::wire::{
-    Assignment, Cluster, Explanation, Extended, LeaseQueues, Leases, Outcome, QueueList, ServiceList,
-    ServiceView, TaskSummary, TaskView, WorkerExtended, WorkerList,
+    Assignment, Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat,
+    LeaseQueues, Leases, Outcome, QueueList, Release, ServiceList, ServiceView, SubmitBatch, TaskSummary,
+    TaskView, WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 
 use crate::sharding::ShardAsk;
 
@@ -21,8 +22,6 @@ pub enum Ask {
     HeartbeatAll {
         worker: Name,
         leases: Vec<LeaseId>,
-        /// The queues that the caller is limited to, if so.
-        within: Option<Vec<Name>>,
     },
     Lease(LeaseQueues),
     /// Whether a lease may write logs, and for which attempt.
@@ -47,6 +46,78 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// # Errors
+    /// When there are too many tasks, or they are too large together.
+    pub fn submit_batch(batch: SubmitBatch) -> Result<Self, Refusal> {
+        batch.validate()?;
+        Ok(Self::Batch(batch.tasks.into_iter().map(Command::submit).collect()))
+    }
+
+    #[must_use]
+    pub fn heartbeat(task: TaskId, body: Heartbeat) -> Self {
+        let Heartbeat { lease_id: lease, worker, progress, note } = body;
+        Self::Heartbeat(Command::Task(TaskCommand::Heartbeat { task, lease, worker, progress, note }))
+    }
+
+    #[must_use]
+    pub fn complete(task: TaskId, body: Complete) -> Self {
+        let Complete { lease_id: lease, worker, result } = body;
+        Self::Command(Command::Task(TaskCommand::Complete { task, lease, worker, result }))
+    }
+
+    /// # Errors
+    /// When there are too many items, or they are too large together.
+    pub fn complete_batch(batch: CompleteBatch) -> Result<Self, Refusal> {
+        batch.validate()?;
+        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| {
+            Command::Task(TaskCommand::Complete { task, lease, worker: None, result })
+        };
+        Ok(Self::Batch(batch.items.into_iter().map(complete).collect()))
+    }
+
+    #[must_use]
+    pub fn fail(task: TaskId, body: Fail) -> Self {
+        let Fail { lease_id: lease, worker, error, retry } = body;
+        Self::Command(Command::Task(TaskCommand::Fail { task, lease, worker, error, retry }))
+    }
+
+    #[must_use]
+    pub fn release(task: TaskId, body: Release) -> Self {
+        let Release { lease_id: lease, worker } = body;
+        Self::Command(Command::Task(TaskCommand::Release { task, lease, worker }))
+    }
+
+    /// Checks all that needs no state: sizes and ranges. Commands of a batch are checked one by one elsewhere, and those of
+    /// shards where they are made.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        match self {
+            Self::Command(command) | Self::Heartbeat(command) => command.validate(),
+            Self::HeartbeatAll { leases, .. } => TaskCommand::validate_leases(leases),
+            Self::Lease(request) => request.validate(),
+            Self::Batch(_)
+            | Self::Shards(_)
+            | Self::Attempt { .. }
+            | Self::Task(_)
+            | Self::Tasks { .. }
+            | Self::Explain(_)
+            | Self::Queues
+            | Self::Workers
+            | Self::Cluster
+            | Self::Unknown(_) => Ok(()),
+        }
+    }
+
+    /// Leaves out the commands of a batch that are not valid.
+    pub(crate) fn keep_valid(&mut self, checked: &[Result<(), Refusal>]) {
+        if let Self::Batch(commands) = self {
+            let mut checked = checked.iter();
+            commands.retain(|_| checked.next().is_some_and(Result::is_ok));
+        }
+    }
+
     /// Whether the answer tells a worker how long it may go on.
     pub(crate) fn promises_time(&self) -> bool {
         match self {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Timestamp, is_planted};
+use orchestrix_core::{Name, Position, Timestamp, is_planted};
 use orchestrix_engine::{Clock, Snapshots};
 use tokio::sync::watch;
 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
-use crate::node::Caller;
+use crate::node::Waiter;
 use crate::offer::Offer;
 use crate::open::Failure;
 use crate::progress::Progress;
@@ -37,7 +37,8 @@ const REST: Duration = Duration::from_millis(50);
 /// What reaches the loop.
 #[derive(Debug)]
 pub(crate) enum Input {
-    Ask(Ask, Caller),
+    /// With the queues that the caller is limited to, if so.
+    Ask(Ask, Option<Arc<[Name]>>, Waiter),
     /// The writer or the snapshotter has news.
     Wake,
     Stop,
@@ -88,7 +89,7 @@ impl Running {
 
 /// The loop and all that it talks to.
 pub(crate) struct Runner {
-    pub(crate) desk: DecisionLoop<Caller>,
+    pub(crate) desk: DecisionLoop<Waiter>,
     pub(crate) term_clock: TermClock,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Receiver<Input>,
@@ -156,7 +157,7 @@ impl Runner {
             under_way.give_up();
         }
         for input in self.inputs.try_iter() {
-            if let Input::Ask(_, to) = input {
+            if let Input::Ask(_, _, to) = input {
                 // A caller who left does not need to hear it.
                 let _ = to.send(Err(Error::Stopping));
             }
@@ -284,11 +285,11 @@ impl Runner {
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(..))
                     if is_planted("question-forgotten") && self.desk.state().position().0 % 50 == 7 => {}
-                Some(Input::Ask(ask, to)) => {
+                Some(Input::Ask(ask, own, to)) => {
                     if ask.promises_time() {
                         *now = self.term_clock.now();
                     }
-                    self.desk.ask(ask, to, *now);
+                    self.desk.ask(ask, own.as_deref(), to, *now);
                 }
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),

@@ -16,7 +16,7 @@ use crate::events::EventFeed;
 use crate::leasing::Abandoned;
 use crate::logs::TaskLogs;
 use crate::mandate::Mandate;
-use crate::node::Caller;
+use crate::node::Waiter;
 use crate::offer::Offer;
 use crate::open::Failure;
 use crate::progress::Progress;
@@ -35,7 +35,7 @@ const TRUNCATE_EVERY: u64 = 10;
 /// What the loop gives to the writer.
 pub(crate) enum Work {
     Turn {
-        turn: Turn<Caller>,
+        turn: Turn<Waiter>,
         term: Term,
     },
     /// Nothing happened for a while: note down how far the journal is durable.
@@ -62,7 +62,7 @@ enum Unanswered {
 }
 
 /// Answers, and to whom.
-type Replies = Vec<(Caller, Result<Answer, Error>)>;
+type Replies = Vec<(Waiter, Result<Answer, Error>)>;
 
 /// A turn on its way into the journal.
 pub(crate) struct Writing {
@@ -213,7 +213,7 @@ impl Writer {
         Ok(Begun::Done(self.ack(abandoned)))
     }
 
-    fn writing(&self, turn: Turn<Caller>, term: Term) -> Writing {
+    fn writing(&self, turn: Turn<Waiter>, term: Term) -> Writing {
         let Turn { first, records, count, replies, purged, .. } = turn;
         assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
@@ -399,7 +399,7 @@ fn refuse(writing: Writing) {
 }
 
 /// Sends an answer. Gives back the leases in it if nobody took it.
-fn send(to: Caller, answer: Result<Answer, Error>) -> Option<Abandoned> {
+fn send(to: Waiter, answer: Result<Answer, Error>) -> Option<Abandoned> {
     match to.send(answer) {
         Err(Ok(Answer::Leases { leases, at })) if !leases.leases.is_empty() => {
             let leases = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();

@@ -297,7 +297,7 @@ async fn workers_are_known_by_their_leases_after_a_restart_and_seen_again_when_t
     let (node, _) = start(folder.path());
     let silent = node.workers().await.unwrap().workers.remove(0);
     assert_eq!((silent.worker, silent.leases, silent.seen_at.0, silent.capacity), (name("w"), 1, 0, None));
-    node.heartbeat_worker(name("w"), vec![leased.lease_id], None).await.unwrap();
+    node.heartbeat_worker(name("w"), vec![leased.lease_id]).await.unwrap();
     assert!(node.workers().await.unwrap().workers[0].seen_at >= before.seen_at);
     node.stop().await.unwrap();
 }

@@ -1,11 +1,44 @@
-//! What is served: one node on its own, or one of several on a shared engine.
+//! What is served: one node on its own, or one of several on a shared engine. Here it is decided whether a question is
+//! answered here or at the leader; the wires do not know.
+//!
+//! **Invariant:** a question is asked a second time only if it was certainly not accepted, or changes nothing.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
+use http::Response;
 use orchestrix_core::Position;
 use orchestrix_core::wire::Cluster;
-use orchestrix_node::{Error, Events, Failure, Member, Node, Seat, Stats};
+use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, Seat, Stats};
+use tokio::time::Instant;
+
+use crate::http::{App, Body, Carried, Client, Fault, Passed};
+
+/// How long a question waits for a leader, and for a position that its caller has seen elsewhere.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// How long a question that changes nothing is asked again and again.
+const READ_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How often it looks for a leader.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(25);
+
+/// A question on its way to the node that decides.
+pub(crate) struct Question<'a> {
+    pub(crate) app: &'a App,
+    pub(crate) client: &'a Client,
+    /// What the caller has seen elsewhere: it is not answered from less.
+    pub(crate) position: Option<u64>,
+    pub(crate) changes_nothing: bool,
+    /// How it reaches a leader that is another node.
+    pub(crate) carried: Carried<'a>,
+}
+
+/// What came of a question.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is unpacked at once")]
+pub(crate) enum Decided<T> {
+    Answer(T),
+    /// What the leader answered, in HTTP.
+    Passed(Response<Body>),
+}
 
 /// A coordinator, as the wires see it.
 #[derive(Clone, Debug)]
@@ -59,8 +92,85 @@ impl Coordinator {
         }
     }
 
+    /// Has a question answered: here, if this node leads, else by the node that does. `ask` makes the question, once for
+    /// each time that it is put to a node of this process.
+    pub(crate) async fn ask(
+        &self,
+        question: &Question<'_>,
+        ask: impl Fn() -> Result<Ask, Fault>,
+    ) -> Result<Decided<Answer>, Fault> {
+        let ask = &ask;
+        self.decide(question, |node| async move { Ok(node.ask(&question.client.caller, ask()?).await?) })
+            .await
+    }
+
+    /// The same for what is more than one question: `here` answers it at the node that leads.
+    pub(crate) async fn decide<'c, T, H, F>(
+        &'c self,
+        question: &Question<'_>,
+        here: H,
+    ) -> Result<Decided<T>, Fault>
+    where
+        H: Fn(Cow<'c, Node>) -> F,
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let app = question.app;
+        let began = Instant::now();
+        let mut give_up = began + LEADER_WAIT;
+        let may_go_elsewhere = || self.member().is_some() && !app.stop.is_cancelled();
+        loop {
+            if let Some(node) = self.decides() {
+                if let Some(position) = question.position {
+                    self.reach(position).await?;
+                }
+                match here(node).await {
+                    // The office went elsewhere between the look and the question; nothing was changed.
+                    Err(Fault::Node(Error::Stopping)) if may_go_elsewhere() => {}
+                    Err(Fault::Node(Error::OutcomeUnknown))
+                        if question.changes_nothing && may_go_elsewhere() => {}
+                    answered => return answered.map(Decided::Answer),
+                }
+            }
+            let Some(member) = self.member() else { return Err(Fault::Node(Error::Stopping)) };
+            if question.carried.is_forwarded() {
+                return Err(Fault::NoLeader(format!("{} does not lead", member.name())));
+            }
+            if let Some((leader, epoch)) = member.leadership().leader()
+                && !member.is_me(&leader)
+            {
+                match app.courier.pass(question, member, &leader, epoch).await {
+                    Passed::Answer(response) => return Ok(Decided::Passed(response)),
+                    Passed::NotAccepted => {}
+                    // A leader that was frozen may have kept it for long; the next one gets a chance, too.
+                    Passed::Unknown if question.changes_nothing => {
+                        give_up = (Instant::now() + LEADER_WAIT).min(began + READ_WAIT_MAX);
+                    }
+                    Passed::Unknown => return Err(Fault::Node(Error::OutcomeUnknown)),
+                }
+            }
+            if app.stop.is_cancelled() {
+                return Err(Fault::Node(Error::Stopping));
+            }
+            if Instant::now() >= give_up {
+                return Err(Fault::NoLeader("no node leads at the moment".to_owned()));
+            }
+            let mut seats = member.seats();
+            seats.mark_unchanged();
+            // The leader may have changed, here or elsewhere; the look says which.
+            let _ = tokio::time::timeout(LOOK_EVERY, seats.changed()).await;
+        }
+    }
+
+    /// Waits, but not for ever, until this node is so far.
+    pub(crate) async fn reach(&self, position: u64) -> Result<(), Fault> {
+        if self.reaches(Position(position), LEADER_WAIT).await {
+            return Ok(());
+        }
+        Err(Fault::Behind { asked: position, at: self.stats().durable.get() })
+    }
+
     /// Whether what stands at a position is here within some time.
-    pub(crate) async fn reaches(&self, position: Position, within: Duration) -> bool {
+    async fn reaches(&self, position: Position, within: Duration) -> bool {
         let here = async {
             match self {
                 Self::Alone(node) => node.applied(position).await,

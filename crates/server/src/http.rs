@@ -9,9 +9,11 @@
 //! by route.
 
 mod accept;
+mod access;
 mod answer;
 mod audit;
 mod body;
+mod bounds;
 mod connection;
 mod cursor;
 mod dashboard;
@@ -32,10 +34,10 @@ mod query;
 mod quota;
 mod refusal;
 mod routes;
-mod scope;
 mod shards;
 mod sse;
 mod streams;
+mod table;
 mod tasks;
 mod unsent;
 mod views;
@@ -57,11 +59,17 @@ use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
 pub(crate) use accept::Seats;
+pub(crate) use access::{Client, authorize};
+pub(crate) use answer::Body;
+pub(crate) use audit::Seen;
 pub(crate) use error::Fault;
-pub(crate) use handle::{Answered, Caller, decide_said};
+pub(crate) use forward::{Carried, Passed, assignment, of_shards};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
-pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
+pub use routes::{Access, Endpoint, Route, Scope, Verb};
+
+pub use table::ROUTES;
+pub(crate) use table::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 4_096;

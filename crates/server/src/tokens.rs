@@ -117,7 +117,7 @@ pub struct Token {
     digest: [u8; 32],
     /// Unix seconds.
     expires: Option<u64>,
-    queues: Option<Vec<Name>>,
+    queues: Option<Arc<[Name]>>,
     /// Cancelled when it is over or not known any more: what goes on under it ends then.
     ended: CancellationToken,
 }
@@ -217,7 +217,8 @@ impl Entry {
             })
         });
         let (expires, ended) = (expires.transpose()?, CancellationToken::new());
-        Ok(Token { name: self.name, roles: self.roles, digest, expires, queues: self.queues, ended })
+        let queues = self.queues.map(Arc::from);
+        Ok(Token { name: self.name, roles: self.roles, digest, expires, queues, ended })
     }
 }
 
@@ -246,8 +247,8 @@ impl Token {
 
     /// The queues that it is limited to, if it is.
     #[must_use]
-    pub fn queues(&self) -> Option<&[Name]> {
-        self.queues.as_deref()
+    pub fn queues(&self) -> Option<&Arc<[Name]>> {
+        self.queues.as_ref()
     }
 }
 

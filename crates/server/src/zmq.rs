@@ -1,7 +1,7 @@
 //! Shards over ZeroMQ: a ROUTER for workers that are DEALERs.
 //!
-//! One message, file by file: `peer` reads it off a connection, `message` finds out what it says, `handle` and `forward`
-//! of the HTTP interface check who asks and have the leader decide, and `peer` writes the answer. `pushes` tells workers
+//! One message, file by file: `peer` reads it off a connection, `message` finds out what it asks, `http/access`
+//! checks who asks, `coordinator` has the leader decide, and `peer` writes the answer. `pushes` tells workers
 //! what has changed without being asked.
 //!
 //! **Invariant:** a connection is only a way for words to travel. Who speaks for a worker is decided by the node, from
@@ -152,7 +152,7 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
         connections.spawn(async move {
             let _seat = seat;
             front.app.zmq.connections.fetch_add(1, Relaxed);
-            peer::serve(stream, &front).await;
+            peer::serve(stream, peer.ip().to_canonical(), &front).await;
             front.app.zmq.connections.fetch_sub(1, Relaxed);
         });
     }

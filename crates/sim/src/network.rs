@@ -119,7 +119,7 @@ pub(crate) async fn put(node: Node, question: Question) -> Result<Answer, Error>
             node.heartbeat(task, body).await.map(Answer::Extended)
         }
         Question::HeartbeatAll { worker, leases } => {
-            node.heartbeat_worker(worker, leases, None).await.map(Answer::WorkerExtended)
+            node.heartbeat_worker(worker, leases).await.map(Answer::WorkerExtended)
         }
         Question::Complete { task, lease, worker, result } => {
             let result = Json::parse(&result).ok();

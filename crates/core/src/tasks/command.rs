@@ -120,7 +120,7 @@ impl TaskCommand {
                 in_range("progress", u64::from(progress.unwrap_or(0)), 0, 100)?;
                 fits("note", note.as_deref().map_or(0, str::len), NOTE_BYTES_MAX)
             }
-            Self::HeartbeatAll { leases, .. } => at_most("leases", leases.len(), BATCH_ITEMS_MAX),
+            Self::HeartbeatAll { leases, .. } => Self::validate_leases(leases),
             Self::Complete { result, .. } => {
                 fits("result", result.as_ref().map_or(0, |result| result.as_str().len()), PAYLOAD_BYTES_MAX)
             }
@@ -132,6 +132,14 @@ impl TaskCommand {
             | Self::Expire { .. }
             | Self::Purge(_) => Ok(()),
         }
+    }
+
+    /// Whether one heartbeat may name so many leases.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn validate_leases(leases: &[LeaseId]) -> Result<(), Refusal> {
+        at_most("leases", leases.len(), BATCH_ITEMS_MAX)
     }
 }
 

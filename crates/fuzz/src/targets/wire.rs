@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 pub(super) fn bodies(input: &[u8]) {
     let Some((&choice, body)) = input.split_first() else { return };
     let route = &ROUTES[usize::from(choice) % ROUTES.len()];
-    match doors::body(route.endpoint, body) {
+    match doors::body(route, body) {
         Some(Ok(understood)) if !understood.is_empty() => {
-            let again = doors::body(route.endpoint, &understood).expect("the route has a body");
+            let again = doors::body(route, &understood).expect("the route has a body");
             assert_eq!(again.as_ref(), Ok(&understood), "what was understood is understood again");
         }
         Some(Err(why)) => assert!(why.len() <= 2_000 + 8 * body.len(), "a complaint is about the body"),

@@ -45,9 +45,9 @@ pub(super) fn messages(input: &[u8]) {
     match said {
         Ok((path, body)) => {
             assert_eq!(path.matches('/').count(), 6, "{path}");
-            let (endpoint, parts) = doors::route(&Method::POST, &path).expect("there is such a route");
+            let (route, parts) = doors::route(&Method::POST, &path).expect("there is such a route");
             assert_eq!(parts.len(), 2);
-            let understood = doors::body(endpoint, &body);
+            let understood = doors::body(route, &body);
             assert!(understood.is_some(), "its route reads a body");
         }
         Err(why) => assert!(!why.is_empty()),

@@ -46,8 +46,13 @@ impl World {
     }
 
     pub(crate) fn ask(&mut self, name: &'static str, ask: Ask) {
+        self.ask_within(name, ask, None);
+    }
+
+    /// Asks as somebody who is limited to some queues, if any are given.
+    pub(crate) fn ask_within(&mut self, name: &'static str, ask: Ask, own: Option<&[Name]>) {
         let caller = Caller { name, gone: Arc::clone(&self.gone) };
-        self.desk.ask(ask, caller, self.now);
+        self.desk.ask(ask, own, caller, self.now);
     }
 
     pub(crate) fn submit(&mut self, queue: &str) -> TaskId {

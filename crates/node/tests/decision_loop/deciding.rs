@@ -140,10 +140,7 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
     world.ask("c", Ask::Command(Command::Task(TaskCommand::Cancel { task: tasks[1], actor: None })));
     world.turn();
     let worker = Name::new("w").unwrap();
-    world.ask(
-        "w",
-        Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)], within: None },
-    );
+    world.ask("w", Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)] });
     let (answers, events) = world.turn();
     assert_eq!(events, ["LeaseExtended"]);
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
@@ -165,7 +162,7 @@ fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() 
     world.ask("w", Ask::Lease(ask));
     let ids: Vec<LeaseId> =
         leases(world.turn().0.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
-    world.ask("w", Ask::HeartbeatAll { worker: Name::new("w").unwrap(), leases: ids.clone(), within: None });
+    world.ask("w", Ask::HeartbeatAll { worker: Name::new("w").unwrap(), leases: ids.clone() });
     let (answers, _) = world.turn();
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((heard.extended.as_slice(), heard.lease_ms_each[1]), (ids.as_slice(), 10_000));

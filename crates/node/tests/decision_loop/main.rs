@@ -12,6 +12,7 @@ mod leasing;
 mod overruling;
 mod promises;
 mod repeats;
+mod scope;
 mod sharding;
 mod starving;
 mod storm;

@@ -20,6 +20,20 @@ use crate::http::error::{Fault, Told};
 use crate::http::streams::Stream;
 use crate::http::unsent::Held;
 
+/// Takes the one kind of answer that a question calls for. Another kind is a bug, here or at the node that answered.
+macro_rules! taken {
+    ($answer:expr, $pattern:pat => $value:expr) => {
+        match $answer {
+            $pattern => $value,
+            other => {
+                tracing::error!(?other, "a question was answered with another kind of answer");
+                return Err(crate::http::error::Fault::Internal);
+            }
+        }
+    };
+}
+pub(crate) use taken;
+
 /// Bytes of a request id that a caller may give.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 /// Seconds after which to try again: from 1 to this many, at random, so that not all come back at once.

@@ -8,14 +8,13 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
-use http::request::Parts;
+use http::{Method, StatusCode};
 use orchestrix_core::Name;
 use orchestrix_core::wire::Lead;
 
 use crate::http::App;
 use crate::http::error::Fault;
-use crate::http::routes::{Endpoint, Route};
+use crate::http::routes::{Audit, Endpoint, Route};
 
 /// Lines about refusals of one caller in one period; what is beyond is counted, and told with the next line.
 const REFUSALS_MAX: u32 = 10;
@@ -48,8 +47,13 @@ impl Seen {
     }
 
     /// Writes the line about a request, if it is worth one.
-    pub(crate) fn tell(&self, app: &App, peer: IpAddr, head: &Parts, result: Result<StatusCode, &Fault>) {
-        let path = head.uri.path();
+    pub(crate) fn tell<P: AsRef<str>>(
+        &self,
+        app: &App,
+        peer: IpAddr,
+        (method, path): (&Method, impl FnOnce() -> P),
+        result: Result<StatusCode, &Fault>,
+    ) {
         let (status, code) = match result {
             Ok(status) => (status, "done"),
             Err(fault) => fault.status_and_code(),
@@ -57,59 +61,17 @@ impl Seen {
         let token = self.token.as_ref().map(Name::as_str);
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             if let Some(suppressed) = app.refusals.admit(token, Instant::now()) {
-                let method = &head.method;
+                let path = path();
+                let path = path.as_ref();
                 tracing::warn!(token, %peer, %method, ?path, code, suppressed, "a caller was refused");
             }
             return;
         }
-        let Some((_, route)) = self.route.filter(|(_, route)| is_told(route.endpoint)) else { return };
-        let target = self.target.as_deref().unwrap_or(path);
+        let Some((_, route)) = self.route.filter(|(_, route)| route.audit == Audit::Written) else { return };
+        let path = path();
+        let target = self.target.as_deref().unwrap_or(path.as_ref());
         let (verb, route, status) = (route.verb.as_str(), route.path, status.as_u16());
         tracing::info!(token, %peer, route = %format_args!("{verb} {route}"), ?target, status, result = code, "audit");
-    }
-}
-
-/// Whether a change by this route is a line of the log.
-fn is_told(endpoint: Endpoint) -> bool {
-    match endpoint {
-        Endpoint::Cancel
-        | Endpoint::Retry
-        | Endpoint::Lead
-        | Endpoint::ChangeService
-        | Endpoint::ShardRegister
-        | Endpoint::ShardDeregister => true,
-        Endpoint::Submit
-        | Endpoint::SubmitBatch
-        | Endpoint::LeaseQueue
-        | Endpoint::LeaseQueues
-        | Endpoint::Complete
-        | Endpoint::CompleteBatch
-        | Endpoint::Heartbeat
-        | Endpoint::WorkerHeartbeat
-        | Endpoint::ShardHeartbeat
-        | Endpoint::Fail
-        | Endpoint::Release
-        | Endpoint::AppendLogs
-        | Endpoint::ListTasks
-        | Endpoint::Task
-        | Endpoint::Explain
-        | Endpoint::Logs
-        | Endpoint::Queues
-        | Endpoint::Workers
-        | Endpoint::Cluster
-        | Endpoint::ClusterNews
-        | Endpoint::Batches
-        | Endpoint::Services
-        | Endpoint::Service
-        | Endpoint::ShardAssignments
-        | Endpoint::Events
-        | Endpoint::Health
-        | Endpoint::Ready
-        | Endpoint::Metrics
-        | Endpoint::OpenApi
-        | Endpoint::Dashboard
-        | Endpoint::DashboardScript
-        | Endpoint::DashboardStyle => false,
     }
 }
 

@@ -6,20 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
-use orchestrix_core::wire::{
-    Complete, CompleteBatch, Fail, Heartbeat, Lead, LeaseQueue, LeaseQueues, LogAppend, Release,
-    ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister, Submit, SubmitBatch, WorkerHeartbeat,
-};
 use orchestrix_core::{Name, TaskId};
 use orchestrix_node::Node;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::http::error::Fault;
 use crate::http::query::Query;
-use crate::http::routes::{Endpoint, Found, find};
-use crate::http::{App, Options, body, connection, cursor, guard, query};
+use crate::http::routes::{Found, Route, find};
+use crate::http::{App, Options, connection, cursor, guard, query};
 
 /// Serves one connection to its end, as from an address of this machine.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, node: Node, options: Options) {
@@ -32,60 +26,16 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, node: Node, opt
 ///
 /// # Errors
 /// What the caller would hear.
-pub fn body(endpoint: Endpoint, body: &[u8]) -> Option<Result<Vec<u8>, String>> {
-    Some(match endpoint {
-        Endpoint::Submit => again::<Submit>(body),
-        Endpoint::SubmitBatch => again::<SubmitBatch>(body),
-        Endpoint::LeaseQueue => again::<LeaseQueue>(body),
-        Endpoint::LeaseQueues => again::<LeaseQueues>(body),
-        Endpoint::Complete => again::<Complete>(body),
-        Endpoint::CompleteBatch => again::<CompleteBatch>(body),
-        Endpoint::Heartbeat => again::<Heartbeat>(body),
-        Endpoint::WorkerHeartbeat => again::<WorkerHeartbeat>(body),
-        Endpoint::Fail => again::<Fail>(body),
-        Endpoint::Release => again::<Release>(body),
-        Endpoint::AppendLogs => again::<LogAppend>(body),
-        Endpoint::Lead => again::<Lead>(body),
-        Endpoint::ShardRegister => again::<ShardRegister>(body),
-        Endpoint::ShardHeartbeat => again::<ShardHeartbeat>(body),
-        Endpoint::ShardDeregister => again::<ShardDeregister>(body),
-        Endpoint::ChangeService => again::<ServiceChange>(body),
-        Endpoint::Cancel | Endpoint::Retry => {
-            body::parse_nothing(body).map(|()| Vec::new()).map_err(|fault| told(&fault))
-        }
-        Endpoint::ListTasks
-        | Endpoint::Task
-        | Endpoint::Explain
-        | Endpoint::Logs
-        | Endpoint::Queues
-        | Endpoint::Workers
-        | Endpoint::Cluster
-        | Endpoint::ClusterNews
-        | Endpoint::Batches
-        | Endpoint::Services
-        | Endpoint::Service
-        | Endpoint::ShardAssignments
-        | Endpoint::Events
-        | Endpoint::Health
-        | Endpoint::Ready
-        | Endpoint::Metrics
-        | Endpoint::OpenApi
-        | Endpoint::Dashboard
-        | Endpoint::DashboardScript
-        | Endpoint::DashboardStyle => return None,
-    })
-}
-
-fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, String> {
-    let understood: T = body::parse(body).map_err(|fault| told(&fault))?;
-    Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
+#[must_use]
+pub fn body(route: &Route, given: &[u8]) -> Option<Result<Vec<u8>, String>> {
+    route.request.map(|request| (request.again)(given).map_err(|fault| told(&fault)))
 }
 
 /// The route of a path, and the texts that stand for its parts in braces.
 #[must_use]
-pub fn route<'p>(method: &Method, path: &'p str) -> Option<(Endpoint, [&'p str; 2])> {
+pub fn route<'p>(method: &Method, path: &'p str) -> Option<(&'static Route, [&'p str; 2])> {
     match find(method, path) {
-        Found::Route(_, route, parts) => Some((route.endpoint, parts)),
+        Found::Route(_, route, parts) => Some((route, parts)),
         Found::OtherMethod(_) | Found::Nothing => None,
     }
 }

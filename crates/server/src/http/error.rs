@@ -114,7 +114,7 @@ impl Fault {
             Self::Node(error) => of_node(error),
             Self::Invalid(_) => INVALID,
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized", "A valid token is needed"),
-            Self::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden", "This is not allowed"),
+            Self::Forbidden(_) => FORBIDDEN,
             Self::NoRoute => (StatusCode::NOT_FOUND, "not_found", "There is no such route"),
             Self::OtherMethod(_) => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This route has other methods")
@@ -172,6 +172,7 @@ impl Fault {
 
 const INVALID: (StatusCode, &str, &str) =
     (StatusCode::BAD_REQUEST, "invalid", "The request cannot be understood");
+const FORBIDDEN: (StatusCode, &str, &str) = (StatusCode::FORBIDDEN, "forbidden", "This is not allowed");
 const TOO_LARGE: (StatusCode, &str, &str) =
     (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large");
 const OVERLOADED: (StatusCode, &str, &str) =
@@ -203,6 +204,7 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
         Refusal::KeyConflict { .. } => conflict("The key belongs to another request"),
         Refusal::NotFailed { .. } => conflict("Only failed tasks can be retried"),
         Refusal::Finished { .. } => conflict("The task has ended"),
+        Refusal::Forbidden(_) => FORBIDDEN,
         Refusal::Internal => INTERNAL,
     }
 }

@@ -26,13 +26,13 @@ pub(crate) async fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
             )));
         }
         // It was seen at another node.
-        forward::reach(call, after).await?;
+        call.app.coordinator.reach(after).await?;
     }
     let mut events = call.app.coordinator.events(after.map(Position));
     let seen = forward::position(call)?.filter(|seen| *seen > events.position().0);
     if let Some(seen) = seen {
         // This node does not know yet what the caller has seen: "from now on" begins after that.
-        forward::reach(call, seen).await?;
+        call.app.coordinator.reach(seen).await?;
         events = call.app.coordinator.events(Some(Position(after.unwrap_or(seen))));
     }
     let (keep_alive, begins) = (call.app.limits.keep_alive, events.position().0);

@@ -1,6 +1,5 @@
-//! Requests that another node decides: passed to the leader, and its answer passed back.
-//!
-//! **Invariant:** a request is passed on a second time only if it was certainly not accepted, or changes nothing.
+//! Requests that another node decides: passed to the leader over HTTP, and its answer passed back. When and to whom is up to
+//! `coordinator.rs`.
 
 use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
@@ -15,27 +14,21 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use orchestrix_core::Position;
-use orchestrix_core::wire::Problem;
+use orchestrix_core::wire::{Assignment, Problem};
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Error, Member};
-use tokio::time::Instant;
+use orchestrix_node::{Error, Member, ShardAsk};
 
 use crate::config::advertised;
+use crate::coordinator::{LOOK_EVERY, Question};
 use crate::http::App;
-use crate::http::answer::{Body, POSITION, REQUEST_ID};
+use crate::http::answer::{Body, JSON, POSITION, REQUEST_ID};
 use crate::http::error::Fault;
-use crate::http::handle::{Answered, Call, dispatch};
-use crate::http::routes::Route;
+use crate::http::handle::Call;
 use crate::http::sse::{EVENT_STREAM, LAST_EVENT_ID};
 use crate::tokens::{Role, Secret, wall_seconds};
 
-/// How long a request waits for a leader, and for a position that it has seen elsewhere.
-const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// How long a request that changes nothing is passed on again and again.
-const READ_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How often it looks for one.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Bytes of an answer of the leader to a worker.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// A node that does not take a connection for so long is not asked.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a refusal that are looked at.
@@ -62,9 +55,27 @@ pub(crate) struct Courier {
     token: RwLock<Option<HeaderValue>>,
 }
 
+/// A question as it reaches a leader that takes only HTTP.
+pub(crate) enum Carried<'a> {
+    /// A request as it came.
+    Received(&'a Call<'a>),
+    /// What a worker said over another wire, and the token that it has shown.
+    Made(&'a ShardAsk, Option<&'a HeaderValue>),
+}
+
+impl Carried<'_> {
+    /// Whether another node has passed it on already.
+    pub(crate) fn is_forwarded(&self) -> bool {
+        match self {
+            Self::Received(call) => call.head.headers.contains_key(FORWARDED),
+            Self::Made(..) => false,
+        }
+    }
+}
+
 /// What became of a request that was passed on.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is unpacked at once")]
-enum Passed {
+pub(crate) enum Passed {
     Answer(Response<Body>),
     /// The other node did not take it; nothing was changed.
     NotAccepted,
@@ -80,82 +91,12 @@ pub(crate) fn caller_address(app: &App, headers: &HeaderMap) -> Option<IpAddr> {
     (token.has(Role::Node) && !token.is_expired(wall_seconds())).then_some(address)
 }
 
-/// Has a request decided: here, if this node leads, else by the node that does.
-pub(crate) async fn decide(route: &Route, call: Call<'_>) -> Result<Answered, Fault> {
-    let app = call.app;
-    let began = Instant::now();
-    let mut give_up = began + LEADER_WAIT;
-    loop {
-        if let Some(node) = app.coordinator.decides() {
-            reach_position(&call).await?;
-            match dispatch(route, call.clone(), &node).await {
-                // The office went elsewhere between the look and the question; nothing was changed.
-                Err(Fault::Node(Error::Stopping)) if may_go_elsewhere(&call) => {}
-                Err(Fault::Node(Error::OutcomeUnknown))
-                    if changes_nothing(&call) && may_go_elsewhere(&call) => {}
-                answered => return answered.map(Answered::Ours),
-            }
-        }
-        let Some(member) = app.coordinator.member() else { return Err(Fault::Node(Error::Stopping)) };
-        if call.head.headers.contains_key(FORWARDED) {
-            return Err(Fault::NoLeader(format!("{} does not lead", member.name())));
-        }
-        if let Some((leader, epoch)) = member.leadership().leader()
-            && !member.is_me(&leader)
-        {
-            match app.courier.pass(&call, member, &leader, epoch).await {
-                Passed::Answer(response) => return Ok(Answered::Passed(response)),
-                Passed::NotAccepted => {}
-                // A leader that was frozen may have kept it for long; the next one gets a chance, too.
-                Passed::Unknown if changes_nothing(&call) => {
-                    give_up = (Instant::now() + LEADER_WAIT).min(began + READ_WAIT_MAX);
-                }
-                Passed::Unknown => return Err(Fault::Node(Error::OutcomeUnknown)),
-            }
-        }
-        if app.stop.is_cancelled() {
-            return Err(Fault::Node(Error::Stopping));
-        }
-        if Instant::now() >= give_up {
-            return Err(Fault::NoLeader("no node leads at the moment".to_owned()));
-        }
-        let mut seats = member.seats();
-        seats.mark_unchanged();
-        // Whoever leads may have changed, here or elsewhere; the look says which.
-        let _ = tokio::time::timeout(LOOK_EVERY, seats.changed()).await;
-    }
-}
-
-fn may_go_elsewhere(call: &Call<'_>) -> bool {
-    call.app.coordinator.member().is_some() && !call.app.stop.is_cancelled()
-}
-
-fn changes_nothing(call: &Call<'_>) -> bool {
-    call.head.method == Method::GET || call.head.method == Method::HEAD
-}
-
-/// Waits for what the caller has seen elsewhere, if it says so.
-async fn reach_position(call: &Call<'_>) -> Result<(), Fault> {
-    match position(call)? {
-        Some(position) => reach(call, position).await,
-        None => Ok(()),
-    }
-}
-
 /// What the caller has seen elsewhere, if it says so.
 pub(crate) fn position(call: &Call<'_>) -> Result<Option<u64>, Fault> {
     let Some(given) = call.head.headers.get(&POSITION) else { return Ok(None) };
     let position = given.to_str().ok().and_then(|text| text.parse().ok());
     let wrong = || Fault::Invalid(format!("header orchestrix-position is a number, not {given:?}"));
     position.map(Some).ok_or_else(wrong)
-}
-
-/// Waits, but not for ever, until this node is so far.
-pub(crate) async fn reach(call: &Call<'_>, position: u64) -> Result<(), Fault> {
-    if call.app.coordinator.reaches(Position(position), LEADER_WAIT).await {
-        return Ok(());
-    }
-    Err(Fault::Behind { asked: position, at: call.app.coordinator.stats().durable.get() })
 }
 
 impl Courier {
@@ -184,22 +125,29 @@ impl Courier {
         self.client.request(request).await.map_err(|error| error.to_string())
     }
 
-    async fn pass(&self, call: &Call<'_>, member: &Member, leader: &Candidate, epoch: u64) -> Passed {
+    /// Passes a question to the leader.
+    pub(crate) async fn pass(
+        &self,
+        question: &Question<'_>,
+        member: &Member,
+        leader: &Candidate,
+        epoch: u64,
+    ) -> Passed {
         let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(request) = request(call, member, leader, token) else { return Passed::NotAccepted };
+        let Some(request) = request(question, member, leader, token) else { return Passed::NotAccepted };
         let sent = tokio::select! {
             sent = self.client.request(request) => sent,
             // Whoever leads now does not wait for the one before, and neither does this.
             () = replaced(member, epoch) => return Passed::Unknown,
             // Nor does a stop wait for another node; what was passed on is withdrawn there.
-            () = call.app.stop.cancelled() => return Passed::Unknown,
+            () = question.app.stop.cancelled() => return Passed::Unknown,
         };
         match sent {
             Ok(response) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
-                refused(response, changes_nothing(call)).await
+                refused(response, question.changes_nothing).await
             }
             Ok(response) if is_stream(&response) => {
-                let ends = [call.app.stop.clone(), call.caller.ended()];
+                let ends = [question.app.stop.clone(), question.client.ended()];
                 Passed::Answer(response.map(|body| Body::passed_until(body, ends))).tidied()
             }
             Ok(response) => Passed::Answer(response.map(Body::passed)).tidied(),
@@ -216,25 +164,75 @@ impl Courier {
 }
 
 fn request(
-    call: &Call<'_>,
+    question: &Question<'_>,
     member: &Member,
     leader: &Candidate,
     token: Option<HeaderValue>,
 ) -> Option<Request<Full<Bytes>>> {
-    let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let address = address_of(leader)?;
+    let (request, peer, body) = match &question.carried {
+        Carried::Received(call) => (received(call, &address), Some(call.peer), call.body.clone()),
+        Carried::Made(ask, shown) => {
+            let (path, body) = of_shards(ask)?;
+            let id = question.app.request_ids.name(&HeaderMap::new());
+            let request = Request::builder().method(Method::POST).uri(format!("{address}{path}"));
+            let request = request.header(CONTENT_TYPE, JSON).header(REQUEST_ID, id);
+            let request = shown.iter().fold(request, |request, shown| request.header(AUTHORIZATION, *shown));
+            (request, question.client.caller.address, body)
+        }
+    };
+    let mut request = request.header(FORWARDED, member.name());
+    if let (Some(token), Some(peer)) = (token, peer) {
+        request = request.header(CALLER, peer.to_string()).header(NODE_AUTHORIZATION, token);
+    }
+    let request = request.body(Full::new(body));
+    request.inspect_err(|error| tracing::warn!(address, %error, "the leader's address cannot be used")).ok()
+}
+
+/// A request as it came, for the leader.
+fn received(call: &Call<'_>, address: &str) -> request::Builder {
+    let path = call.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let mut request = Request::builder().method(call.head.method.clone()).uri(format!("{address}{path}"));
     for name in &TAKEN_ALONG {
         for value in call.head.headers.get_all(name) {
             request = request.header(name, value);
         }
     }
-    let mut request = request.header(FORWARDED, member.name()).header(REQUEST_ID, call.request_id);
-    if let Some(token) = token {
-        request = request.header(CALLER, call.peer.to_string()).header(NODE_AUTHORIZATION, token);
+    request.header(REQUEST_ID, call.request_id)
+}
+
+/// The path and the body of the request that a question of a worker is. Others come only over HTTP.
+pub(crate) fn of_shards(ask: &ShardAsk) -> Option<(String, Bytes)> {
+    let path = |service, worker, verb| format!("/v1/services/{service}/workers/{worker}/{verb}");
+    let (path, body) = match ask {
+        ShardAsk::Register { service, worker, body } => {
+            (path(service, worker, "register"), serde_json::to_vec(body))
+        }
+        ShardAsk::Heartbeat { service, worker, body } => {
+            (path(service, worker, "heartbeat"), serde_json::to_vec(body))
+        }
+        ShardAsk::Deregister { service, worker, body } => {
+            (path(service, worker, "deregister"), serde_json::to_vec(body))
+        }
+        ShardAsk::Change { .. }
+        | ShardAsk::Assignment { .. }
+        | ShardAsk::Service(_)
+        | ShardAsk::Services { .. } => return None,
+    };
+    Some((path, body.expect("what a worker says is plain JSON").into()))
+}
+
+/// What the leader has answered to a question of a worker.
+pub(crate) async fn assignment(response: Response<Body>) -> Result<Assignment, Problem> {
+    let problem = |fault: Fault| fault.told("").problem;
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|_| problem(Fault::Node(Error::OutcomeUnknown)))?.to_bytes();
+    let unreadable = |_| problem(Fault::Internal);
+    if head.status.is_success() {
+        return serde_json::from_slice(&body).map_err(unreadable);
     }
-    let request = request.body(Full::new(call.body.clone()));
-    request.inspect_err(|error| tracing::warn!(address, %error, "the leader's address cannot be used")).ok()
+    Err(serde_json::from_slice(&body).map_err(unreadable)?)
 }
 
 /// Where a leader is reached. Tokens go there: what is in the register has to be what a node may be started with.

@@ -5,7 +5,7 @@ use std::pin::pin;
 use orchestrix_core::limits::PAGE_MAX;
 use orchestrix_core::wire::LogAppend;
 use orchestrix_core::{Refusal, TaskId, TaskState};
-use orchestrix_node::{Error, Node};
+use orchestrix_node::{Ask, Error, Node};
 use serde_json::json;
 
 use crate::http::answer::Reply;
@@ -23,13 +23,13 @@ const PAGE_DEFAULT: usize = 100;
 /// Lines read at once for a stream.
 const STREAM_LINES: usize = 200;
 
-pub(crate) async fn append(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) async fn append(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
     call.no_query()?;
     let body: LogAppend = parse(&call.body)?;
-    Reply::ok(&node.append_logs(task_id(call.part)?, body).await?)
+    Reply::ok(&node.append_logs_as(&call.client.caller, task_id(call.part)?, body).await?)
 }
 
-pub(crate) async fn read(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) async fn read(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
     let query = call.query(&["offset", "limit", "attempt", "follow"])?;
     let offset = query.number("offset")?.unwrap_or(0);
     let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
@@ -38,12 +38,12 @@ pub(crate) async fn read(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
     if query.switch("follow")? {
         let offset = sse::last_event_id(&call.head.headers)?.unwrap_or(offset);
         let following = call.app.endings.follow(id);
-        node.task(id).await?;
+        node.ask(&call.client.caller, Ask::Task(id)).await?;
         let reader = Reader { node: node.clone(), task: id, offset, attempt };
         let limits = call.app.limits.clone();
-        return sse::reply(&call, |sink| fill(sink, reader, following, limits));
+        return sse::reply(call, |sink| fill(sink, reader, following, limits));
     }
-    node.task(id).await?;
+    node.ask(&call.client.caller, Ask::Task(id)).await?;
     Reply::ok(&node.logs(id, offset, limit, attempt).await?)
 }
 

@@ -1,8 +1,23 @@
-//! The one table of routes: what is asked how, which role may ask it, and which queues it concerns. What is not in it does
-//! not exist.
+//! What the one table of routes says, and how a request is found in it: what is asked how, which role may ask it, which queues it concerns, and what answers it. What is
+//! not in it does not exist.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 
 use http::Method;
+use orchestrix_node::{Answer, Ask, Node};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
+use utoipa::openapi::request_body::RequestBody;
 
+use crate::http::answer::Reply;
+use crate::http::body;
+use crate::http::error::Fault;
+use crate::http::handle::Call;
+use crate::http::openapi::{self, Schemas, Told};
+use crate::http::table::ROUTES;
 use crate::tokens::Role;
 
 /// What a request asks for.
@@ -65,7 +80,7 @@ pub enum Access {
     Role(Role),
 }
 
-/// Which queues a request concerns. `http/scope.rs` keeps callers who are limited to some queues within these.
+/// Which queues a request concerns. The decision loop keeps callers who are limited to some queues within these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// None: it tells nothing about tasks.
@@ -80,8 +95,48 @@ pub enum Scope {
     All,
 }
 
+/// What answers a request.
+#[derive(Clone, Copy)]
+pub(crate) enum Does {
+    /// The node that decides: the question that the request is, and the reply that its answer is.
+    Asks(fn(&Call<'_>) -> Result<Ask, Fault>, fn(&Call<'_>, Answer) -> Result<Reply, Fault>),
+    /// The node that decides, by more than one question or by a stream.
+    Leads(for<'a> fn(&'a Call<'a>, &'a Node) -> Replying<'a>),
+    /// Every node, by itself.
+    Here(for<'a> fn(&'a Call<'a>) -> Replying<'a>),
+    /// The same, at once.
+    Now(fn(&Call<'_>) -> Result<Reply, Fault>),
+}
+
+type Replying<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
+
+/// What a body is.
+#[derive(Clone, Copy)]
+pub(crate) struct Requested {
+    /// Understands it, and writes down what was understood.
+    pub(crate) again: fn(&[u8]) -> Result<Vec<u8>, Fault>,
+    /// None for one that has nothing to say.
+    pub(crate) described: Option<fn(&mut Schemas) -> RequestBody>,
+}
+
+/// Whether a request is a line of the log when it was answered. A refusal for want of a right always is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audit {
+    /// Work itself is in the journal, and who only looks changes nothing.
+    Unwritten,
+    Written,
+}
+
+/// Whether an answer may wait for something to happen. A call that waits gets no work once its token has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Over in a moment, and the caller should hear what came of it.
+    Prompt,
+    MayWait,
+}
+
 /// One row of the table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Route {
     pub verb: Verb,
     /// Parts in braces, at most two, stand for any text without a slash.
@@ -89,80 +144,100 @@ pub struct Route {
     pub endpoint: Endpoint,
     pub access: Access,
     pub scope: Scope,
+    pub(crate) does: Does,
+    pub(crate) audit: Audit,
+    pub(crate) pace: Pace,
+    /// Bytes that the answer may have: with so many unsent, the caller is not let in.
+    pub(crate) room: usize,
+    /// The type of its body.
+    pub(crate) request: Option<Requested>,
+    /// What the OpenAPI document says of it.
+    pub(crate) told: fn() -> Told,
 }
 
-const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
-    Route { verb: Verb::Get, path, endpoint, access: Access::Role(role), scope }
+impl fmt::Debug for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb.as_str(), self.path)
+    }
 }
 
-const fn post(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
-    Route { verb: Verb::Post, path, endpoint, access: Access::Role(role), scope }
+const fn route(verb: Verb, path: &'static str, endpoint: Endpoint, access: Access, scope: Scope) -> Route {
+    let does = Does::Now(|_| Err(Fault::NoRoute));
+    let (audit, pace) = (Audit::Unwritten, Pace::Prompt);
+    let told = || openapi::asks("");
+    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, request: None, told }
 }
 
-const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
-    Route { verb: Verb::Put, path, endpoint, access: Access::Role(role), scope }
+pub(crate) const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    route(Verb::Get, path, endpoint, Access::Role(role), scope)
 }
 
-const fn public(path: &'static str, endpoint: Endpoint) -> Route {
-    Route { verb: Verb::Get, path, endpoint, access: Access::Public, scope: Scope::Nothing }
+pub(crate) const fn post(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    route(Verb::Post, path, endpoint, Access::Role(role), scope)
 }
 
-/// All routes, the busiest first.
-pub const ROUTES: [Route; 38] = [
-    post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named),
-    post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named),
-    post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task),
-    post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work, Scope::Task),
-    post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit, Scope::Named),
-    post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work, Scope::Own),
-    post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work, Scope::Own),
-    post("/v1/lease", Endpoint::LeaseQueues, Role::Work, Scope::Named),
-    post(
-        "/v1/services/{service}/workers/{worker}/heartbeat",
-        Endpoint::ShardHeartbeat,
-        Role::Work,
-        Scope::All,
-    ),
-    post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work, Scope::Task),
-    post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work, Scope::Task),
-    post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work, Scope::Task),
-    post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin, Scope::Task),
-    post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin, Scope::Task),
-    get("/v1/tasks", Endpoint::ListTasks, Role::Read, Scope::Named),
-    get("/v1/tasks/{id}", Endpoint::Task, Role::Read, Scope::Task),
-    get("/v1/tasks/{id}/explain", Endpoint::Explain, Role::Read, Scope::Task),
-    get("/v1/tasks/{id}/logs", Endpoint::Logs, Role::Read, Scope::Task),
-    get("/v1/queues", Endpoint::Queues, Role::Read, Scope::Own),
-    get("/v1/workers", Endpoint::Workers, Role::Read, Scope::All),
-    get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All),
-    get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All),
-    get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All),
-    post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All),
-    get("/v1/services", Endpoint::Services, Role::Read, Scope::All),
-    get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All),
-    put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin, Scope::All),
-    post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work, Scope::All),
-    post(
-        "/v1/services/{service}/workers/{worker}/deregister",
-        Endpoint::ShardDeregister,
-        Role::Work,
-        Scope::All,
-    ),
-    get(
-        "/v1/services/{service}/workers/{worker}/assignments",
-        Endpoint::ShardAssignments,
-        Role::Work,
-        Scope::All,
-    ),
-    get("/v1/events", Endpoint::Events, Role::Read, Scope::All),
-    public("/health", Endpoint::Health),
-    public("/ready", Endpoint::Ready),
-    get("/metrics", Endpoint::Metrics, Role::Metrics, Scope::Own),
-    public("/openapi.json", Endpoint::OpenApi),
-    public("/", Endpoint::Dashboard),
-    public("/dashboard.js", Endpoint::DashboardScript),
-    public("/dashboard.css", Endpoint::DashboardStyle),
-];
+pub(crate) const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    route(Verb::Put, path, endpoint, Access::Role(role), scope)
+}
+
+pub(crate) const fn public(path: &'static str, endpoint: Endpoint) -> Route {
+    route(Verb::Get, path, endpoint, Access::Public, Scope::Nothing)
+}
+
+impl Route {
+    pub(crate) const fn asks(
+        self,
+        ask: fn(&Call<'_>) -> Result<Ask, Fault>,
+        reply: fn(&Call<'_>, Answer) -> Result<Reply, Fault>,
+    ) -> Self {
+        Self { does: Does::Asks(ask, reply), ..self }
+    }
+
+    pub(crate) const fn leads(self, lead: for<'a> fn(&'a Call<'a>, &'a Node) -> Replying<'a>) -> Self {
+        Self { does: Does::Leads(lead), ..self }
+    }
+
+    pub(crate) const fn here(self, here: for<'a> fn(&'a Call<'a>) -> Replying<'a>) -> Self {
+        Self { does: Does::Here(here), ..self }
+    }
+
+    pub(crate) const fn now(self, now: fn(&Call<'_>) -> Result<Reply, Fault>) -> Self {
+        Self { does: Does::Now(now), ..self }
+    }
+
+    pub(crate) const fn takes<T: DeserializeOwned + Serialize + ToSchema>(self) -> Self {
+        let described: fn(&mut Schemas) -> RequestBody = openapi::request_body::<T>;
+        Self { request: Some(Requested { again: again::<T>, described: Some(described) }), ..self }
+    }
+
+    /// Its body is empty, or an empty object.
+    pub(crate) const fn takes_nothing(self) -> Self {
+        let again: fn(&[u8]) -> Result<Vec<u8>, Fault> =
+            |body| body::parse_nothing(body).map(|()| Vec::new());
+        Self { request: Some(Requested { again, described: None }), ..self }
+    }
+
+    pub(crate) const fn told(self, told: fn() -> Told) -> Self {
+        Self { told, ..self }
+    }
+
+    pub(crate) const fn audited(self) -> Self {
+        Self { audit: Audit::Written, ..self }
+    }
+
+    pub(crate) const fn may_wait(self) -> Self {
+        Self { pace: Pace::MayWait, ..self }
+    }
+
+    pub(crate) const fn room(self, room: usize) -> Self {
+        Self { room, ..self }
+    }
+}
+
+fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, Fault> {
+    let understood: T = body::parse(body)?;
+    Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
+}
 
 /// What the table says about a request.
 #[derive(Debug)]

@@ -3,46 +3,40 @@
 use std::time::Duration;
 
 use orchestrix_core::limits::SHARDS_MAX;
-use orchestrix_core::wire::{Assignment, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::wire::{Assignment, ShardDeregister};
 use orchestrix_core::{Event, Name, ShardEvent, ShardWorkerLeft, ShardsLetGo, ShardsMoved};
-use orchestrix_node::{Events, Happening, Node, ServicePage, ShardAsk};
+use orchestrix_node::{Answer, Ask, Events, Happening, Node, ServicePage, ShardAsk};
 
-use crate::http::answer::Reply;
+use crate::http::answer::{Reply, taken};
 use crate::http::body::parse;
 use crate::http::error::Fault;
-use crate::http::handle::{Call, Caller};
+use crate::http::handle::Call;
 use crate::http::query::path_name;
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
 
-pub(crate) async fn register(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    let (service, worker) = named(&call)?;
-    let body = ShardRegister { by: shown(&call), ..parse(&call.body)? };
-    assigned(node.shards(ShardAsk::Register { service, worker, body }).await?)
+pub(crate) fn register(call: &Call<'_>) -> Result<Ask, Fault> {
+    let (service, worker) = named(call)?;
+    Ok(asking(ShardAsk::Register { service, worker, body: parse(&call.body)? }))
 }
 
-pub(crate) async fn heartbeat(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    let (service, worker) = named(&call)?;
-    let body = ShardHeartbeat { by: shown(&call), ..parse(&call.body)? };
-    assigned(node.shards(ShardAsk::Heartbeat { service, worker, body }).await?)
+pub(crate) fn heartbeat(call: &Call<'_>) -> Result<Ask, Fault> {
+    let (service, worker) = named(call)?;
+    Ok(asking(ShardAsk::Heartbeat { service, worker, body: parse(&call.body)? }))
 }
 
-pub(crate) async fn deregister(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    let (service, worker) = named(&call)?;
+pub(crate) fn deregister(call: &Call<'_>) -> Result<Ask, Fault> {
+    let (service, worker) = named(call)?;
     let body = if call.body.is_empty() { ShardDeregister::default() } else { parse(&call.body)? };
-    assigned(node.shards(ShardAsk::Deregister { service, worker, body }).await?)
+    Ok(asking(ShardAsk::Deregister { service, worker, body }))
 }
 
-/// The name of the token that the caller shows, if it must show one.
-fn shown(call: &Call<'_>) -> Option<Name> {
-    match &call.caller {
-        Caller::Anyone(_) => None,
-        Caller::Token(token) => Some(token.name.clone()),
-    }
+fn asking(ask: ShardAsk) -> Ask {
+    Ask::Shards(Box::new(ask))
 }
 
-fn assigned(assignment: Assignment) -> Result<Reply, Fault> {
-    Reply::ok(&assignment)
+pub(crate) fn assigned(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Assignment(assignment) => assignment))
 }
 
 /// The service and the worker in the path.
@@ -51,22 +45,30 @@ fn named(call: &Call<'_>) -> Result<(Name, Name), Fault> {
     Ok((path_name(call.part)?, path_name(call.second)?))
 }
 
-pub(crate) async fn services(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn services(call: &Call<'_>) -> Result<Ask, Fault> {
     let query = call.query(&["group"])?;
-    Reply::ok(&node.services(query.name("group")?).await?)
+    Ok(asking(ShardAsk::Services { group: query.name("group")? }))
 }
 
-pub(crate) async fn service(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn service_list(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Services(services) => services))
+}
+
+pub(crate) fn service(call: &Call<'_>) -> Result<Ask, Fault> {
     let query = call.query(&["limit", "cursor"])?;
     let limit = query.bounded("limit", 1, SHARDS_MAX as usize, SHARDS_MAX as usize)?;
     let from = query.number("cursor")?.unwrap_or(0);
-    Reply::ok(&node.service(ServicePage { service: path_name(call.part)?, from, limit }).await?)
+    Ok(asking(ShardAsk::Service(ServicePage { service: path_name(call.part)?, from, limit })))
 }
 
-pub(crate) async fn change(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn view(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Service(service) => service))
+}
+
+pub(crate) fn change(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    let change: ServiceChange = parse(&call.body)?;
-    Reply::ok(&node.change_service(path_name(call.part)?, change).await?)
+    let change = parse(&call.body)?;
+    Ok(asking(ShardAsk::Change { service: path_name(call.part)?, change }))
 }
 
 /// What a worker should serve, at once and whenever it changes.

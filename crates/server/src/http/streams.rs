@@ -50,10 +50,10 @@ pub(crate) fn reply<F>(
 where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {
-    let place = Streams::open(&call.app.streams, call.caller.client())?;
+    let place = Streams::open(&call.app.streams, call.client.name())?;
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
     let filling = fill(Sink(sender));
-    let (stop, ended) = (call.app.stop.clone(), call.caller.ended());
+    let (stop, ended) = (call.app.stop.clone(), call.client.ended());
     tokio::spawn(async move {
         tokio::select! {
             _ = filling => {}

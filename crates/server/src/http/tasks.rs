@@ -2,11 +2,11 @@
 
 use http::StatusCode;
 use orchestrix_core::limits::{PAGE_BYTES_MAX, PAGE_MAX};
-use orchestrix_core::wire::{Item, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskSummary};
-use orchestrix_core::{Filter, TaskId, TaskState};
-use orchestrix_node::{Node, Seen};
+use orchestrix_core::wire::{Item, Submitted, SubmittedBatch, TaskPage, TaskSummary};
+use orchestrix_core::{Command, Filter, TaskCommand, TaskId, TaskState};
+use orchestrix_node::{Answer, Ask, Seen};
 
-use crate::http::answer::Reply;
+use crate::http::answer::{Reply, taken};
 use crate::http::body::{parse, parse_nothing};
 use crate::http::cursor;
 use crate::http::error::{Fault, item_problem};
@@ -16,11 +16,13 @@ use crate::http::query::{Query, task_id};
 /// Tasks of a page when nothing else is asked for.
 const PAGE_DEFAULT: usize = 100;
 
-pub(crate) async fn submit(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn submit(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    let task: Submit = parse(&call.body)?;
-    call.caller.check_queue(&task.queue)?;
-    let (outcome, seen) = node.submit(task).await?;
+    Ok(Ask::Command(Command::submit(parse(&call.body)?)))
+}
+
+pub(crate) fn submitted(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    let (outcome, seen) = taken!(answer, Answer::Outcome { outcome, seen } => (outcome, seen));
     let status = match seen {
         Seen::First => StatusCode::CREATED,
         Seen::Repeat => StatusCode::OK,
@@ -28,14 +30,13 @@ pub(crate) async fn submit(call: Call<'_>, node: &Node) -> Result<Reply, Fault> 
     Reply::json(status, &Submitted { id: outcome.id, state: outcome.state })
 }
 
-pub(crate) async fn submit_batch(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn submit_batch(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    let batch: SubmitBatch = parse(&call.body)?;
-    batch.validate()?;
-    for task in &batch.tasks {
-        call.caller.check_queue(&task.queue)?;
-    }
-    let outcomes = node.submit_batch(batch.tasks).await?;
+    Ok(Ask::submit_batch(parse(&call.body)?)?)
+}
+
+pub(crate) fn submitted_batch(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    let outcomes = taken!(answer, Answer::Batch(outcomes) => outcomes);
     let tasks = outcomes.iter().map(|outcome| match outcome {
         Ok(outcome) => Item::Done(Submitted { id: outcome.id, state: outcome.state }),
         Err(refusal) => Item::Refused(item_problem(refusal)),
@@ -43,49 +44,70 @@ pub(crate) async fn submit_batch(call: Call<'_>, node: &Node) -> Result<Reply, F
     Reply::ok(&SubmittedBatch { tasks: tasks.collect() })
 }
 
-pub(crate) async fn list(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
-    let query = call.query(&["queue", "state", "owner", "limit", "cursor"])?;
+const LIST: [&str; 5] = ["queue", "state", "owner", "limit", "cursor"];
+
+pub(crate) fn list(call: &Call<'_>) -> Result<Ask, Fault> {
+    let query = call.query(&LIST)?;
     let limit = query.bounded("limit", 1, PAGE_MAX, PAGE_DEFAULT)?;
     let queue = query.name("queue")?;
-    match &queue {
-        Some(queue) => call.caller.check_queue(queue)?,
-        None => call.caller.check_any_queue()?,
-    }
     let state = query.text("state").map(task_state).transpose()?;
     let list = list_name(&query);
     let from = |text: &str| cursor::read(&list, text).ok_or_else(|| foreign_cursor(text));
     let after = query.text("cursor").map(from).transpose()?;
+    Ok(Ask::Tasks { filter: Filter { queue, state }, after, limit })
+}
+
+pub(crate) fn page(call: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    let (mut tasks, next) = taken!(answer, Answer::Tasks { tasks, next } => (tasks, next));
+    let query = call.query(&LIST)?;
     // Only tasks that were handed out over a bus have owners, and this node hands out none that way.
     if query.text("owner").is_some() {
         return Reply::ok(&TaskPage { tasks: Vec::new(), next_cursor: None });
     }
-    let (mut tasks, next) = node.tasks(Filter { queue, state }, after, limit).await?;
     let next = keep_what_fits(&mut tasks).or(next);
-    Reply::ok(&TaskPage { tasks, next_cursor: next.map(|after| cursor::write(&list, after)) })
+    let next_cursor = next.map(|after| cursor::write(&list_name(&query), after));
+    Reply::ok(&TaskPage { tasks, next_cursor })
 }
 
-pub(crate) async fn task(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn task(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    Reply::ok(&node.task(task_id(call.part)?).await?)
+    Ok(Ask::Task(task_id(call.part)?))
 }
 
-pub(crate) async fn explain(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn view(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Task(task) => task))
+}
+
+pub(crate) fn explain(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    Reply::ok(&node.explain(task_id(call.part)?).await?)
+    Ok(Ask::Explain(task_id(call.part)?))
 }
 
-pub(crate) async fn cancel(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn explanation(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Explanation(explanation) => explanation))
+}
+
+pub(crate) fn cancel(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    let outcome = node.cancel(task_id(call.part)?, call.caller.actor()).await?;
+    Ok(Ask::Command(Command::Task(TaskCommand::Cancel { task: task_id(call.part)?, actor: None })))
+}
+
+pub(crate) fn cancelled(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    let outcome = taken!(answer, Answer::Outcome { outcome, .. } => outcome);
     let status = if outcome.cancel_requested { StatusCode::ACCEPTED } else { StatusCode::OK };
     Reply::json(status, &outcome)
 }
 
-pub(crate) async fn retry(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn retry(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    Reply::ok(&node.retry(task_id(call.part)?, call.caller.actor()).await?)
+    Ok(Ask::Command(Command::Task(TaskCommand::Retry { task: task_id(call.part)?, actor: None })))
+}
+
+/// What became of a task.
+pub(crate) fn outcome(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(&taken!(answer, Answer::Outcome { outcome, .. } => outcome))
 }
 
 impl<'a> Call<'a> {

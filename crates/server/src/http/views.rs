@@ -7,11 +7,11 @@ use std::time::Duration;
 use http::StatusCode;
 use orchestrix_core::wire::{Health, HealthCheck, Lead};
 use orchestrix_leadership::{EnsureError, News};
-use orchestrix_node::{Member, Node};
+use orchestrix_node::{Answer, Ask, Member};
 use serde_json::json;
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use crate::http::answer::Reply;
+use crate::http::answer::{Reply, taken};
 use crate::http::body::parse;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
@@ -22,16 +22,22 @@ use crate::metrics;
 /// How long numbers wait for a node that does not answer: shorter than who asks for them does.
 const VIEWS_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) async fn queues(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn queues(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    let mut list = node.queues().await?;
-    list.queues.retain(|view| call.caller.has_queue(&view.queue));
-    Reply::ok(&list)
+    Ok(Ask::Queues)
 }
 
-pub(crate) async fn workers(call: Call<'_>, node: &Node) -> Result<Reply, Fault> {
+pub(crate) fn queue_list(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Queues(queues) => queues))
+}
+
+pub(crate) fn workers(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
-    Reply::ok(&node.workers().await?)
+    Ok(Ask::Workers)
+}
+
+pub(crate) fn worker_list(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
+    Reply::ok(taken!(&answer, Answer::Workers(workers) => workers))
 }
 
 pub(crate) async fn cluster(call: &Call<'_>) -> Result<Reply, Fault> {
@@ -84,7 +90,7 @@ pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
     let member = member(call)?;
     // Without a name nothing but an election can be meant.
     let force = asked.force || asked.desired.is_none();
-    member.ensure_leader(call.caller.actor().as_ref(), force, asked.desired.as_deref()).await.map_err(
+    member.ensure_leader(call.client.caller.name.as_ref(), force, asked.desired.as_deref()).await.map_err(
         |error| match error {
             EnsureError::NotLeader(_) | EnsureError::Stopped => Fault::NoLeader(error.to_string()),
             EnsureError::Absent(_) | EnsureError::Mandate | EnsureError::Behind { .. } => {
@@ -121,7 +127,10 @@ pub(crate) fn ready(call: &Call<'_>) -> Result<Reply, Fault> {
 async fn views(call: &Call<'_>) -> metrics::Views {
     let mut views = metrics::Views::default();
     if let Some(node) = call.app.coordinator.decides() {
-        views.queues = node.queues().await.map_or_else(|_| Vec::new(), |list| list.queues);
+        let asked = node.ask(&call.client.caller, Ask::Queues).await;
+        if let Ok(Answer::Queues(list)) = asked {
+            views.queues = list.queues;
+        }
         views.services = node.services(None).await.map_or_else(|_| Vec::new(), |list| list.services);
     }
     views
@@ -130,15 +139,14 @@ async fn views(call: &Call<'_>) -> metrics::Views {
 pub(crate) async fn metrics(call: &Call<'_>) -> Result<Reply, Fault> {
     // A node that has stopped, follows or stands still has its counters all the same.
     let views = tokio::time::timeout(VIEWS_TIMEOUT, views(call)).await;
-    let mut views = views.unwrap_or_default();
-    views.queues.retain(|view| call.caller.has_queue(&view.queue));
+    let views = views.unwrap_or_default();
     let (app, stats) = (call.app, call.app.coordinator.stats());
-    let text = match call.caller.queues() {
-        None => {
+    let text = match call.client.caller.is_limited() {
+        false => {
             let streams = app.streams.count();
             metrics::render(stats, &app.metrics, &app.zmq, &views, streams, &app.unprinted)
         }
-        Some(_) => metrics::render_own(&views.queues),
+        true => metrics::render_own(&views.queues),
     };
     Ok(Reply::new(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

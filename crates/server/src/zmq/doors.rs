@@ -4,15 +4,16 @@ use bytes::Bytes;
 use orchestrix_core::Name;
 
 use super::message::parse;
+use crate::http::of_shards;
 
-/// Understands a message, and writes down what was understood: the path and the body of a request.
+/// Understands a message, and writes down what was understood: the path and the body of the request
+/// that it would be over HTTP.
 ///
 /// # Errors
 /// What the worker would hear.
 pub fn message(parts: &[Bytes]) -> Result<(String, Bytes), String> {
     let session = Name::new("zmq-1").expect("it is a name");
-    match parse(parts, &session) {
-        Ok(said) => Ok((said.head.uri.path().to_owned(), said.body)),
-        Err(fault) => Err(fault.told("").problem.detail),
-    }
+    let understood = parse(parts, &session).and_then(|said| said.ask());
+    let ask = understood.map_err(|fault| fault.told("").problem.detail)?;
+    Ok(of_shards(&ask).expect("a worker says what HTTP has, too"))
 }

@@ -3,24 +3,49 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
-use http::request::Parts;
-use http::{Method, Request};
+use http::HeaderValue;
 use orchestrix_core::Name;
 use orchestrix_core::wire::{Assignment, Problem};
+use orchestrix_node::ShardAsk;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::http::Fault;
+use crate::http::{Fault, Route, SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
 
-/// What a worker says, as a request to the coordinator.
+/// What a worker says.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) service: Name,
     pub(super) worker: Name,
     pub(super) kind: Kind,
-    pub(super) head: Parts,
-    pub(super) body: Bytes,
+    /// The token that it shows, as HTTP has it.
+    pub(super) token: Option<HeaderValue>,
+    data: Value,
+}
+
+impl Said {
+    /// The question that it is.
+    pub(super) fn ask(&self) -> Result<ShardAsk, Fault> {
+        let (service, worker) = (self.service.clone(), self.worker.clone());
+        Ok(match self.kind {
+            Kind::Register => ShardAsk::Register { service, worker, body: understand(&self.data)? },
+            Kind::Heartbeat => ShardAsk::Heartbeat { service, worker, body: understand(&self.data)? },
+            Kind::Deregister => ShardAsk::Deregister { service, worker, body: understand(&self.data)? },
+        })
+    }
+
+    /// Where the same would be asked over HTTP, for the log.
+    pub(super) fn path(&self) -> String {
+        let (service, worker, kind) = (&self.service, &self.worker, self.kind.as_str());
+        format!("/v1/services/{service}/workers/{worker}/{kind}")
+    }
+}
+
+fn understand<'a, T: Deserialize<'a>>(data: &'a Value) -> Result<T, Fault> {
+    serde_path_to_error::deserialize(data).map_err(|error| match error.path().iter().next() {
+        Some(_) => invalid(format!("{}: {}", error.path(), error.inner())),
+        None => invalid(error.inner().to_string()),
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +73,15 @@ enum Answer<'a> {
 
 impl Kind {
     const ALL: [Self; 3] = [Self::Register, Self::Heartbeat, Self::Deregister];
+
+    /// The row of the table of routes that says who may say it.
+    pub(super) fn route(self) -> &'static Route {
+        match self {
+            Self::Register => &SHARD_REGISTER,
+            Self::Heartbeat => &SHARD_HEARTBEAT,
+            Self::Deregister => &SHARD_DEREGISTER,
+        }
+    }
 
     fn as_str(self) -> &'static str {
         match self {
@@ -94,15 +128,9 @@ pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Said, Fault> {
     if !named {
         data.insert("session".to_owned(), Value::String(session.as_str().to_owned()));
     }
-    let path = format!("/v1/services/{service}/workers/{worker}/{}", kind.as_str());
-    let mut request = Request::builder().method(Method::POST).uri(path);
-    if let Some(token) = token {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let request = request.header(http::header::CONTENT_TYPE, "application/json").body(());
-    let request = request.map_err(|_| invalid("`token` has characters that no token has".to_owned()))?;
-    let body = serde_json::to_vec(&data).expect("what was JSON is JSON").into();
-    Ok(Said { service, worker, kind, head: request.into_parts().0, body })
+    let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
+    let token = token.map_err(|_| invalid("`token` has characters that no token has".to_owned()))?;
+    Ok(Said { service, worker, kind, token, data: Value::Object(data) })
 }
 
 fn name(data: &mut Map<String, Value>, field: &str) -> Result<Name, Fault> {
@@ -147,6 +175,7 @@ mod tests {
     use orchestrix_core::Position;
 
     use super::*;
+    use crate::http::of_shards;
 
     fn said(text: &str) -> Result<Said, String> {
         let session = Name::new("zmq-1").unwrap();
@@ -155,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_messages_of_a_worker_are_requests() {
+    fn the_messages_of_a_worker_are_questions() {
         let register = r#"{"type":"register","data":{"serviceName":"s","workerId":"w","maxShardCount":10}}"#;
         let heartbeat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","maxShardCount":10,
             "assignedShards":[1,2],"generation":7,"seq":3,"session":"mine","token":"secret"}}"#;
@@ -170,10 +199,11 @@ mod tests {
             (deregister, "/v1/services/s/workers/w/deregister", r#"{"session":"zmq-1"}"#),
         ] {
             let said = said(text).unwrap();
-            assert_eq!(said.head.uri.path(), path);
-            let given: Value = serde_json::from_slice(&said.body).unwrap();
+            let (asked, given) = of_shards(&said.ask().unwrap()).unwrap();
+            assert_eq!((asked.as_str(), said.path().as_str()), (path, path));
+            let given: Value = serde_json::from_slice(&given).unwrap();
             assert_eq!(given, serde_json::from_str::<Value>(body).unwrap());
-            let token = said.head.headers.get(AUTHORIZATION).map(|token| token.to_str().unwrap());
+            let token = said.token.as_ref().map(|token| token.to_str().unwrap());
             assert_eq!(token, (text == heartbeat).then_some("Bearer secret"));
         }
     }

@@ -1,15 +1,17 @@
 //! One connection: its greeting, its messages, and the answers to them.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
+use http::{Method, StatusCode};
 use orchestrix_core::Name;
 use orchestrix_core::shards::CONNECTION_SESSION;
 use orchestrix_core::wire::{Assignment, Problem};
+use orchestrix_node::{Answer, Ask};
 use orchestrix_zmtp::{Broken, Connection, Error, Incoming, Limits, Reader, SocketType, Writer};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::error::TrySendError;
@@ -18,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Front;
 use super::message::{self, Kind, Said};
-use crate::http::{Answered, App, Caller, Fault, decide_said};
+use crate::coordinator::{Decided, Question};
+use crate::http::{App, Carried, Fault, Seen, assignment, authorize};
 use crate::tokens::Token;
 
 /// Bytes of a message of a peer that has not shown a token that is accepted, where there are tokens. Longer ones share
@@ -41,8 +44,6 @@ const SILENCE: Duration = Duration::from_secs(30);
 const SILENCES_MAX: u32 = 3;
 /// How long a connection that is to end waits for its last messages to be taken.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes of an answer of the leader.
-const ANSWER_BYTES_MAX: usize = 8 << 20;
 
 /// Room for long messages of peers that have not shown a token that is accepted: all of them together have so much. A
 /// worker that comes back may have many shards to tell of in its first message.
@@ -160,7 +161,7 @@ impl Outgoing {
 }
 
 /// Speaks with a peer until it goes, breaks the rules, takes nothing any more, or the coordinator stops.
-pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, front: &Arc<Front>) {
     let (app, metrics) = (&front.app, &front.app.zmq);
     let (message_bytes, message_time) = (app.limits.body_bytes, Some(app.limits.body_timeout));
     let limits = Limits { message_bytes, message_time, ..Limits::default() };
@@ -195,6 +196,7 @@ pub(super) async fn serve(stream: TcpStream, front: &Arc<Front>) {
     let in_flight = Arc::new(Semaphore::new(IN_FLIGHT_MAX));
     let session = Arc::new(Session {
         front: Arc::clone(front),
+        peer: address,
         name: session_name(),
         outbox,
         tokens: Mutex::default(),
@@ -358,6 +360,7 @@ async fn write(
 /// Who speaks through a connection, and how it is answered.
 struct Session {
     front: Arc<Front>,
+    peer: IpAddr,
     name: Name,
     outbox: Outbox,
     /// All that have spoken through it.
@@ -397,28 +400,41 @@ impl Session {
 
     /// What the coordinator makes of it, here or at the leader.
     async fn decide(&self, said: &Said) -> Result<Assignment, Problem> {
-        let decided = decide_said(&self.front.app, &said.head, said.body.clone()).await;
-        let (answered, caller) = decided.map_err(problem)?;
-        self.ends_with(&caller);
-        let (status, body) = match answered {
-            Answered::Ours(reply) => (reply.status, reply.body),
-            Answered::Passed(response) => {
-                let (head, body) = response.into_parts();
-                (head.status, body)
+        let (app, route) = (&self.front.app, said.kind.route());
+        let mut seen = Seen { route: Some((0, route)), ..Seen::default() };
+        let decided = self.ask(said, &mut seen).await;
+        let tell = |result| seen.tell(app, self.peer, (&Method::POST, || said.path()), result);
+        match decided {
+            Ok(Decided::Answer(Answer::Assignment(assignment))) => {
+                tell(Ok(StatusCode::OK));
+                Ok(assignment)
             }
-        };
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-        let body = body.map_err(|_| problem(Fault::Node(orchestrix_node::Error::OutcomeUnknown)))?.to_bytes();
-        let unreadable = |_| problem(Fault::Internal);
-        if status.is_success() {
-            return serde_json::from_slice(&body).map_err(unreadable);
+            Ok(Decided::Answer(_)) => Err(problem(Fault::Internal)),
+            // The node that decided has told of it.
+            Ok(Decided::Passed(response)) => assignment(response).await,
+            Err(fault) => {
+                tell(Err(&fault));
+                Err(problem(fault))
+            }
         }
-        Err(serde_json::from_slice(&body).map_err(unreadable)?)
+    }
+
+    async fn ask(&self, said: &Said, seen: &mut Seen) -> Result<Decided<Answer>, Fault> {
+        let (app, route) = (&self.front.app, said.kind.route());
+        let client = authorize(app, self.peer, said.token.as_ref(), route, seen)?;
+        let _in_flight = client.enter(app)?;
+        let ask = said.ask()?;
+        let carried = Carried::Made(&ask, said.token.as_ref());
+        let question = Question { app, client: &client, position: None, changes_nothing: false, carried };
+        let asking = app.coordinator.ask(&question, || Ok(Ask::Shards(Box::new(ask.clone()))));
+        let decided = client.wait(route.pace, asking).await?;
+        self.ends_with(client.token.as_ref());
+        Ok(decided)
     }
 
     /// The connection does not outlive a token that spoke through it: pushes would go on without one.
-    fn ends_with(&self, caller: &Caller) {
-        let Caller::Token(token) = caller else { return };
+    fn ends_with(&self, token: Option<&Arc<Token>>) {
+        let Some(token) = token else { return };
         let mut spoke = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if spoke.iter().any(|known| Arc::ptr_eq(known, token)) {
             return;

@@ -348,7 +348,10 @@ impl Look<'_> {
                 })
             }
             Refusal::Invalid { field: "queue", .. } => self.has_too_many_queues(),
-            Refusal::Invalid { .. } | Refusal::TooLarge { .. } | Refusal::Internal => {
+            Refusal::Invalid { .. }
+            | Refusal::TooLarge { .. }
+            | Refusal::Forbidden(_)
+            | Refusal::Internal => {
                 Err(Violation::new("R7", format!("{:?} was refused: {refusal}", self.call.question)))
             }
         }

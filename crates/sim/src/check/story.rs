@@ -129,9 +129,11 @@ fn refused(refusal: &Refusal) -> Option<(TaskId, Act)> {
         Refusal::Finished { task, .. } => Some((*task, Act::Finished)),
         Refusal::NotFailed { task, .. } => Some((*task, Act::NotFailed)),
         Refusal::KeyConflict { task, .. } => Some((*task, Act::Found)),
-        Refusal::Invalid { .. } | Refusal::TooLarge { .. } | Refusal::NoService(_) | Refusal::Internal => {
-            None
-        }
+        Refusal::Invalid { .. }
+        | Refusal::TooLarge { .. }
+        | Refusal::NoService(_)
+        | Refusal::Forbidden(_)
+        | Refusal::Internal => None,
     }
 }
 
