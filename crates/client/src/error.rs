@@ -266,7 +266,7 @@ impl fmt::Display for Kind {
 /// What to do about a refusal whose own sentence does not say so.
 fn next_step(code: &str) -> Option<&'static str> {
     match code {
-        "unauthorized" => Some("pass a token of a role that the coordinator knows"),
+        "unauthorized" => Some("pass a token that the coordinator knows"),
         "forbidden" => Some("pass a token of a role that may do this"),
         "stale_lease" => Some("stop this attempt: another worker may have the task"),
         "key_conflict" => Some("use another key, or send the same request again"),

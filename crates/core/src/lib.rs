@@ -7,19 +7,15 @@
 //! **Invariant:** nothing here does I/O, reads a clock, draws a random number or depends on the order of a
 //! hash table. The same events give the same state, everywhere, for ever.
 
-mod capture;
 mod command;
-mod decide;
+mod entity;
 mod event;
-mod explain;
-mod fold;
-#[cfg(test)]
-mod histories;
 mod ids;
 mod json;
-mod keys;
 pub mod limits;
 mod names;
+#[cfg(test)]
+mod notes;
 mod planted;
 mod record;
 mod refusal;
@@ -27,19 +23,23 @@ pub mod shards;
 mod snapshot;
 mod sorted;
 mod state;
-mod task;
-mod view;
+mod tasks;
+mod term;
 pub mod wire;
 
-pub use command::{Command, Decision, Lease, Outcome, Retention};
-pub use event::*;
-pub use explain::Place;
+pub use command::{Decision, Outcome};
+pub use entity::{Command, Event, State};
+pub use event::FORMAT;
 pub use ids::*;
 pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, Name};
 pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use record::{Record, RecordError, Records, Undecoded, encode_record};
 pub use refusal::{Forbidden, Refusal};
+pub use shards::{
+    Grant, LeaveReason, NewCapacity, ShardCommand, ShardCountSet, ShardEvent, ShardWeightsSet,
+    ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo, ShardsMoved,
+};
 pub use snapshot::{SnapshotError, SnapshotLoader};
-pub use state::{Counts, Filter, QueueCounts, State};
-pub use task::{Attempt, Ending, KeyClaim, LiveLease, Past, Task, TaskState, Terms};
+pub use tasks::*;
+pub use term::{FormatRaised, PositionsSkipped, TermCommand, TermEvent, TermStarted, Tick};

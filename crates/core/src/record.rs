@@ -3,8 +3,7 @@
 //! A record is `length u32 | kind u8 | format u8 | at u64`, little-endian, then `length` bytes: the body of the event.
 //! A reader that meets a kind or format it does not know stops; it never skips.
 
-use crate::Timestamp;
-use crate::event::{Event, FORMAT};
+use crate::{Event, FORMAT, Timestamp};
 
 /// Bytes before the body of a record.
 const HEADER_BYTES: usize = 14;

@@ -1,82 +1,183 @@
-//! The form of a snapshot: a header, then services in the order of their names, then keys of purged tasks in the order in
-//! which they were purged, then tasks in the order of their ids. The indexes over them are made anew.
+//! The form of a snapshot: a header, then the section of each entity. Indexes are made anew.
 //!
 //! The first chunk is the header: CBOR. Every other chunk is a sequence of `length u32` (little-endian) and
-//! that many bytes of CBOR, one per service, key or task, which never cross a chunk.
+//! that many bytes of CBOR, the items of the sections one after the other, which never cross a chunk. The header says
+//! how many items each section has: of services and of keys of purged tasks in fields of their own, of every entity
+//! that came later under its tag, if it has any. Tasks come last.
+//!
+//! A snapshot is taken while the state goes on changing: exact at one position, in steps of bounded length. Each
+//! entity sees to that for its section.
+
+use std::collections::VecDeque;
 
 use minicbor::{Decode, Encode};
 use sha2::{Digest, Sha256};
 
+use crate::entity::Moment;
 use crate::event::FORMAT;
-use crate::keys::Remembered;
-use crate::limits::{ATTEMPTS_MAX, ID_MAX, LEASE_MS_MAX, PRIORITY_MAX};
-use crate::shards::{Promises, Service, Stored};
-use crate::{Name, Position, State, Task, TaskId, TaskState, Term, Timestamp};
+use crate::limits::ID_MAX;
+use crate::shards::Promises;
+use crate::{Position, State, TaskId, Term, Timestamp};
 
-/// The newest format of snapshots that this version knows. The first one has purged tasks among the tasks, for their keys.
-const SNAPSHOT_FORMAT: u8 = 2;
+/// The format of snapshots with keys of purged tasks. The first one has these among the tasks.
+pub(crate) const WITH_KEYS: u8 = 2;
+/// The format of snapshots with tagged sections, and the newest that this version knows.
+pub(crate) const WITH_TAGS: u8 = 3;
 
-/// What a state is besides its tasks.
+/// What a state is besides its items.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Header {
     /// The format of this snapshot.
     #[n(0)]
-    snapshot: u8,
+    pub(crate) snapshot: u8,
     #[n(1)]
-    position: Position,
+    pub(crate) position: Position,
     #[n(2)]
-    at: Timestamp,
+    pub(crate) at: Timestamp,
     #[n(3)]
-    term: Term,
+    pub(crate) term: Term,
     #[n(4)]
-    epoch: u64,
+    pub(crate) epoch: u64,
     #[n(5)]
-    format: u8,
-    /// How many services come before the tasks.
+    pub(crate) format: u8,
+    /// How many services there are.
     #[n(6)]
-    services: Option<usize>,
-    /// How many keys of purged tasks come before the tasks.
+    pub(crate) services: Option<usize>,
+    /// How many keys of purged tasks there are.
     #[n(7)]
-    keys: Option<usize>,
+    pub(crate) keys: Option<usize>,
     #[n(8)]
-    promises: Option<Promises>,
+    pub(crate) promises: Option<Promises>,
+    /// The sections of all other entities but tasks.
+    #[n(9)]
+    pub(crate) tagged: Option<Vec<Tagged>>,
+}
+
+/// How many items an entity has.
+#[derive(Clone, Copy, Debug, Encode, Decode)]
+pub(crate) struct Tagged {
+    #[n(0)]
+    tag: u8,
+    #[n(1)]
+    items: usize,
 }
 
 impl Header {
     pub(crate) fn of(state: &State) -> Self {
-        Self {
-            snapshot: if state.remembered.len() == 0 { FORMAT } else { SNAPSHOT_FORMAT },
+        let mut header = Self {
+            snapshot: FORMAT,
             position: state.position,
             at: state.at,
             term: state.term,
             epoch: state.epoch,
             format: state.format,
-            services: (!state.services.is_empty()).then_some(state.services.len()),
-            keys: Some(state.remembered.len()).filter(|keys| *keys > 0),
-            promises: (state.promises != Promises::default()).then_some(state.promises),
+            services: None,
+            keys: None,
+            promises: None,
+            tagged: None,
+        };
+        state.sections().into_iter().for_each(|section| section.announce(&mut header));
+        // As low as it can be: the version before reads what has nothing new in it.
+        if header.tagged.is_some() {
+            header.snapshot = WITH_TAGS;
+        } else if header.keys.is_some() {
+            header.snapshot = WITH_KEYS;
         }
+        header
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         minicbor::to_vec(self).expect("writing to memory cannot fail")
     }
+
+    /// Announces a tagged section. One without items is not there.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the next entity"))]
+    pub(crate) fn announce(&mut self, tag: u8, items: usize) {
+        if items > 0 {
+            self.tagged.get_or_insert_default().push(Tagged { tag, items });
+        }
+    }
+
+    /// How many items a tagged section has. What nobody takes is of a newer version.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the next entity"))]
+    pub(crate) fn take(&mut self, tag: u8) -> usize {
+        let tagged = self.tagged.iter_mut().flat_map(|tagged| tagged.extract_if(.., |one| one.tag == tag));
+        tagged.map(|one| one.items).sum()
+    }
 }
 
-pub(crate) fn encode_task(task: &Task, out: &mut Vec<u8>) {
-    encode_item(task, out);
+/// The part of a snapshot that belongs to one entity: items in an order of its own.
+pub(crate) trait Section {
+    /// Says in the header what it has.
+    fn announce(&self, header: &mut Header);
+
+    /// Takes from the header of a snapshot what was announced. Answers how many items are to come; all that come if
+    /// nothing says it.
+    fn expect(&mut self, header: &mut Header) -> Option<usize>;
+
+    /// Takes its next item, from a snapshot that was taken here.
+    fn load(&mut self, item: &[u8], here: Moment) -> Result<(), SnapshotError>;
+
+    /// There are no more items.
+    fn finish(&mut self) -> Result<(), SnapshotError> {
+        Ok(())
+    }
+
+    /// Writes down all items as they are now, each in a piece of its own.
+    fn each_item(&self, write: &mut dyn FnMut(&[u8]));
+
+    /// From here on it may change: what is written later is what it is now.
+    fn begin_capture(&mut self, here: Moment);
+
+    /// Writes some more items to `chunk`, within `room`.
+    fn step_capture(&mut self, room: Room, chunk: &mut Vec<u8>) -> Step;
+
+    /// The capture is over, or given up.
+    fn end_capture(&mut self);
 }
 
-pub(crate) fn encode_key(key: &Remembered, out: &mut Vec<u8>) {
-    encode_item(key, out);
+/// How much one step of a capture may write: so many items, and about so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) items: usize,
+    pub(crate) bytes: usize,
 }
 
-pub(crate) fn encode_service(name: &Name, service: &Service) -> Vec<u8> {
-    let mut out = Vec::new();
-    encode_item(Stored::of(name, service), &mut out);
-    out
+/// Whether the step of a section ends the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It does: there is more, or the chunk is full.
+    Full,
+    /// The section is written, and the next may follow in the same chunk.
+    Done,
 }
 
-fn encode_item(item: impl Encode<()>, out: &mut Vec<u8>) {
+/// The items of a section that is small enough to be written down at once.
+#[derive(Debug, Default)]
+pub(crate) struct Written(VecDeque<Vec<u8>>);
+
+impl Written {
+    pub(crate) fn all(section: &dyn Section) -> Self {
+        let mut items = VecDeque::new();
+        section.each_item(&mut |item| items.push_back(item.to_vec()));
+        Self(items)
+    }
+
+    pub(crate) fn step(&mut self, room: Room, chunk: &mut Vec<u8>) -> Step {
+        while let Some(item) = self.0.front() {
+            // A large one has a chunk of its own.
+            if !chunk.is_empty() && chunk.len() + item.len() > room.bytes {
+                return Step::Full;
+            }
+            chunk.extend_from_slice(item);
+            self.0.pop_front();
+        }
+        Step::Done
+    }
+}
+
+/// Appends an item as it stands in a chunk.
+pub(crate) fn encode_item(item: impl Encode<()>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     minicbor::encode(item, &mut *out).expect("writing to memory cannot fail");
@@ -84,16 +185,61 @@ fn encode_item(item: impl Encode<()>, out: &mut Vec<u8>) {
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
+impl State {
+    /// Begins a capture at the present position; answers its first chunk.
+    ///
+    /// # Panics
+    /// When one is under way already.
+    pub fn begin_capture(&mut self) -> Vec<u8> {
+        assert!(!self.capturing, "one capture at a time");
+        self.capturing = true;
+        let (header, here) = (Header::of(self).encode(), self.here());
+        self.sections_mut().into_iter().for_each(|section| section.begin_capture(here));
+        header
+    }
+
+    #[must_use]
+    pub fn is_capturing(&self) -> bool {
+        self.capturing
+    }
+
+    /// Writes some more items to `chunk`, at most so many `items` and about `bytes` bytes. Answers whether there are more.
+    pub fn step_capture(&mut self, items: usize, bytes: usize, chunk: &mut Vec<u8>) -> bool {
+        if !self.capturing {
+            return false;
+        }
+        let room = Room { items, bytes };
+        if self.sections_mut().into_iter().any(|section| section.step_capture(room, chunk) == Step::Full) {
+            return true;
+        }
+        self.end_capture();
+        false
+    }
+
+    /// Gives the capture up.
+    pub fn end_capture(&mut self) {
+        self.capturing = false;
+        self.sections_mut().into_iter().for_each(Section::end_capture);
+    }
+
+    /// Sixteen bytes that are equal for equal states.
+    #[must_use]
+    pub fn fingerprint(&self) -> [u8; 16] {
+        let mut digest = Sha256::new();
+        digest.update(Header::of(self).encode());
+        self.sections().into_iter().for_each(|section| section.each_item(&mut |item| digest.update(item)));
+        let mut fingerprint = [0; 16];
+        fingerprint.copy_from_slice(&digest.finalize()[..16]);
+        fingerprint
+    }
+}
+
 /// Builds a state from the chunks of a snapshot.
 #[derive(Debug, Default)]
 pub struct SnapshotLoader {
     state: Option<State>,
-    /// Services that are still to come.
-    services: usize,
-    /// Keys of purged tasks that are still to come.
-    keys: usize,
-    /// Keys that an earlier version has kept with their tasks.
-    old_keys: Vec<Remembered>,
+    /// Items of each section that are still to come.
+    left: Vec<Option<usize>>,
 }
 
 impl SnapshotLoader {
@@ -107,44 +253,53 @@ impl SnapshotLoader {
     /// # Errors
     /// When it is not a chunk that follows here.
     pub fn load(&mut self, chunk: &[u8]) -> Result<(), SnapshotError> {
-        let Some(state) = &mut self.state else {
-            let header: Header = minicbor::decode(chunk)?;
-            self.services = header.services.unwrap_or(0);
-            self.keys = header.keys.unwrap_or(0);
-            self.state = Some(state_of(header)?);
-            return Ok(());
-        };
+        let Some(state) = &mut self.state else { return self.begin(minicbor::decode(chunk)?) };
+        let (here, mut sections) = (state.here(), state.sections_mut());
         let mut rest = chunk;
         while !rest.is_empty() {
             let (length, after) = rest.split_at_checked(4).ok_or(SnapshotError::Short)?;
             let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
             let length = usize::try_from(length).expect("an address has at least 32 bits");
-            let (body, after) = after.split_at_checked(length).ok_or(SnapshotError::Short)?;
-            if self.services > 0 {
-                self.services -= 1;
-                add_service(state, minicbor::decode(body)?)?;
-            } else if self.keys > 0 {
-                self.keys -= 1;
-                state.remembered.add(minicbor::decode(body)?);
-            } else {
-                self.old_keys.extend(add(state, minicbor::decode(body)?)?);
-            }
+            let (item, after) = after.split_at_checked(length).ok_or(SnapshotError::Short)?;
+            let next = self.left.iter().position(|left| *left != Some(0)).ok_or(SnapshotError::Order)?;
+            self.left[next] = self.left[next].map(|left| left - 1);
+            sections[next].load(item, here)?;
             rest = after;
         }
+        Ok(())
+    }
+
+    fn begin(&mut self, mut header: Header) -> Result<(), SnapshotError> {
+        let mut state = state_of(&header)?;
+        self.left = state.sections_mut().into_iter().map(|section| section.expect(&mut header)).collect();
+        if let Some(unknown) = header.tagged.iter().flatten().next() {
+            return Err(SnapshotError::UnknownSection(unknown.tag));
+        }
+        self.state = Some(state);
         Ok(())
     }
 
     /// The whole state.
     ///
     /// # Errors
-    /// When there was not even a header.
-    pub fn finish(mut self) -> Result<State, SnapshotError> {
-        let whole = self.services == 0 && self.keys == 0;
+    /// When there was not even a header, or some items are missing.
+    pub fn finish(self) -> Result<State, SnapshotError> {
+        let whole = self.left.iter().all(|left| left.is_none_or(|left| left == 0));
         let mut state = self.state.filter(|_| whole).ok_or(SnapshotError::Short)?;
-        self.old_keys.sort_by_key(|key| (key.until(), key.task));
-        self.old_keys.into_iter().for_each(|key| state.remembered.add(key));
+        state.sections_mut().into_iter().try_for_each(Section::finish)?;
         Ok(state)
     }
+}
+
+fn state_of(header: &Header) -> Result<State, SnapshotError> {
+    if header.snapshot > WITH_TAGS || header.format > FORMAT {
+        return Err(SnapshotError::UnknownFormat(header.snapshot.max(header.format)));
+    }
+    let Header { position, at, term, epoch, format, .. } = *header;
+    if position.0 > ID_MAX || epoch == u64::MAX {
+        return Err(SnapshotError::Last(position, epoch));
+    }
+    Ok(State { position, at, term, epoch, format, ..State::default() })
 }
 
 /// Why a snapshot cannot be loaded.
@@ -152,9 +307,11 @@ impl SnapshotLoader {
 pub enum SnapshotError {
     #[error("the snapshot ends too early")]
     Short,
-    #[error("the snapshot has format {0}, this version reads up to {SNAPSHOT_FORMAT}; use a newer version")]
+    #[error("the snapshot has format {0}, this version reads up to {WITH_TAGS}; use a newer version")]
     UnknownFormat(u8),
-    #[error("the snapshot has a task out of order")]
+    #[error("the snapshot has a section {0}, which this version does not know; use a newer version")]
+    UnknownSection(u8),
+    #[error("the snapshot has an item out of order")]
     Order,
     #[error("the snapshot is at position {0} of epoch {1}, after which nothing can follow")]
     Last(Position, u64),
@@ -164,220 +321,4 @@ pub enum SnapshotError {
     ImpossibleService(&'static str),
     #[error("the snapshot is not readable: {0}")]
     Body(#[from] minicbor::decode::Error),
-}
-
-impl State {
-    /// Sixteen bytes that are equal for equal states.
-    ///
-    /// # Panics
-    /// While a capture is under way.
-    #[must_use]
-    pub fn fingerprint(&self) -> [u8; 16] {
-        let mut digest = Sha256::new();
-        digest.update(Header::of(self).encode());
-        for (name, service) in &self.services {
-            digest.update(encode_service(name, service));
-        }
-        let mut bytes = Vec::new();
-        for key in self.remembered.iter() {
-            bytes.clear();
-            encode_key(key, &mut bytes);
-            digest.update(&bytes);
-        }
-        for task in self.tasks.after(None) {
-            bytes.clear();
-            encode_task(task, &mut bytes);
-            digest.update(&bytes);
-        }
-        let mut fingerprint = [0; 16];
-        fingerprint.copy_from_slice(&digest.finalize()[..16]);
-        fingerprint
-    }
-}
-
-fn state_of(header: Header) -> Result<State, SnapshotError> {
-    if header.snapshot > SNAPSHOT_FORMAT || header.format > FORMAT {
-        return Err(SnapshotError::UnknownFormat(header.snapshot.max(header.format)));
-    }
-    let Header { position, at, term, epoch, format, .. } = header;
-    if position.0 > ID_MAX || epoch == u64::MAX {
-        return Err(SnapshotError::Last(position, epoch));
-    }
-    let promises = header.promises.unwrap_or_default();
-    Ok(State { position, at, term, epoch, format, promises, ..State::default() })
-}
-
-fn add_service(state: &mut State, stored: Stored) -> Result<(), SnapshotError> {
-    let (name, service) = stored.service(state.position).map_err(SnapshotError::ImpossibleService)?;
-    if state.services.last_key_value().is_some_and(|(last, _)| *last >= name) {
-        return Err(SnapshotError::ImpossibleService("it is out of order"));
-    }
-    state.services.insert(name, service);
-    Ok(())
-}
-
-/// Adds a task. Gives back its key, if that is all that is left of it.
-fn add(state: &mut State, mut task: Task) -> Result<Option<Remembered>, SnapshotError> {
-    let id = task.id;
-    if id.0 > state.position.0
-        || state.tasks.after(Some(id)).next().is_some()
-        || state.tasks.get(id).is_some()
-    {
-        return Err(SnapshotError::Order);
-    }
-    if let Some(why) = flaw(state, &task) {
-        return Err(SnapshotError::Impossible(id, why));
-    }
-    if task.purged {
-        let until = task.past.as_ref().map_or(Timestamp(0), |past| past.key_until);
-        let key = task.key().map(|claim| Remembered::new(&task.queue, claim, id, task.state, until));
-        return Ok(key);
-    }
-    task.queue = state.shared_queue(&task.queue);
-    if let Some(lease) = &mut task.lease {
-        lease.worker = state.shared_worker(&lease.worker);
-    }
-    state.tasks.insert(task);
-    state.index(id);
-    Ok(None)
-}
-
-/// What the rules rely on and this task does not keep, if anything. Whoever reads a snapshot has checked that its
-/// bytes are those that were written; this keeps a state that never was from stopping a node later.
-fn flaw(state: &State, task: &Task) -> Option<&'static str> {
-    let leased = task.state == TaskState::Leased;
-    if leased != task.lease.is_some() {
-        return Some("it is leased without a lease, or the other way round");
-    }
-    if let Some(lease) = &task.lease {
-        if lease.id.0 > state.position.0 || state.leases.get(lease.id).is_some() {
-            return Some("its lease is of another task, or of later");
-        }
-        if lease.length_ms > LEASE_MS_MAX {
-            return Some("its lease is longer than leases are");
-        }
-    }
-    if task.priority.unsigned_abs() > PRIORITY_MAX.unsigned_abs() {
-        return Some("its priority is out of bounds");
-    }
-    if task.charged > task.max_attempts || task.max_attempts > ATTEMPTS_MAX {
-        return Some("it had more attempts than there are");
-    }
-    if task.purged && !task.state.is_terminal() {
-        return Some("it was purged before it ended");
-    }
-    if task.state.is_terminal() && !task.purged && task.ending().is_none() {
-        return Some("it ended without an ending");
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Json, LeaseId, LiveLease, Name};
-
-    fn task(id: u64) -> Task {
-        Task {
-            id: TaskId(id),
-            queue: Name::new("mail").unwrap(),
-            payload: Json::null(),
-            created_at: Timestamp(1),
-            not_before: Timestamp(1),
-            priority: 0,
-            max_attempts: 3,
-            charged: 0,
-            state: TaskState::Waiting,
-            purged: false,
-            lease: None,
-            terms: None,
-            past: None,
-        }
-    }
-
-    fn lease(id: u64) -> Option<Box<LiveLease>> {
-        Some(Box::new(LiveLease {
-            id: LeaseId(id),
-            worker: Name::new("worker").unwrap(),
-            attempt: 1,
-            granted_at: Timestamp(1),
-            length_ms: 1_000,
-            expires_at: Timestamp(2),
-            timeout_at: None,
-            cancel_at: None,
-            prolonged: false,
-            request_id: None,
-            progress: None,
-            note: None,
-            cancel_by: None,
-        }))
-    }
-
-    fn load(header: &Header, tasks: &[Task]) -> Result<State, SnapshotError> {
-        let mut loader = SnapshotLoader::new();
-        loader.load(&header.encode())?;
-        let mut chunk = Vec::new();
-        tasks.iter().for_each(|task| encode_task(task, &mut chunk));
-        loader.load(&chunk)?;
-        loader.finish()
-    }
-
-    fn header() -> Header {
-        Header { position: Position(9), ..Header::of(&State::new()) }
-    }
-
-    #[test]
-    fn tasks_that_cannot_be_are_refused_and_stop_nobody() {
-        let leased = |task: Task, id| Task { state: TaskState::Leased, lease: lease(id), ..task };
-        assert!(load(&header(), &[task(1), leased(task(2), 3)]).is_ok());
-        let impossible = [
-            vec![Task { state: TaskState::Leased, ..task(1) }],
-            vec![Task { lease: lease(2), ..task(1) }],
-            vec![leased(task(1), 3), leased(task(2), 3)],
-            vec![leased(task(1), 10)],
-            vec![Task { priority: i32::MIN, ..task(1) }],
-            vec![Task { charged: u32::MAX, ..task(1) }],
-            vec![Task { state: TaskState::Completed, ..task(1) }],
-            vec![Task { purged: true, ..task(1) }],
-            vec![task(2), task(1)],
-            vec![task(10)],
-        ];
-        for tasks in impossible {
-            assert!(load(&header(), &tasks).is_err(), "{tasks:?}");
-        }
-    }
-
-    #[test]
-    fn a_key_that_an_earlier_version_kept_with_its_task_is_remembered() {
-        let claim = |key: &str| crate::KeyClaim { key: crate::Key::new(key).unwrap(), request: [5; 16] };
-        let purged = |id, key: &str, key_until| Task {
-            state: TaskState::Completed,
-            purged: true,
-            terms: Some(Box::new(crate::Terms { key: Some(claim(key)), ..crate::Terms::default() })),
-            past: Some(Box::new(crate::Past { key_until, ..crate::Past::default() })),
-            ..task(id)
-        };
-        let tasks = [purged(1, "late", Timestamp(20)), task(2), purged(3, "early", Timestamp(10))];
-        let state = load(&header(), &tasks).unwrap();
-        assert_eq!((state.remembered_keys(), state.task(TaskId(1)), state.queues().count()), (2, None, 1));
-        let find = |key: &str, at| {
-            let key = crate::Key::new(key).unwrap();
-            state.remembered.find(&Name::new("mail").unwrap(), &key, Timestamp(at)).map(|found| found.task.0)
-        };
-        assert_eq!((find("late", 19), find("late", 20), find("early", 9)), (Some(1), None, Some(3)));
-        assert_eq!(state.remembered.first().unwrap().task, TaskId(3), "what is over first goes first");
-        assert_eq!(Header::of(&state).snapshot, SNAPSHOT_FORMAT);
-    }
-
-    #[test]
-    fn a_snapshot_without_some_of_its_keys_is_refused() {
-        assert!(load(&Header { keys: Some(1), snapshot: SNAPSHOT_FORMAT, ..header() }, &[]).is_err());
-        assert!(load(&Header { snapshot: SNAPSHOT_FORMAT + 1, ..header() }, &[]).is_err());
-    }
-
-    #[test]
-    fn a_header_after_which_nothing_can_follow_is_refused() {
-        assert!(load(&Header { position: Position(u64::MAX), ..header() }, &[]).is_err());
-        assert!(load(&Header { epoch: u64::MAX, ..header() }, &[]).is_err());
-    }
 }

@@ -1,159 +1,10 @@
-//! The state: what the journal amounts to. Only tasks are kept; everything else here is an index over them.
+//! The state: what the journal amounts to. Each entity keeps its own part; here is what they have in common.
 
-use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::capture::Capture;
-use crate::keys::Keys;
-use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
-use crate::shards::{Promises, Service};
-use crate::sorted::{Keyed, Sorted};
-use crate::{Key, LeaseId, LiveLease, Name, Position, Task, TaskId, TaskState, Term, Timestamp};
-
-/// All tasks of a domain, after the event at [`State::position`].
-#[derive(Debug, Default)]
-pub struct State {
-    pub(crate) position: Position,
-    pub(crate) at: Timestamp,
-    pub(crate) term: Term,
-    pub(crate) epoch: u64,
-    pub(crate) format: u8,
-
-    pub(crate) tasks: Sorted<Task>,
-    pub(crate) queues: BTreeMap<Name, Queue>,
-    pub(crate) leases: Sorted<(LeaseId, TaskId)>,
-    /// Workers that have leases, with their number.
-    pub(crate) holders: BTreeMap<Name, u64>,
-    /// Live leases by the lease call that got them: (worker, request id).
-    pub(crate) requests: BTreeMap<(Name, Name), Vec<LeaseId>>,
-    /// Tasks that are there, by their keys.
-    pub(crate) keys: BTreeMap<(Name, Key), TaskId>,
-    /// Waiting tasks whose time has not come.
-    pub(crate) delayed: Sorted<(Timestamp, TaskId)>,
-    /// When a lease, or the ttl of a waiting task, ends; one entry per task at most.
-    pub(crate) ends: Sorted<(Timestamp, TaskId)>,
-    /// Completed and cancelled tasks by the time of their end.
-    pub(crate) done: Sorted<(Timestamp, TaskId)>,
-    /// Dead letters by the time of their end.
-    pub(crate) failed: Sorted<(Timestamp, TaskId)>,
-    /// Keys of purged tasks.
-    pub(crate) remembered: Keys,
-    pub(crate) services: BTreeMap<Name, Service>,
-    pub(crate) promises: Promises,
-    pub(crate) capture: Option<Capture>,
-}
-
-/// The tasks of one queue.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    pub(crate) ready: Sorted<Ready>,
-    /// The same tasks, the one that is ready longest first. Costs 16 bytes for each.
-    pub(crate) ready_since: Sorted<(Timestamp, TaskId)>,
-    pub(crate) counts: QueueCounts,
-}
-
-/// How many tasks of a queue are where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueCounts {
-    /// Waiting, whether their time has come or not.
-    pub waiting: u64,
-    pub leased: u64,
-    pub completed: u64,
-    pub failed: u64,
-    pub cancelled: u64,
-}
-
-/// A queue as others see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counts {
-    pub queue: Name,
-    pub ready: u64,
-    pub all: QueueCounts,
-    /// The task that could be leased for longest, and since when.
-    pub oldest: Option<(Timestamp, TaskId)>,
-    /// The task that is leased next, and since when it could be.
-    pub next: Option<(Timestamp, TaskId)>,
-}
-
-impl Queue {
-    /// A task can be leased from now on.
-    fn stand(&mut self, task: &Task) {
-        self.ready.insert(Ready::of(task));
-        self.ready_since.insert((task.ready_since(), task.id));
-    }
-
-    /// A task is about to change. Answers whether it could be leased.
-    fn leave(&mut self, task: &Task) -> bool {
-        let stood = self.ready.remove(Ready::of(task).key()).is_some();
-        if stood {
-            self.ready_since.remove((task.ready_since(), task.id));
-        }
-        stood
-    }
-}
-
-/// A task that could be leased now, in the order in which that is done.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ready {
-    /// The priority, turned around: the largest comes first.
-    rank: i32,
-    id: TaskId,
-}
-
-impl Ready {
-    pub(crate) fn of(task: &Task) -> Self {
-        let rank = if crate::is_planted("priority-ignored") { 0 } else { -task.priority };
-        Self { rank, id: task.id }
-    }
-
-    pub(crate) fn id(self) -> TaskId {
-        self.id
-    }
-}
-
-impl Keyed for Ready {
-    type Key = (i32, TaskId);
-    fn key(&self) -> Self::Key {
-        (self.rank, self.id)
-    }
-}
-
-impl Keyed for (LeaseId, TaskId) {
-    type Key = LeaseId;
-    fn key(&self) -> LeaseId {
-        self.0
-    }
-}
-
-impl Keyed for (Timestamp, TaskId) {
-    type Key = Self;
-    fn key(&self) -> Self {
-        *self
-    }
-}
-
-impl Keyed for Task {
-    type Key = TaskId;
-    fn key(&self) -> TaskId {
-        self.id
-    }
-}
-
-impl QueueCounts {
-    /// The count of one state.
-    pub(crate) fn of(&mut self, state: TaskState) -> &mut u64 {
-        match state {
-            TaskState::Waiting => &mut self.waiting,
-            TaskState::Leased => &mut self.leased,
-            TaskState::Completed => &mut self.completed,
-            TaskState::Failed => &mut self.failed,
-            TaskState::Cancelled => &mut self.cancelled,
-        }
-    }
-
-    fn total(self) -> u64 {
-        self.waiting + self.leased + self.completed + self.failed + self.cancelled
-    }
-}
+use crate::entity::{Asked, Moment};
+use crate::limits::{ID_MAX, QUEUES_MAX};
+use crate::{Command, Decision, Event, Position, Refusal, State, Term, Timestamp};
 
 impl State {
     /// The state before the first event.
@@ -184,282 +35,46 @@ impl State {
         self.epoch
     }
 
-    /// A task that was not purged.
-    #[must_use]
-    pub fn task(&self, id: TaskId) -> Option<&Task> {
-        self.tasks.get(id)
+    /// Where the last event stands.
+    pub(crate) fn here(&self) -> Moment {
+        Moment { position: self.position, at: self.at }
     }
 
-    /// The task that a live lease is for.
-    #[must_use]
-    pub fn leased(&self, lease: LeaseId) -> Option<&Task> {
-        self.leases.get(lease).and_then(|(_, task)| self.tasks.get(*task))
+    /// Decides a command that was [validated](Command::validate). A panic is a bug in the rules; it becomes
+    /// the refusal `internal`, because nothing was changed.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn decide(&self, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
+        self.decide_within(command, QUEUES_MAX, now)
     }
 
-    /// Tasks that are leased now.
-    #[must_use]
-    pub fn lease_count(&self) -> usize {
-        self.leases.len()
+    /// The same where another number of queues may have tasks at one time.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn decide_within(
+        &self,
+        command: &Command,
+        queues_max: usize,
+        now: Timestamp,
+    ) -> Result<Decision, Refusal> {
+        let asked = Asked { now: now.max(self.at), queues_max };
+        let judged = catch_unwind(AssertUnwindSafe(|| self.judge(command, asked)));
+        judged.unwrap_or(Err(Refusal::Internal))
     }
 
-    /// Live leases of a worker.
-    #[must_use]
-    pub fn held_by(&self, worker: &Name) -> u64 {
-        self.holders.get(worker).copied().unwrap_or(0)
-    }
-
-    /// Whether a worker has fewer leases than it wants at most.
-    #[must_use]
-    pub fn has_room(&self, worker: &Name, capacity: Option<u32>) -> bool {
-        let room = capacity.is_none_or(|capacity| self.held_by(worker) < u64::from(capacity));
-        room || crate::is_planted("capacity-ignored")
-    }
-
-    /// Workers that have live leases, with their number.
-    pub fn holders(&self) -> impl Iterator<Item = (&Name, u64)> {
-        self.holders.iter().map(|(worker, leases)| (worker, *leases))
-    }
-
-    /// The live leases that an earlier lease call of the same name got.
-    #[must_use]
-    pub fn granted_to(&self, worker: &Name, request_id: &Name) -> &[LeaseId] {
-        self.requests.get(&(worker.clone(), request_id.clone())).map_or(&[], Vec::as_slice)
-    }
-
-    /// All queues that have tasks, by name.
-    pub fn queues(&self) -> impl Iterator<Item = Counts> {
-        self.queues.iter().map(|(name, queue)| {
-            let next = queue.ready.first().and_then(|next| self.tasks.get(next.id()));
-            Counts {
-                queue: name.clone(),
-                ready: queue.ready.len() as u64,
-                all: queue.counts,
-                oldest: queue.ready_since.first().copied(),
-                next: next.map(|task| (task.ready_since(), task.id)),
-            }
-        })
-    }
-
-    /// A page of tasks after an id, lowest id first, and where the next page begins.
-    #[must_use]
-    pub fn list(&self, filter: &Filter, after: Option<TaskId>, limit: usize) -> (Vec<&Task>, Option<TaskId>) {
-        let limit = limit.clamp(1, PAGE_MAX);
-        let mut found = Vec::new();
-        let mut last = after;
-        for (scanned, task) in self.tasks.after(after).enumerate() {
-            if found.len() == limit || scanned == PAGE_SCAN_MAX {
-                return (found, last);
-            }
-            last = Some(task.id);
-            if filter.matches(task) {
-                found.push(task);
-            }
-        }
-        (found, None)
-    }
-
-    /// When something is to be done next if no command comes: a delay that is over, a right that ends.
-    #[must_use]
-    pub fn next_due(&self) -> Option<Timestamp> {
-        let delayed = self.delayed.first().map(|(at, _)| *at);
-        let ends = self.ends.first().map(|(at, _)| *at);
-        delayed.into_iter().chain(ends).min()
-    }
-
-    /// A task for which [`Command::Expire`](crate::Command::Expire) has something to decide.
-    #[must_use]
-    pub fn next_end(&self, now: Timestamp) -> Option<TaskId> {
-        self.ends.first().filter(|(at, _)| *at <= now).map(|(_, task)| *task)
-    }
-
-    /// Lets tasks whose time has come stand in line, some at a time. Changes only indexes: whether a task may
-    /// be leased is a question of its `not_before` and the time of asking, whatever was called before. Answers
-    /// their queues.
-    pub fn advance(&mut self, now: Timestamp, mut woken: impl FnMut(&Name)) {
-        for _ in 0..ADVANCE_TASKS_MAX {
-            let Some(&(at, id)) = self.delayed.first().filter(|(at, _)| *at <= now) else { return };
-            if crate::is_planted("delay-never-over") {
-                return;
-            }
-            self.delayed.remove((at, id));
-            let task = self.tasks.get(id).expect("a delayed task is there");
-            let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
-            queue.stand(task);
-            woken(&task.queue);
-        }
-    }
-
-    /// The task that a queue would hand out first.
-    pub(crate) fn first_ready(&self, queue: &Name) -> Option<Ready> {
-        self.queues.get(queue)?.ready.first().copied()
-    }
-
-    /// Whether a queue has a task that could be leased.
-    #[must_use]
-    pub fn has_ready(&self, queue: &Name) -> bool {
-        self.first_ready(queue).is_some()
-    }
-
-    #[must_use]
-    pub fn has_queue(&self, queue: &Name) -> bool {
-        self.queues.contains_key(queue)
-    }
-
-    /// Whether there are ended tasks, which are purged some day.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.done.len() + self.failed.len() > 0
-    }
-
-    /// The name as it is kept already, so that a million tasks share one text.
-    pub(crate) fn shared_queue(&self, queue: &Name) -> Name {
-        self.queues.get_key_value(queue).map_or_else(|| queue.clone(), |(name, _)| name.clone())
-    }
-
-    pub(crate) fn shared_worker(&self, worker: &Name) -> Name {
-        self.holders.get_key_value(worker).map_or_else(|| worker.clone(), |(name, _)| name.clone())
-    }
-
-    /// Takes a task out of all indexes, before it changes.
-    pub(crate) fn unindex(&mut self, id: TaskId) {
-        let task = self.tasks.get(id).expect("an event names a task that was created before it");
-        let queue = self.queues.get_mut(&task.queue).expect("the queue of a task is there");
-        *queue.counts.of(task.state) -= 1;
-        match task.state {
-            TaskState::Waiting => {
-                if !queue.leave(task) {
-                    self.delayed.remove((task.not_before, id));
-                }
-                if let Some(ttl_at) = task.ttl_at() {
-                    self.ends.remove((ttl_at, id));
-                }
-            }
-            TaskState::Leased => {
-                let lease = task.lease.as_ref().expect("a leased task has a lease");
-                self.ends.remove((lease.ends_at(), id));
-                self.leases.remove(lease.id);
-                forget_holder(&mut self.holders, &lease.worker);
-                forget_request(&mut self.requests, lease);
-            }
-            TaskState::Completed | TaskState::Cancelled => {
-                self.done.remove((task.ending().map_or(self.at, |ending| ending.at), id));
-            }
-            TaskState::Failed => {
-                self.failed.remove((task.ending().map_or(self.at, |ending| ending.at), id));
-            }
-        }
-    }
-
-    /// Puts a task into all indexes, after it changed.
-    pub(crate) fn index(&mut self, id: TaskId) {
-        let task = self.tasks.get(id).expect("an event names a task that was created before it");
-        if let Some(claim) = task.key() {
-            self.keys.insert((task.queue.clone(), claim.key.clone()), id);
-        }
-        if !self.queues.contains_key(&task.queue) {
-            self.queues.insert(task.queue.clone(), Queue::default());
-        }
-        let queue = self.queues.get_mut(&task.queue).expect("it was just made sure");
-        *queue.counts.of(task.state) += 1;
-        match task.state {
-            TaskState::Waiting => {
-                let early = if crate::is_planted("granted-early") { 500 } else { 0 };
-                if task.not_before <= self.at.plus(early) {
-                    queue.stand(task);
-                } else {
-                    self.delayed.insert((task.not_before, id));
-                }
-                if let Some(ttl_at) = task.ttl_at() {
-                    self.ends.insert((ttl_at, id));
-                }
-            }
-            TaskState::Leased => {
-                let lease = task.lease.as_ref().expect("a leased task has a lease");
-                self.ends.insert((lease.ends_at(), id));
-                self.leases.insert((lease.id, id));
-                *self.holders.entry(lease.worker.clone()).or_default() += 1;
-                if let Some(request_id) = &lease.request_id {
-                    let request = (lease.worker.clone(), request_id.clone());
-                    self.requests.entry(request).or_default().push(lease.id);
-                }
-            }
-            TaskState::Completed | TaskState::Cancelled => {
-                self.done.insert((task.ending().map_or(self.at, |ending| ending.at), id));
-            }
-            TaskState::Failed => {
-                self.failed.insert((task.ending().map_or(self.at, |ending| ending.at), id));
-            }
-        }
-    }
-
-    /// Forgets keys of purged tasks whose time is over; a few at a time, so that no event is slow.
-    pub(crate) fn forget_keys(&mut self, now: Timestamp) {
-        for _ in 0..4 {
-            if self.remembered.first().is_none_or(|key| key.until() > now) {
-                return;
-            }
-            self.forget_first_key();
-        }
-    }
-
-    /// Forgets the key that was remembered first.
-    pub(crate) fn forget_first_key(&mut self) {
-        if let Some((number, key)) = self.remembered.forget_first() {
-            self.save_key_for_capture(number, key);
-        }
-    }
-
-    /// Keys of purged tasks that are remembered.
-    #[must_use]
-    pub fn remembered_keys(&self) -> usize {
-        self.remembered.len()
-    }
-
-    /// Takes a task that is in no other index out for good, and its key with it.
-    pub(crate) fn drop_task(&mut self, id: TaskId) -> Task {
-        let task = self.tasks.remove(id).expect("a task that is dropped is there");
-        if let Some(claim) = task.key() {
-            self.keys.remove(&(task.queue.clone(), claim.key.clone()));
-        }
-        task
-    }
-
-    /// Drops a queue that has no tasks left.
-    pub(crate) fn drop_if_empty(&mut self, queue: &Name) {
-        if self.queues.get(queue).is_some_and(|queue| queue.counts.total() == 0) {
-            self.queues.remove(queue);
-        }
-    }
-}
-
-fn forget_holder(holders: &mut BTreeMap<Name, u64>, worker: &Name) {
-    let leases = holders.get_mut(worker).expect("the worker of a lease is counted");
-    *leases -= 1;
-    if *leases == 0 {
-        holders.remove(worker);
-    }
-}
-
-fn forget_request(requests: &mut BTreeMap<(Name, Name), Vec<LeaseId>>, lease: &LiveLease) {
-    let Some(request_id) = &lease.request_id else { return };
-    let request = (lease.worker.clone(), request_id.clone());
-    let Some(leases) = requests.get_mut(&request) else { return };
-    leases.retain(|id| *id != lease.id);
-    if leases.is_empty() {
-        requests.remove(&request);
-    }
-}
-
-/// Which tasks of a list are wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    pub queue: Option<Name>,
-    pub state: Option<TaskState>,
-}
-
-impl Filter {
-    fn matches(&self, task: &Task) -> bool {
-        self.queue.as_ref().is_none_or(|queue| *queue == task.queue)
-            && self.state.is_none_or(|state| state == task.state)
+    /// Folds the next event into the state, and cannot refuse: what is impossible stops the process before it becomes
+    /// history, because an event is applied before it is written. Answers its position.
+    ///
+    /// # Panics
+    /// When the event cannot have happened in this state: a bug, or a journal that is not ours.
+    pub fn apply(&mut self, at: Timestamp, event: Event) -> Position {
+        assert!(at >= self.at, "time goes forward: {at:?} after {:?}", self.at);
+        self.position = self.position.next();
+        assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
+        let last = std::mem::replace(&mut self.at, at);
+        self.fold(event, last, self.here());
+        self.position
     }
 }

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use orchestrix_core::{
-    CancelReason, Event, Json, Key, KeyClaim, Name, Purge, State, TaskCancelled, TaskCreated, TaskId,
-    TaskPurged, Timestamp,
+    CancelReason, Event, Json, Key, KeyClaim, Name, Purge, State, TaskCancelled, TaskCreated, TaskEvent,
+    TaskId, TaskPurged, Timestamp,
 };
 
 /// Bytes for each key that is remembered.
@@ -35,10 +35,14 @@ fn live(state: &mut State, number: usize) {
     let task = TaskId(state.apply(at, created.into()).0);
     state.apply(
         at,
-        Event::TaskCancelled(TaskCancelled { task, reason: CancelReason::Requested, actor: None }),
+        Event::Task(TaskEvent::TaskCancelled(TaskCancelled {
+            task,
+            reason: CancelReason::Requested,
+            actor: None,
+        })),
     );
     let tasks = vec![Purge { task, key_until: Some(Timestamp(1_000)) }];
-    state.apply(at, Event::TaskPurged(TaskPurged { tasks, keys_kept: Some(KEYS as u64) }));
+    state.apply(at, Event::Task(TaskEvent::TaskPurged(TaskPurged { tasks, keys_kept: Some(KEYS as u64) })));
 }
 
 #[test]

@@ -15,7 +15,8 @@ use orchestrix_core::limits::QUEUES_MAX;
 use orchestrix_core::wire::{Backoff, Submit};
 use orchestrix_core::{
     Command, Decision, Event, ExpiryReason, FormatRaised, Json, Key, Lease, LeaseExpired, LeaseGranted,
-    LeaseId, Name, Next, PositionsSkipped, Records, Retention, State, TaskId, Timestamp, encode_record,
+    LeaseId, Name, Next, PositionsSkipped, Records, Retention, State, TaskCommand, TaskId, TermCommand,
+    Timestamp, encode_record,
 };
 
 #[test]
@@ -116,7 +117,7 @@ impl World {
         let mut most = 0..10_000;
         while let Some(task) = self.state.next_end(self.now) {
             assert!(most.next().is_some(), "task {task} is over, and does not end");
-            self.decide(&Command::Expire { task });
+            self.decide(&Command::Task(TaskCommand::Expire { task }));
         }
     }
 
@@ -236,50 +237,59 @@ fn command(name: &str, words: &[&str]) -> Command {
     let worker = option("worker").map(name_of);
     let actor = || option("actor").map(name_of);
     match name {
-        "term" => {
-            Command::StartTerm { epoch: 0, node: plain[0].to_owned(), actor: actor(), shard_lease_ms: None }
-        }
+        "term" => Command::Term(TermCommand::Start {
+            epoch: 0,
+            node: plain[0].to_owned(),
+            actor: actor(),
+            shard_lease_ms: None,
+        }),
         "submit" => Command::submit(submit(&plain, option)),
-        "lease" => Command::Lease(Lease {
+        "lease" => Command::Task(TaskCommand::Lease(Lease {
             worker: name_of(plain[0]),
             queues: plain[1].split(',').map(name_of).collect(),
             lease_ms: option("lease").map_or(30_000, millis),
             request_id: option("request").map(name_of),
             capacity: option("capacity").map(|text| text.parse().unwrap()),
-        }),
-        "heartbeat" => Command::Heartbeat {
+        })),
+        "heartbeat" => Command::Task(TaskCommand::Heartbeat {
             task: task(),
             lease: lease(),
             worker,
             progress: option("progress").map(|text| text.parse().unwrap()),
             note: option("note").map(str::to_owned),
-        },
-        "heartbeat-all" => Command::HeartbeatAll {
+        }),
+        "heartbeat-all" => Command::Task(TaskCommand::HeartbeatAll {
             worker: name_of(plain[0]),
             leases: plain[1..].iter().map(|text| LeaseId(text.parse().unwrap())).collect(),
-        },
-        "complete" => Command::Complete {
+        }),
+        "complete" => Command::Task(TaskCommand::Complete {
             task: task(),
             lease: lease(),
             worker,
             result: option("result").map(|text| Json::parse(text).unwrap()),
-        },
+        }),
         "fail" => {
             let retry = option("retry") != Some("no");
-            Command::Fail { task: task(), lease: lease(), worker, error: plain[2].to_owned(), retry }
+            Command::Task(TaskCommand::Fail {
+                task: task(),
+                lease: lease(),
+                worker,
+                error: plain[2].to_owned(),
+                retry,
+            })
         }
-        "release" => Command::Release { task: task(), lease: lease(), worker },
-        "abandon" => Command::Abandon { task: task(), lease: lease() },
-        "expire" => Command::Expire { task: task() },
-        "cancel" => Command::Cancel { task: task(), actor: actor() },
-        "retry" => Command::Retry { task: task(), actor: actor() },
-        "purge" => Command::Purge(Retention {
+        "release" => Command::Task(TaskCommand::Release { task: task(), lease: lease(), worker }),
+        "abandon" => Command::Task(TaskCommand::Abandon { task: task(), lease: lease() }),
+        "expire" => Command::Task(TaskCommand::Expire { task: task() }),
+        "cancel" => Command::Task(TaskCommand::Cancel { task: task(), actor: actor() }),
+        "retry" => Command::Task(TaskCommand::Retry { task: task(), actor: actor() }),
+        "purge" => Command::Task(TaskCommand::Purge(Retention {
             done_ms: option("done").map_or(0, millis),
             failed_ms: option("failed").map_or(0, millis),
             count: option("count").map_or(1_000, |text| text.parse().unwrap()),
             key_ms: option("keys_for").map_or(86_400_000, millis),
             keys: option("keys").map_or(1_000, |text| text.parse().unwrap()),
-        }),
+        })),
         other => panic!("no command {other:?}"),
     }
 }

@@ -31,9 +31,11 @@ mod shared;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
 pub mod suite;
+mod trouble;
 
 pub use chain::*;
 pub use clock::*;
 pub use contract::*;
 pub use register::*;
 pub use shared::*;
+pub use trouble::*;

@@ -53,6 +53,7 @@ impl RedisPlace {
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let server = Arc::new(Server::connect(url, timeout)?);
         let (warnings, keys) = (durability::warnings(&server)?, Arc::default());
+        rights::check_keys(&server, &keys)?;
         rights::check(&server, &keys)?;
         Ok(Self { server, keys, journal: OnceLock::new(), warnings })
     }
@@ -63,6 +64,7 @@ impl RedisPlace {
     /// When the name cannot be part of a key.
     pub fn in_domain(self, domain: &str) -> Result<Self, Error> {
         let keys = Arc::new(Keys::of(domain)?);
+        rights::check_keys(&self.server, &keys)?;
         Ok(Self { keys, journal: OnceLock::new(), ..self })
     }
 }

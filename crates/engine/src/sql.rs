@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Error, Journal, Logs, Register, Shared};
+use crate::{Clock as _, Error, Journal, Logs, Register, Shared, SystemClock, Trouble};
 
 use address::Address;
 use fault::refuse;
@@ -58,6 +58,21 @@ struct Home {
     address: Address,
     domain: String,
     timeout: Duration,
+    /// Writes whose outcome is not known.
+    outcomes: Trouble,
+}
+
+impl Home {
+    /// Nobody knows what became of a write.
+    fn unknown(&self, doing: &str, why: &str) {
+        let reason = format!("{}: {}", self.address.place(), self.address.scrub(why));
+        self.outcomes.failed(SystemClock.boot(), doing, &reason);
+    }
+
+    /// What became of a write is known.
+    fn settled(&self, doing: &str) {
+        self.outcomes.passed(SystemClock.boot(), doing);
+    }
 }
 
 impl SqlPlace {
@@ -84,7 +99,13 @@ impl SqlPlace {
         let address = Address::parse(url).map_err(|why| refuse("connect", "database url", why))?;
         let place = address.place().to_owned();
         let server = Server::new(url, &address).map_err(|why| refuse("connect", &place, why))?;
-        let home = Arc::new(Home { server, address, domain: domain.to_owned(), timeout });
+        let home = Arc::new(Home {
+            server,
+            address,
+            domain: domain.to_owned(),
+            timeout,
+            outcomes: Trouble::of_outcomes(),
+        });
         let session = Session::new(&home);
         rights::check(&session)?;
         schema::prepare(&session, &Session::patient(&home, SCHEMA_TIMEOUT))

@@ -25,6 +25,12 @@ const LISTING_POLL: Duration = Duration::from_millis(20);
 /// Between two looks at what is due.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// What is asked of the register, for people.
+const READ: &str = "read who leads";
+const SET: &str = "write who leads";
+const SHOW: &str = "show that this node is present";
+const LIST: &str = "list who is present";
+
 /// What the thread tells those who run the duties.
 pub(crate) enum Turn {
     /// With who asked for the change of leader, if somebody did.
@@ -139,29 +145,39 @@ impl Driver {
             Step::Wait(until) => return until,
             Step::Read => match self.register.read(&self.key) {
                 Ok(cell) => {
-                    self.shared.lock().trouble = None;
+                    self.passed(READ);
                     self.elector.heard_cell(clock.boot(), cell);
                 }
                 Err(error) => {
-                    self.trouble(&error);
+                    self.failed(READ, &error);
                     self.elector.heard_nothing(clock.boot());
                 }
             },
             Step::Set { seen, claim } => {
                 let set = self.register.compare_and_set(&self.key, seen.as_ref(), &claim);
-                let set = set.inspect_err(|error| self.trouble(error)).ok();
+                let set = set.inspect(|set| self.heard(set)).inspect_err(|error| self.failed(SET, error));
+                let set = set.ok();
                 self.elector.heard_set(clock.boot(), set);
             }
         }
         Duration::ZERO
     }
 
-    fn trouble(&self, error: &orchestrix_engine::Error) {
-        let text = error.to_string();
-        let mut status = self.shared.lock();
-        if status.trouble.as_ref() != Some(&text) {
-            tracing::warn!(%error, "the register does not answer");
-            status.trouble = Some(text);
+    fn failed(&self, operation: &str, error: &orchestrix_engine::Error) {
+        self.shared.trouble.failed(self.shared.clock.boot(), operation, &error.source.to_string());
+    }
+
+    fn passed(&self, operation: &str) {
+        self.shared.trouble.passed(self.shared.clock.boot(), operation);
+    }
+
+    fn heard(&self, set: &Set) {
+        match set {
+            // Whoever does not stand any more writes only that it is present: a register that takes one takes the other.
+            Set::Done(_) | Set::Conflict(_) => {
+                [SET, SHOW].into_iter().for_each(|operation| self.passed(operation))
+            }
+            Set::Unknown => {}
         }
     }
 
@@ -192,7 +208,8 @@ impl Driver {
         for _ in 0..2 {
             let asked = self.shared.clock.boot();
             self.shown_at = asked;
-            match self.register.compare_and_set(&key, self.name.version(), &claim) {
+            let set = self.register.compare_and_set(&key, self.name.version(), &claim);
+            match set.inspect(|set| self.heard(set)) {
                 Ok(Set::Done(version)) => return self.name.written(asked, version),
                 // Whoever leaves says so only of itself.
                 Ok(Set::Conflict(cell)) if !held && self.name.is_of_another(cell.as_ref()) => return,
@@ -202,7 +219,7 @@ impl Driver {
                     }
                 }
                 Ok(Set::Unknown) => return,
-                Err(error) => return self.trouble(&error),
+                Err(error) => return self.failed(SHOW, &error),
             }
         }
     }
@@ -232,6 +249,7 @@ impl Driver {
         }
         match found {
             Some(Ok(cells)) => {
+                self.passed(LIST);
                 let own = cells.iter().find(|(id, _)| *id == self.shared.me.name);
                 // A listing from before the last writing of this one's cell says nothing about who has its name.
                 let own = own.filter(|_| self.asked_at > self.shown_at);
@@ -240,7 +258,7 @@ impl Driver {
                 }
                 self.presence.heard(now, cells);
             }
-            Some(Err(error)) => self.trouble(&error),
+            Some(Err(error)) => self.failed(LIST, &error),
             None => {}
         }
         let (present, peers) = (self.presence.present(now), self.presence.peers(now));

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_engine::{Clock, Register, SystemClock};
+use orchestrix_engine::{Clock, Register, SystemClock, Trouble};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::driver::{Driver, roster_of, run_duties};
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) clock: Arc<dyn Clock>,
     status: Mutex<Status>,
+    /// The register refuses, or does not answer.
+    pub(crate) trouble: Trouble,
     news: broadcast::Sender<News>,
     /// Who else has this one's name, once that has shown.
     pub(crate) namesake: watch::Sender<Option<Candidate>>,
@@ -167,6 +169,7 @@ impl Leadership {
             me: me.clone(),
             clock,
             status: Mutex::new(status),
+            trouble: Trouble::new("the register does not answer", "the register answers again"),
             news: broadcast::Sender::new(NEWS_MAX),
             namesake: watch::Sender::new(None),
             proved_us: AtomicU64::new(0),
@@ -215,7 +218,8 @@ impl Leadership {
 
     #[must_use]
     pub fn status(&self) -> Status {
-        self.shared.lock().clone()
+        let trouble = self.shared.trouble.reason();
+        Status { trouble, ..self.shared.lock().clone() }
     }
 
     /// What happens from now on.

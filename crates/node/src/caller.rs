@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use orchestrix_core::{Command, Forbidden, Name, Refusal, State, TaskId};
+use orchestrix_core::{Command, Forbidden, Name, Refusal, State, TaskCommand, TaskId};
 
 use crate::request::Ask;
 use crate::sharding::ShardAsk;
@@ -37,7 +37,9 @@ impl Ask {
             return;
         }
         match self {
-            Self::Command(Command::Cancel { actor, .. } | Command::Retry { actor, .. }) => {
+            Self::Command(Command::Task(
+                TaskCommand::Cancel { actor, .. } | TaskCommand::Retry { actor, .. },
+            )) => {
                 actor.clone_from(&caller.name);
             }
             Self::Shards(ask) => match &mut **ask {
@@ -89,21 +91,25 @@ pub(crate) fn check_named(ask: &Ask, own: &[Name]) -> Result<(), Refusal> {
 
 fn check_submit(command: &Command, own: &[Name]) -> Result<(), Refusal> {
     match command {
-        Command::Submit { task, .. } => check_queue(&task.queue, own),
-        Command::Heartbeat { .. }
-        | Command::HeartbeatAll { .. }
-        | Command::Complete { .. }
-        | Command::Fail { .. }
-        | Command::Release { .. }
-        | Command::Cancel { .. }
-        | Command::Retry { .. } => Ok(()),
+        Command::Task(TaskCommand::Submit { task, .. }) => check_queue(&task.queue, own),
+        Command::Task(
+            TaskCommand::Heartbeat { .. }
+            | TaskCommand::HeartbeatAll { .. }
+            | TaskCommand::Complete { .. }
+            | TaskCommand::Fail { .. }
+            | TaskCommand::Release { .. }
+            | TaskCommand::Cancel { .. }
+            | TaskCommand::Retry { .. },
+        ) => Ok(()),
         // Nobody outside of this crate asks for these by themselves.
-        Command::Lease(_)
-        | Command::Abandon { .. }
-        | Command::Expire { .. }
-        | Command::Purge(_)
-        | Command::StartTerm { .. }
-        | Command::Shards(_) => Err(Refusal::Forbidden(Forbidden::Everything)),
+        Command::Task(
+            TaskCommand::Lease(_)
+            | TaskCommand::Abandon { .. }
+            | TaskCommand::Expire { .. }
+            | TaskCommand::Purge(_),
+        )
+        | Command::Term(_)
+        | Command::Shard(_) => Err(Refusal::Forbidden(Forbidden::Everything)),
     }
 }
 
@@ -135,21 +141,20 @@ pub(crate) fn check(state: &State, ask: &Ask, own: &[Name]) -> Result<(), Refusa
 
 /// Hides the task of a command that is in another queue.
 pub(crate) fn check_task(state: &State, command: &Command, own: &[Name]) -> Result<(), Refusal> {
+    let Command::Task(command) = command else { return Ok(()) };
     match command {
-        Command::Heartbeat { task, .. }
-        | Command::Complete { task, .. }
-        | Command::Fail { task, .. }
-        | Command::Release { task, .. }
-        | Command::Cancel { task, .. }
-        | Command::Retry { task, .. }
-        | Command::Abandon { task, .. }
-        | Command::Expire { task } => check_there(state, *task, own),
-        Command::Submit { .. }
-        | Command::Lease(_)
-        | Command::HeartbeatAll { .. }
-        | Command::Purge(_)
-        | Command::StartTerm { .. }
-        | Command::Shards(_) => Ok(()),
+        TaskCommand::Heartbeat { task, .. }
+        | TaskCommand::Complete { task, .. }
+        | TaskCommand::Fail { task, .. }
+        | TaskCommand::Release { task, .. }
+        | TaskCommand::Cancel { task, .. }
+        | TaskCommand::Retry { task, .. }
+        | TaskCommand::Abandon { task, .. }
+        | TaskCommand::Expire { task } => check_there(state, *task, own),
+        TaskCommand::Submit { .. }
+        | TaskCommand::Lease(_)
+        | TaskCommand::HeartbeatAll { .. }
+        | TaskCommand::Purge(_) => Ok(()),
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use orchestrix_core::limits::PURGE_TASKS_MAX;
 use orchestrix_core::wire::Outcome;
 use orchestrix_core::{
-    Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskId, Tick, Timestamp,
-    any_shard_event, is_planted,
+    Command, Decision, Event, LeaseId, Name, Position, Refusal, State, TaskCommand, TaskEvent, TaskId,
+    TermCommand, Tick, Timestamp, is_planted,
 };
 use orchestrix_engine::Space;
 
@@ -113,8 +113,8 @@ impl<R: Recipient> DecisionLoop<R> {
     fn ending_of(&self, task: TaskId) -> Command {
         let lease = self.state.task(task).and_then(|task| task.lease.as_deref());
         match lease.filter(|lease| lease.id.0 > self.durable.0) {
-            Some(lease) => Command::Abandon { task, lease: lease.id },
-            None => Command::Expire { task },
+            Some(lease) => Command::Task(TaskCommand::Abandon { task, lease: lease.id }),
+            None => Command::Task(TaskCommand::Expire { task }),
         }
     }
 
@@ -129,7 +129,7 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Never: a term can always begin.
     pub fn start_term(&mut self, epoch: u64, actor: Option<Name>, now: Timestamp) {
         let (node, shard_lease_ms) = (self.options.node.clone(), Some(self.options.shards.lease_ms));
-        let command = Command::StartTerm { epoch, node, actor, shard_lease_ms };
+        let command = Command::Term(TermCommand::Start { epoch, node, actor, shard_lease_ms });
         let Ok(Decision::Event(event)) = self.state.decide(&command, now) else {
             panic!("a term can always begin");
         };
@@ -187,7 +187,7 @@ impl<R: Recipient> DecisionLoop<R> {
         self.tick_shards(now);
         self.purge(now);
         if self.next_tick().is_some_and(|due| due <= now) {
-            self.commit(Event::Tick(Tick {}), now);
+            self.commit(Tick {}.into(), now);
         }
         self.stats.polls.set(self.waiting_calls() as u64);
         self.stats.tasks_leased.set(self.state.lease_count() as u64);
@@ -351,11 +351,11 @@ impl<R: Recipient> DecisionLoop<R> {
         self.ended = 0;
         self.next_purge = Timestamp(0);
         for _ in 0..PURGES_MAX {
-            let decision = self.state.decide(&Command::Purge(self.options.retention), now);
-            let Ok(Decision::Event(Event::TaskPurged(event))) = decision else { break };
+            let decision = self.state.decide(&Command::Task(TaskCommand::Purge(self.options.retention)), now);
+            let Ok(Decision::Event(Event::Task(TaskEvent::TaskPurged(event)))) = decision else { break };
             let more = event.tasks.len() == PURGE_TASKS_MAX;
             self.turn.purged.extend(event.tasks.iter().map(|purge| purge.task));
-            self.commit(Event::TaskPurged(event), now);
+            self.commit(event.into(), now);
             if !more {
                 self.ended = 0;
                 break;
@@ -435,45 +435,35 @@ enum Place {
 /// The task that an event is about; `None` for one that is named by the event's own position, and for events
 /// about many or none.
 pub(crate) fn named(event: &Event) -> Option<TaskId> {
+    let Event::Task(event) = event else { return None };
     match event {
-        Event::LeaseGranted(event) => Some(event.task),
-        Event::LeaseReleased(event) => Some(event.task),
-        Event::LeaseExpired(event) => Some(event.task),
-        Event::TaskCompleted(event) => Some(event.task),
-        Event::TaskFailed(event) => Some(event.task),
-        Event::TaskCancelled(event) => Some(event.task),
-        Event::CancelRequested(event) => Some(event.task),
-        Event::TaskExpired(event) => Some(event.task),
-        Event::TaskRetried(event) => Some(event.task),
-        Event::TaskCreated(_)
-        | Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | Event::LeaseExtended(_)
-        | Event::TaskPurged(_)
-        | any_shard_event!() => None,
+        TaskEvent::LeaseGranted(event) => Some(event.task),
+        TaskEvent::LeaseReleased(event) => Some(event.task),
+        TaskEvent::LeaseExpired(event) => Some(event.task),
+        TaskEvent::TaskCompleted(event) => Some(event.task),
+        TaskEvent::TaskFailed(event) => Some(event.task),
+        TaskEvent::TaskCancelled(event) => Some(event.task),
+        TaskEvent::CancelRequested(event) => Some(event.task),
+        TaskEvent::TaskExpired(event) => Some(event.task),
+        TaskEvent::TaskRetried(event) => Some(event.task),
+        TaskEvent::TaskCreated(_) | TaskEvent::LeaseExtended(_) | TaskEvent::TaskPurged(_) => None,
     }
 }
 
 fn may_make_ready(event: &Event) -> bool {
+    let Event::Task(event) = event else { return false };
     match event {
-        Event::TaskCreated(_)
-        | Event::LeaseReleased(_)
-        | Event::LeaseExpired(_)
-        | Event::TaskFailed(_)
-        | Event::TaskRetried(_) => true,
-        Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | Event::LeaseGranted(_)
-        | Event::LeaseExtended(_)
-        | Event::TaskCompleted(_)
-        | Event::TaskCancelled(_)
-        | Event::CancelRequested(_)
-        | Event::TaskExpired(_)
-        | Event::TaskPurged(_)
-        | any_shard_event!() => false,
+        TaskEvent::TaskCreated(_)
+        | TaskEvent::LeaseReleased(_)
+        | TaskEvent::LeaseExpired(_)
+        | TaskEvent::TaskFailed(_)
+        | TaskEvent::TaskRetried(_) => true,
+        TaskEvent::LeaseGranted(_)
+        | TaskEvent::LeaseExtended(_)
+        | TaskEvent::TaskCompleted(_)
+        | TaskEvent::TaskCancelled(_)
+        | TaskEvent::CancelRequested(_)
+        | TaskEvent::TaskExpired(_)
+        | TaskEvent::TaskPurged(_) => false,
     }
 }

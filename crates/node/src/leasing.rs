@@ -5,7 +5,8 @@ use std::mem;
 use orchestrix_core::limits::LEASE_PAYLOAD_BYTES_MAX;
 use orchestrix_core::wire::{Extended, LeaseQueues, Leased, Leases, WorkerExtended};
 use orchestrix_core::{
-    Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, Task, TaskId, Timestamp, is_planted,
+    Command, Decision, Event, Lease, LeaseId, Name, Position, Refusal, Task, TaskCommand, TaskEvent, TaskId,
+    Timestamp, is_planted,
 };
 
 use crate::admission::{Admission, Waiting};
@@ -38,7 +39,7 @@ pub(crate) struct HandedAgain {
 
 impl<R: Recipient> DecisionLoop<R> {
     pub(crate) fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
-        let Command::Heartbeat { task, .. } = command else {
+        let Command::Task(TaskCommand::Heartbeat { task, .. }) = command else {
             return Err(Error::Refused(Refusal::Internal));
         };
         match self.state.decide(command, now) {
@@ -71,16 +72,18 @@ impl<R: Recipient> DecisionLoop<R> {
                 .is_none_or(|queues| self.state.leased(*id).is_some_and(|task| queues.contains(&task.queue)))
         };
         let (leases, outside): (Vec<_>, Vec<_>) = leases.into_iter().partition(may);
-        let command = Command::HeartbeatAll { worker, leases };
+        let command = Command::Task(TaskCommand::HeartbeatAll { worker, leases });
         let extended: Vec<LeaseId> = match self.state.decide(&command, now) {
-            Ok(Decision::Event(Event::LeaseExtended(event))) => {
+            Ok(Decision::Event(Event::Task(TaskEvent::LeaseExtended(event)))) => {
                 let ids = event.extended.iter().map(|extension| extension.lease).collect();
-                self.commit(Event::LeaseExtended(event), now);
+                self.commit(Event::Task(TaskEvent::LeaseExtended(event)), now);
                 ids
             }
             Ok(Decision::Event(_) | Decision::Already(_) | Decision::Nothing) | Err(_) => Vec::new(),
         };
-        let Command::HeartbeatAll { leases, .. } = command else { unreachable!("it was just made") };
+        let Command::Task(TaskCommand::HeartbeatAll { leases, .. }) = command else {
+            unreachable!("it was just made")
+        };
         let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
@@ -242,18 +245,18 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
-        let command = Command::Lease(Lease {
+        let command = Command::Task(TaskCommand::Lease(Lease {
             queues: request.queues.clone(),
             worker: request.worker.clone(),
             lease_ms: request.lease_ms,
             request_id: request.request_id.clone(),
             capacity: request.capacity,
-        });
+        }));
         let (mut leases, mut bytes) = (Vec::new(), 0);
         while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
             let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
             let task = named(&event).expect("a grant names its task");
-            let granted = matches!(event, Event::LeaseGranted(_));
+            let granted = matches!(event, Event::Task(TaskEvent::LeaseGranted(_)));
             self.commit(event, now);
             if granted {
                 let leased = self.state.task(task).and_then(|task| task.handed_out(now));
@@ -304,7 +307,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 if self.is_held_by_another(lease, *at, durable) {
                     continue;
                 }
-                let command = Command::Abandon { task, lease };
+                let command = Command::Task(TaskCommand::Abandon { task, lease });
                 if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
                     self.stats.abandoned.add(1);
                     self.commit(event, now);

@@ -125,7 +125,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::{Mutex, PoisonError};
 
-    use orchestrix_core::{Event, TermStarted, Timestamp};
+    use orchestrix_core::{TermStarted, Timestamp};
     use orchestrix_engine::memory::MemoryJournal;
     use orchestrix_engine::{Cause, Error, Journal as _, JournalId, SnapshotReader, SnapshotWriter};
 
@@ -205,7 +205,7 @@ mod tests {
                 let mut state = State::new();
                 for epoch in 1..=position {
                     let term = TermStarted { epoch, node: "n".to_owned(), actor: None, shard_lease_ms: None };
-                    state.apply(Timestamp(1), Event::TermStarted(term));
+                    state.apply(Timestamp(1), term.into());
                 }
                 let mut writer =
                     self.create(Link { position: Position(position), ..Link::default() }).unwrap();

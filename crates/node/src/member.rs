@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
-use orchestrix_engine::{Batch, Clock, JournalId, Shared, SystemClock};
+use orchestrix_engine::{Batch, Clock, JournalId, Shared, SystemClock, Trouble};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -37,6 +37,10 @@ const OFFICE: &str = "leader";
 
 /// The name of the duty that a leader has here.
 pub const DUTY: &str = "coordinator";
+
+/// What is asked of the engine, for people.
+const FOLLOW: &str = "read the journal";
+const BEGIN: &str = "begin a term";
 
 /// How a node becomes one of several.
 pub struct Membership {
@@ -86,8 +90,9 @@ struct Inner {
     running: Running,
     commands: Sender<Command>,
     tick_ms: u64,
-    /// Why the engine cannot be used, while it cannot.
-    waits_for: Mutex<Option<String>>,
+    /// The engine cannot be used.
+    trouble: Trouble,
+    clock: Arc<dyn Clock>,
 }
 
 enum Command {
@@ -134,7 +139,7 @@ impl Member {
     pub fn open_by(membership: Membership, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
         let growth = Rounds::new(Arc::clone(&clock), "the thread that waits for the journal to grow");
-        let following = Following::new(clock, high_water, &node);
+        let following = Following::new(Arc::clone(&clock), high_water, &node);
         let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
         let journal = standby.read_to_end()?.journal_id();
         let (commands, heard) = channel();
@@ -152,7 +157,11 @@ impl Member {
             running: Running::new(),
             commands,
             tick_ms,
-            waits_for: Mutex::default(),
+            trouble: Trouble::new(
+                "cannot use the engine: waiting until it answers",
+                "the engine answers again",
+            ),
+            clock,
         });
         let options = orchestrix_leadership::Options { needs_proof: true, ..options };
         let duty: Arc<dyn Duty> = Arc::new(Leading(inner.commands.clone()));
@@ -307,7 +316,7 @@ impl Member {
     /// What this node waits for, while it cannot use its engine.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
-        self.inner.waits_for().clone()
+        self.inner.trouble.reason()
     }
 
     /// Why this node stands still, if it does: a term in this process, or a thread that follows. Asks nobody.
@@ -394,27 +403,19 @@ impl Inner {
         self.begins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waits_for(&self) -> MutexGuard<'_, Option<String>> {
-        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn waiting(&self) -> Option<String> {
-        let why = self.waits_for().clone()?;
+        let why = self.trouble.reason()?;
         Some(format!("{} cannot use the engine and waits: {why}", self.me.name))
     }
 
-    /// Says so once for each reason.
-    fn engine_refuses(&self, failure: &Failure) {
-        let (mut waits_for, why) = (self.waits_for(), failure.to_string());
-        if waits_for.as_ref() != Some(&why) {
-            tracing::warn!(%failure, "cannot use the engine: waiting until it answers");
-            *waits_for = Some(why);
-        }
+    fn engine_refuses(&self, operation: &str, failure: &Failure) {
+        self.trouble.failed(self.clock.boot(), operation, &failure.to_string());
     }
 
+    /// Whoever can read again may begin a term again.
     fn engine_answers(&self) {
-        if self.waits_for().take().is_some() {
-            tracing::info!("the engine answers again");
+        for operation in [FOLLOW, BEGIN] {
+            self.trouble.passed(self.clock.boot(), operation);
         }
     }
 

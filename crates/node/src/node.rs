@@ -7,7 +7,7 @@ use orchestrix_core::wire::{
     LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release, ServiceChange,
     ServiceList, ServiceView, Submit, SubmitBatch, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 use tokio::sync::{oneshot, watch};
 
 use crate::caller::{self, Caller};
@@ -152,7 +152,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn cancel(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        self.outcome(Ask::Command(Command::Cancel { task, actor })).await
+        self.outcome(Ask::Command(Command::Task(TaskCommand::Cancel { task, actor }))).await
     }
 
     /// Gives a dead letter a new round; `actor` is who asks, if known by name.
@@ -160,7 +160,7 @@ impl Node {
     /// # Errors
     /// See [`Error`].
     pub async fn retry(&self, task: TaskId, actor: Option<Name>) -> Result<Outcome, Error> {
-        self.outcome(Ask::Command(Command::Retry { task, actor })).await
+        self.outcome(Ask::Command(Command::Task(TaskCommand::Retry { task, actor }))).await
     }
 
     /// # Errors

@@ -10,7 +10,7 @@ use orchestrix_core::{Position, Records, State, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
-use orchestrix_engine::{BatchRef, Clock, Journal, JournalId, Link, Logs, SystemClock};
+use orchestrix_engine::{BatchRef, Cause, Clock, Journal, JournalId, Link, Logs, SystemClock};
 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
@@ -49,11 +49,13 @@ pub struct Failure {
     retryable: bool,
     /// Whether a node that runs waits for it to pass.
     passes: bool,
+    /// Whether stored bytes are not what was written.
+    damage: bool,
 }
 
 impl Failure {
     pub(crate) fn new(message: String) -> Self {
-        Self { message, retryable: false, passes: false }
+        Self { message, retryable: false, passes: false, damage: false }
     }
 
     /// The same, for those who can begin anew.
@@ -72,12 +74,19 @@ impl Failure {
     pub fn may_pass(&self) -> bool {
         self.passes
     }
+
+    /// Whether stored bytes are not what was written: somebody has to bring back a copy.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        self.damage
+    }
 }
 
 impl From<orchestrix_engine::Error> for Failure {
     fn from(error: orchestrix_engine::Error) -> Self {
         let passes = error.may_pass() && (error.retryable || !is_planted("refusal-ends-a-node"));
-        Self { message: error.to_string(), retryable: error.retryable, passes }
+        let damage = matches!(error.source, Cause::Damaged { .. });
+        Self { message: error.to_string(), retryable: error.retryable, passes, damage }
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Progress {
     batch: Moment,
     /// What is full, while a batch waits for room.
     full: Mutex<Option<String>>,
+    /// Why the last try of a batch failed, until it is durable.
+    why: Mutex<Option<String>>,
 }
 
 /// A time of the boot clock, or none.
@@ -64,7 +66,7 @@ impl Progress {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         let (beat, asked, batch) = (Moment::default(), Moment::default(), Moment::default());
         beat.set(clock.boot());
-        Self { clock, beat, asked, batch, full: Mutex::default() }
+        Self { clock, beat, asked, batch, full: Mutex::default(), why: Mutex::default() }
     }
 
     /// The loop has ended a round.
@@ -87,9 +89,15 @@ impl Progress {
 
     pub(crate) fn batch_is_durable(&self) {
         self.batch.clear();
+        self.why().take();
         if self.full().take().is_some() {
             tracing::info!("there is room again: the journal is written");
         }
+    }
+
+    /// A try to write the batch failed for a reason that may pass.
+    pub(crate) fn batch_fails(&self, why: String) {
+        *self.why() = Some(why);
     }
 
     /// A batch waits for room. Answers whether that is new.
@@ -100,6 +108,10 @@ impl Progress {
     /// Whether a batch waits for room: whatever is decided now waits behind it.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.full().is_some()
+    }
+
+    fn why(&self) -> MutexGuard<'_, Option<String>> {
+        self.why.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn full(&self) -> MutexGuard<'_, Option<String>> {
@@ -124,7 +136,8 @@ impl Progress {
             return Some(what.clone());
         }
         let ago = self.batch.late(self.clock.boot())?;
-        Some(format!("nothing could be written to the journal for {} s", ago.as_secs()))
+        let why = self.why().as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        Some(format!("nothing could be written to the journal for {} s{why}", ago.as_secs()))
     }
 }
 
@@ -306,6 +319,9 @@ mod tests {
         }
         assert_eq!(progress.stalled(), None);
         assert_eq!(progress.unwritten().unwrap(), "nothing could be written to the journal for 9 s");
+        progress.batch_fails("max number of clients reached".to_owned());
+        let said = "nothing could be written to the journal for 9 s: max number of clients reached";
+        assert_eq!(progress.unwritten().unwrap(), said);
         progress.batch_is_durable();
         assert_eq!(progress.unwritten(), None);
     }

@@ -5,7 +5,7 @@ use orchestrix_core::wire::{
     LeaseQueues, Leases, Outcome, QueueList, Release, ServiceList, ServiceView, SubmitBatch, TaskSummary,
     TaskView, WorkerExtended, WorkerList,
 };
-use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 
 use crate::sharding::ShardAsk;
 
@@ -56,24 +56,21 @@ impl Ask {
     #[must_use]
     pub fn heartbeat(task: TaskId, body: Heartbeat) -> Self {
         let Heartbeat { lease_id: lease, worker, progress, note } = body;
-        Self::Heartbeat(Command::Heartbeat { task, lease, worker, progress, note })
+        Self::Heartbeat(Command::Task(TaskCommand::Heartbeat { task, lease, worker, progress, note }))
     }
 
     #[must_use]
     pub fn complete(task: TaskId, body: Complete) -> Self {
         let Complete { lease_id: lease, worker, result } = body;
-        Self::Command(Command::Complete { task, lease, worker, result })
+        Self::Command(Command::Task(TaskCommand::Complete { task, lease, worker, result }))
     }
 
     /// # Errors
     /// When there are too many items, or they are too large together.
     pub fn complete_batch(batch: CompleteBatch) -> Result<Self, Refusal> {
         batch.validate()?;
-        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| Command::Complete {
-            task,
-            lease,
-            worker: None,
-            result,
+        let complete = |CompleteItem { task_id: task, lease_id: lease, result }| {
+            Command::Task(TaskCommand::Complete { task, lease, worker: None, result })
         };
         Ok(Self::Batch(batch.items.into_iter().map(complete).collect()))
     }
@@ -81,13 +78,13 @@ impl Ask {
     #[must_use]
     pub fn fail(task: TaskId, body: Fail) -> Self {
         let Fail { lease_id: lease, worker, error, retry } = body;
-        Self::Command(Command::Fail { task, lease, worker, error, retry })
+        Self::Command(Command::Task(TaskCommand::Fail { task, lease, worker, error, retry }))
     }
 
     #[must_use]
     pub fn release(task: TaskId, body: Release) -> Self {
         let Release { lease_id: lease, worker } = body;
-        Self::Command(Command::Release { task, lease, worker })
+        Self::Command(Command::Task(TaskCommand::Release { task, lease, worker }))
     }
 
     /// Checks all that needs no state: sizes and ranges. Commands of a batch are checked one by one elsewhere, and those of
@@ -98,7 +95,7 @@ impl Ask {
     pub fn validate(&self) -> Result<(), Refusal> {
         match self {
             Self::Command(command) | Self::Heartbeat(command) => command.validate(),
-            Self::HeartbeatAll { leases, .. } => Command::validate_leases(leases),
+            Self::HeartbeatAll { leases, .. } => TaskCommand::validate_leases(leases),
             Self::Lease(request) => request.validate(),
             Self::Batch(_)
             | Self::Shards(_)

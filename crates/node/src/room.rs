@@ -1,6 +1,6 @@
 //! What may be decided while the disk has little room left, or an engine has none.
 
-use orchestrix_core::Command;
+use orchestrix_core::{Command, TaskCommand};
 use orchestrix_engine::{Room, Space};
 
 use crate::request::{Ask, Error};
@@ -43,7 +43,7 @@ pub(crate) fn has_new_work(ask: &Ask) -> bool {
 /// Whether it brings new work that cannot have been accepted before: a repeat is under a key, and has its answer in the
 /// state, for which it may have to wait.
 pub(crate) fn is_surely_new(ask: &Ask) -> bool {
-    let keyless = |command: &Command| matches!(command, Command::Submit { task, .. } if task.key.is_none());
+    let keyless = |command: &Command| matches!(command, Command::Task(TaskCommand::Submit { task, .. }) if task.key.is_none());
     commands(ask).iter().any(keyless)
 }
 
@@ -67,7 +67,7 @@ fn commands(ask: &Ask) -> &[Command] {
 }
 
 fn is_new_work(command: &Command) -> bool {
-    matches!(command, Command::Submit { .. } | Command::Retry { .. })
+    matches!(command, Command::Task(TaskCommand::Submit { .. } | TaskCommand::Retry { .. }))
 }
 
 /// Whether it has something that may be long. What is short is not kept from ending.
@@ -77,23 +77,22 @@ fn is_long(command: &Command) -> bool {
 
 /// About how many bytes of the journal a command takes.
 fn stored_bytes(command: &Command) -> usize {
+    let Command::Task(command) = command else { return EVENT_BYTES };
     let text = match command {
-        Command::Submit { task, .. } => {
+        TaskCommand::Submit { task, .. } => {
             task.payload.as_str().len() + task.key.as_ref().map_or(0, |key| key.as_str().len())
         }
-        Command::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
-        Command::Fail { error, .. } => error.len(),
-        Command::Lease(_)
-        | Command::Heartbeat { .. }
-        | Command::HeartbeatAll { .. }
-        | Command::Release { .. }
-        | Command::Abandon { .. }
-        | Command::Cancel { .. }
-        | Command::Retry { .. }
-        | Command::Expire { .. }
-        | Command::Purge(_)
-        | Command::StartTerm { .. }
-        | Command::Shards(_) => 0,
+        TaskCommand::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
+        TaskCommand::Fail { error, .. } => error.len(),
+        TaskCommand::Lease(_)
+        | TaskCommand::Heartbeat { .. }
+        | TaskCommand::HeartbeatAll { .. }
+        | TaskCommand::Release { .. }
+        | TaskCommand::Abandon { .. }
+        | TaskCommand::Cancel { .. }
+        | TaskCommand::Retry { .. }
+        | TaskCommand::Expire { .. }
+        | TaskCommand::Purge(_) => 0,
     };
     text + EVENT_BYTES
 }

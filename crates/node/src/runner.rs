@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use orchestrix_core::{Name, Timestamp, is_planted};
+use orchestrix_core::{Name, Position, Timestamp, is_planted};
 use orchestrix_engine::{Clock, Snapshots};
 use tokio::sync::watch;
 
@@ -184,6 +184,8 @@ impl Runner {
             }
             return Ok(ControlFlow::Break(()));
         }
+        // The writer notes down what is durable before it answers, and is heard of later: whoever was answered has its lease.
+        self.desk.is_durable(Position(self.desk.stats.durable.get()));
         self.desk.tick(now);
         self.hear(now)?;
         self.hand_over(now)?;

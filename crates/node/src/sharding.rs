@@ -184,7 +184,7 @@ impl<R: Recipient> DecisionLoop<R> {
 
     fn register(&mut self, service: Name, worker: Name, body: ShardRegister, to: R, now: Timestamp) {
         // Whoever cannot come is in nobody's way.
-        let command = Command::Shards(join(&service, &worker, &body));
+        let command = Command::Shard(join(&service, &worker, &body));
         let can_come = command.validate().and_then(|()| self.state.decide(&command, now).map(drop));
         let session = match can_come.and_then(|()| session_of(body.session.as_ref())) {
             Ok(session) => session,
@@ -436,7 +436,7 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Decides and commits. Answers where the event stands, if there was one.
     fn shard_command(&mut self, command: ShardCommand, now: Timestamp) -> Result<Option<Position>, Error> {
-        let command = Command::Shards(command);
+        let command = Command::Shard(command);
         command.validate()?;
         match self.state.decide(&command, now) {
             Ok(Decision::Event(event)) => Ok(Some(self.commit(event, now))),

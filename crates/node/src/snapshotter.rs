@@ -285,7 +285,7 @@ fn given_up() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::{Event, Json, Name, SnapshotLoader, TaskCreated, Timestamp};
+    use orchestrix_core::{Json, Name, SnapshotLoader, TaskCreated, Timestamp};
     use orchestrix_engine::memory::MemoryPlace;
     use orchestrix_engine::{JournalId, Shared as _};
 
@@ -307,7 +307,7 @@ mod tests {
                 ttl_at: None,
                 backoff: None,
             };
-            state.apply(Timestamp(1), Event::TaskCreated(created));
+            state.apply(Timestamp(1), created.into());
         }
         state
     }

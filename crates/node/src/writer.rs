@@ -285,6 +285,7 @@ impl Writer {
                 }
             }
             Err(error) if error.retryable => {
+                self.progress.batch_fails(error.to_string());
                 if writing.tried == 1 {
                     tracing::warn!(%error, "the journal cannot be reached: trying again");
                 }

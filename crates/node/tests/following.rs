@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Event, Position, State, Term, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{Event, Position, State, Term, TermEvent, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Read, Shared};
 use orchestrix_node::{
@@ -24,12 +24,12 @@ fn follower_that_saw(place: &MemoryPlace, mark: Option<Mark>) -> Result<Follower
 
 fn begin_term(journal: &mut dyn Journal, previous: Link, epoch: u64) -> Link {
     let mut records = Vec::new();
-    let event = Event::TermStarted(TermStarted {
+    let event = Event::Term(TermEvent::TermStarted(TermStarted {
         epoch,
         node: "other".to_owned(),
         actor: None,
         shard_lease_ms: None,
-    });
+    }));
     encode_record(Timestamp(1), &event, &mut records);
     let term = Term(previous.position.0 + 1);
     journal.append(&Batch { previous, term, count: 1, records }).unwrap();
@@ -75,7 +75,7 @@ fn leave_snapshot(journal: &dyn Journal, at: Link) {
             actor: None,
             shard_lease_ms: None,
         };
-        state.apply(Timestamp(1), Event::TermStarted(event));
+        state.apply(Timestamp(1), Event::Term(TermEvent::TermStarted(event)));
     }
     let mut writer = journal.snapshots().create(at).unwrap();
     writer.chunk(&state.begin_capture()).unwrap();
@@ -113,12 +113,12 @@ fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it
     // Two events in one batch: none ends at position 2.
     let mut records = Vec::new();
     for epoch in [2, 3] {
-        let event = Event::TermStarted(TermStarted {
+        let event = Event::Term(TermEvent::TermStarted(TermStarted {
             epoch,
             node: "other".to_owned(),
             actor: None,
             shard_lease_ms: None,
-        });
+        }));
         encode_record(Timestamp(1), &event, &mut records);
     }
     journal.append(&Batch { previous: first, term: Term(2), count: 2, records }).unwrap();

@@ -150,3 +150,31 @@ fn a_worker_with_a_task_that_asked_while_it_stood_still_has_all_of_its_lease() {
     let view = world.asked(node.task(task), 2).unwrap();
     assert_eq!(view.summary.state, TaskState::Leased);
 }
+
+#[test]
+fn a_lease_that_was_answered_is_charged_when_time_stands_still() {
+    let mut world = World::start();
+    world.stepped.never_writes_itself();
+    let node = world.node.clone();
+    let submit = Submit { max_attempts: 1, ..Submit::new(name("mail"), Json::null()) };
+    let (task, _) = world.asked(node.submit(submit), 3).unwrap();
+    let request = LeaseQueues {
+        queues: vec![name("mail")],
+        worker: name("w"),
+        max: 1,
+        lease_ms: 1_000,
+        wait_ms: 0,
+        request_id: None,
+        capacity: None,
+    };
+    let mut lease = pin!(node.lease(request));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(lease.as_mut().poll(&mut context).is_pending());
+    world.rounds(1);
+    let Poll::Ready(Ok(answer)) = lease.poll(&mut context) else { panic!("it was not answered") };
+    assert_eq!(answer.leases.len(), 1, "the worker has it, and the loop has not heard of that yet");
+    world.clock.now_ms.fetch_add(STILL_MS, SeqCst);
+    world.rounds(2);
+    let view = world.asked(node.task(task.id), 3).unwrap();
+    assert_eq!(view.summary.state, TaskState::Failed, "its only attempt is over, and counts");
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::sql::SqlPlace;
-use orchestrix_engine::{Error, Shared};
+use orchestrix_engine::{Error, Shared, Trouble};
 use serde::Deserialize;
 
 use crate::private::{self, Text};
@@ -16,6 +16,8 @@ use crate::private::{self, Text};
 /// How long a start waits for an engine that does not answer, and how often it asks.
 const START_MAX: Duration = Duration::from_secs(30);
 const START_PAUSE: Duration = Duration::from_millis(500);
+
+const CONNECT: &str = "connect to the engine";
 
 /// Parameters of addresses that are secrets.
 const SECRETS: [&str; 4] = ["password", "access_key", "secret_key", "session_token"];
@@ -146,10 +148,15 @@ impl Url {
     /// As for [`Url::connect`], or when it does not answer for half a minute.
     pub fn connect_when_it_answers(&self, timeout: Duration) -> Result<Arc<dyn Shared>, Error> {
         let began = Instant::now();
+        let trouble = Trouble::new("the engine does not answer yet: trying again", "the engine answers");
         loop {
-            match self.connect(timeout) {
+            let answer = self.connect(timeout);
+            if answer.is_ok() {
+                trouble.passed(began.elapsed(), CONNECT);
+            }
+            match answer {
                 Err(error) if error.retryable && began.elapsed() < START_MAX => {
-                    tracing::warn!(%error, "the engine does not answer yet: trying again");
+                    trouble.failed(began.elapsed(), CONNECT, &error.source.to_string());
                     std::thread::sleep(START_PAUSE);
                 }
                 answer => return answer,

@@ -13,6 +13,7 @@ mod access;
 mod answer;
 mod audit;
 mod body;
+mod bounds;
 mod connection;
 mod cursor;
 mod dashboard;
@@ -37,6 +38,7 @@ mod routes;
 mod shards;
 mod sse;
 mod streams;
+mod table;
 mod tasks;
 mod unsent;
 mod views;
@@ -68,8 +70,10 @@ pub(crate) use error::Fault;
 pub(crate) use forward::{Carried, Passed, address_of, assignment, of_shards, replaced};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;
-pub use routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
-pub(crate) use routes::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
+pub use routes::{Access, Endpoint, Route, Scope, Verb};
+
+pub use table::ROUTES;
+pub(crate) use table::{SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
 pub(crate) use unsent::{Held, SHORT_BYTES_MAX, Unsent};
 
 /// Connections that may wait to be accepted.

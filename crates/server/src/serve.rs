@@ -294,9 +294,22 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended>
 
 fn open_alone(storage: &Storage, place: String, options: Options) -> Result<Opened, Ended> {
     let name = options.node.clone();
-    let (node, recovered) = orchestrix_node::open(storage, options)?;
+    let opened = orchestrix_node::open(storage, options);
+    let (node, recovered) = opened.map_err(|failure| cannot_open(storage, failure))?;
     let journal = journal_line(&recovered);
     Ok(Opened { coordinator: node.into(), node: name, place, journal, cut: recovered.journal.cut })
+}
+
+/// Damage is for people to repair: nothing that was acknowledged is dropped without them.
+fn cannot_open(storage: &Storage, failure: Failure) -> Ended {
+    match storage {
+        Storage::File(folder) if failure.is_damage() => failed(format!(
+            "{failure}\n  the journal was left as it is; see what can be read with `orchestrix journal verify {}`, and restore the \
+             folder from a backup: docs/operating.md, \"A damaged journal\", has the steps",
+            folder.display()
+        )),
+        Storage::File(_) | Storage::Memory => failure.into(),
+    }
 }
 
 /// How a node joins the others on an engine.

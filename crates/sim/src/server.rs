@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Event, LeaseId, Name, Position, Records, State, TaskId};
+use orchestrix_core::{Event, LeaseId, Name, Position, Records, State, TaskEvent, TaskId};
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::{Batch, Read};
 use orchestrix_node::{Failure, Node, Recovered, Stepped};
@@ -149,7 +149,7 @@ impl Mirror {
     /// A lease that somebody other than this worker got lately.
     pub(crate) fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {
         self.log.iter().rev().take(30).find_map(|entry| {
-            let Event::LeaseGranted(event) = &entry.event else { return None };
+            let Event::Task(TaskEvent::LeaseGranted(event)) = &entry.event else { return None };
             (event.worker != *worker).then_some((event.task, LeaseId(entry.position.0)))
         })
     }

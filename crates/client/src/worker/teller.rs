@@ -285,13 +285,20 @@ impl Listener {
             self.give_up(word.given(), word.given());
         }
         let lines = self.with_mark(Vec::new());
-        let until = Instant::now() + Duration::from_millis(self.leased.lease_ms).max(self.patience);
+        let began = Instant::now();
+        let until = began + Duration::from_millis(self.leased.lease_ms).max(self.patience);
+        let mut backoff = Backoff::endless();
         while self.missing > 0 {
             let (gone, patience) = (self.signal.gone.clone(), self.patience);
             let delivery = tokio::time::timeout(patience, self.deliver(lines.clone()));
             match gone.run_until_cancelled(delivery).await {
                 Some(Ok(Ok(()))) => return,
                 Some(Ok(Err(_)) | Err(_)) if self.silent && Instant::now() < until => {}
+                // It is there, and has too much to do: it would not take the outcome at once either.
+                Some(Ok(Err(error))) if error.is_retryable() && began.elapsed() < patience => {
+                    let pause = tokio::time::sleep(backoff.pause(error.retry_after()));
+                    let _ = gone.run_until_cancelled(pause).await;
+                }
                 Some(Ok(Err(_)) | Err(_)) | None => return self.note_missing(),
             }
         }
@@ -366,7 +373,8 @@ impl Listener {
     /// Asks again while that may help. When lines are missing already and somebody waits, for room or for the end,
     /// there is no second try: the job goes on at the price of more lines.
     async fn insist(&mut self, append: &LogAppend) -> Result<LogAppended, Error> {
-        let (mut backoff, began) = (Backoff::endless(), Instant::now());
+        // Since when somebody answers: one that is back after a silence may have much to do at first.
+        let (mut backoff, mut answers) = (Backoff::endless(), Instant::now());
         loop {
             let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
             let error = match told.await {
@@ -374,9 +382,12 @@ impl Listener {
                 Err(error) => error,
             };
             self.silent = is_silence(&error);
+            if self.silent {
+                answers = Instant::now();
+            }
             let awaited = self.has_ended() || self.said.room.available_permits() < LINE_BYTES_MAX;
             match backoff.next(error.clone())? {
-                wait if !self.silent && began.elapsed() + wait >= self.patience => return Err(error),
+                wait if !self.silent && answers.elapsed() + wait >= self.patience => return Err(error),
                 _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
                 wait => tokio::time::sleep(wait).await,
             }

@@ -51,14 +51,13 @@ impl State {
     /// Milliseconds from the beginning of this term in which workers may serve what terms before it promised them.
     #[must_use]
     pub fn owed_ms(&self) -> u64 {
-        self.promises.owed_ms
+        self.shards.promises.owed_ms
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Event, TermStarted, Tick};
-    use crate::{SnapshotLoader, State, Timestamp};
+    use crate::{SnapshotLoader, State, TermStarted, Tick, Timestamp};
 
     use super::kept_ms;
 
@@ -69,7 +68,7 @@ mod tests {
     }
 
     fn tick(state: &mut State, at: u64) {
-        state.apply(Timestamp(at), Event::Tick(Tick {}));
+        state.apply(Timestamp(at), Tick {}.into());
     }
 
     #[test]

@@ -2,11 +2,16 @@
 
 mod budget;
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
+use super::state::numbered;
+
 use super::*;
+use crate::Position;
 use crate::limits::{SERVICES_MAX, SHARD_WORKERS_MAX};
-use crate::{Decision, Event, SnapshotLoader, Timestamp};
+use crate::{Decision, Event, ShardEvent, SnapshotLoader, Timestamp};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -14,7 +19,7 @@ fn name(text: &str) -> Name {
 
 /// Decides, and applies what comes of it. Answers the event.
 fn does(state: &mut State, command: ShardCommand) -> Option<Event> {
-    let command = crate::Command::Shards(command);
+    let command = crate::Command::Shard(command);
     command.validate().unwrap();
     match state.decide(&command, Timestamp(1)).unwrap() {
         Decision::Event(event) => {
@@ -171,7 +176,7 @@ fn join_of(worker: &str, group: Option<&str>) -> ShardCommand {
 }
 
 fn refused(state: &State, command: ShardCommand) -> String {
-    state.decide(&crate::Command::Shards(command), Timestamp(1)).unwrap_err().to_string()
+    state.decide(&crate::Command::Shard(command), Timestamp(1)).unwrap_err().to_string()
 }
 
 #[test]
@@ -202,12 +207,12 @@ fn a_service_belongs_to_one_group_and_limits_are_kept() {
     let refused = refused(&state, join_of("x", Some("other")));
     assert!(refused.contains("belongs to group default"), "{refused}");
     for (count, fits) in [(crate::limits::SHARDS_MAX, true), (crate::limits::SHARDS_MAX + 1, false)] {
-        assert_eq!(crate::Command::Shards(set_count(count, None)).validate().is_ok(), fits);
+        assert_eq!(crate::Command::Shard(set_count(count, None)).validate().is_ok(), fits);
     }
     let weights = |weight| ShardCommand::SetWeights { service: name("s"), weights: [(0, weight)].into() };
     for (weight, fits) in [(0, false), (1, true), (crate::limits::SHARD_WEIGHT_MAX, true), (u32::MAX, false)]
     {
-        assert_eq!(crate::Command::Shards(weights(weight)).validate().is_ok(), fits, "{weight}");
+        assert_eq!(crate::Command::Shard(weights(weight)).validate().is_ok(), fits, "{weight}");
     }
     assert_eq!(does(&mut state, weights(1)), None, "everything weighs 1 already");
     assert!(does(&mut state, weights(9)).is_some());
@@ -233,7 +238,7 @@ fn workers_beyond_the_limit_are_refused() {
     for worker in 0..SHARD_WORKERS_MAX {
         does(&mut state, join(&format!("w{worker}"), 1)).unwrap();
     }
-    let one_more = crate::Command::Shards(join("x", 1));
+    let one_more = crate::Command::Shard(join("x", 1));
     assert_eq!(state.decide(&one_more, Timestamp(1)).unwrap_err().code(), "invalid");
 }
 
@@ -368,7 +373,9 @@ fn only_what_was_withdrawn_is_overruled() {
         shards: shards.iter().copied().collect(),
     };
     assert_eq!(does(&mut state, overrule(&[0, 4])), None, "it should serve the one, and never had the other");
-    let Some(Event::ShardsLetGo(event)) = does(&mut state, overrule(&[0, 3, 4])) else { panic!("an event") };
+    let Some(Event::Shard(ShardEvent::ShardsLetGo(event))) = does(&mut state, overrule(&[0, 3, 4])) else {
+        panic!("an event")
+    };
     assert_eq!((event.shards.iter().collect::<Vec<_>>(), event.overruled), (vec![3], Some(true)));
     does(&mut state, shuffle()).unwrap();
     assert_eq!((held(&state, "d"), held(&state, "a")), (vec![3], vec![0, 1, 2]));

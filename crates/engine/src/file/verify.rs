@@ -75,7 +75,7 @@ pub struct SnapshotReport {
 /// When the folder cannot be read, or has a format that this version does not know.
 pub fn verify(folder: &Path) -> Result<Report, Error> {
     let disk = RealDisk::open_to_read(folder).map_err(|error| {
-        let operation = format!("open {}", folder.display());
+        let operation = "read the journal".to_owned();
         Error { operation, retryable: false, source: Cause::Io(error) }
     })?;
     verify_disk(&(Arc::new(disk) as Arc<dyn Disk>))

@@ -296,6 +296,7 @@ impl Journal for RedisJournal {
             Ok(answer) => {
                 let answer = answer?;
                 self.unresolved = None;
+                self.server.settled(DO_APPEND);
                 if answer.word != b"done" {
                     return Ok(Appended::Conflict(answer.end));
                 }
@@ -304,11 +305,14 @@ impl Journal for RedisJournal {
                 Ok(Appended::Done(link))
             }
             Err(Failure::Lost(what)) => {
-                tracing::warn!(place = self.server.place(), what, "the outcome of an append is unknown");
+                self.server.unknown(DO_APPEND, &what);
                 self.unresolved = Some(link);
                 Ok(Appended::Unknown)
             }
-            Err(Failure::Unsent { .. } | Failure::Refused { .. }) if again => Ok(Appended::Unknown),
+            Err(Failure::Unsent { what, .. } | Failure::Refused { what, .. }) if again => {
+                self.server.unknown(DO_APPEND, &what);
+                Ok(Appended::Unknown)
+            }
             Err(failure @ (Failure::Unsent { .. } | Failure::Refused { .. })) => {
                 Err(self.server.error(DO_APPEND, failure))
             }

@@ -42,6 +42,16 @@ impl Keys {
         &self.domain
     }
 
+    /// The patterns that cover all names of the domain, each with one that it has to cover.
+    pub(super) fn patterns(&self) -> Vec<(String, String)> {
+        let own = (self.name("*"), self.probe());
+        if self.domain != DEFAULT {
+            return vec![own];
+        }
+        let cells = self.cell_prefix();
+        vec![own, (format!("{cells}*"), format!("{cells}probe")), (self.leader(), self.leader())]
+    }
+
     fn name(&self, rest: &str) -> String {
         format!("orchestrix:{}:{rest}", self.domain)
     }

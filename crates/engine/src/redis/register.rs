@@ -111,7 +111,11 @@ impl Register for RedisRegister {
 
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
         let (writing, repeated) = self.writing(key, seen, claim)?;
-        match (self.send(key, &writing), repeated) {
+        let sent = self.send(key, &writing);
+        if sent.is_ok() {
+            self.server.settled(DO_SET);
+        }
+        match (sent, repeated) {
             (Ok(answer), _) => match &answer[..] {
                 [Some(word), Some(version)] if word == b"done" => {
                     Ok(Set::Done(Version(String::from_utf8_lossy(version).into_owned())))
@@ -119,13 +123,13 @@ impl Register for RedisRegister {
                 _ => Ok(Set::Conflict(self.cell(DO_SET, key, &answer)?)),
             },
             (Err(Failure::Lost(what)), _) => {
-                let place = self.server.place();
-                tracing::warn!(place, key, what, "the outcome of a writing is unknown");
+                self.server.unknown(DO_SET, &what);
                 self.keep(key, writing);
                 Ok(Set::Unknown)
             }
             // That nothing was written now says nothing about before.
-            (Err(Failure::Unsent { .. } | Failure::Refused { .. }), Repeated::Yes) => {
+            (Err(Failure::Unsent { what, .. } | Failure::Refused { what, .. }), Repeated::Yes) => {
+                self.server.unknown(DO_SET, &what);
                 self.keep(key, writing);
                 Ok(Set::Unknown)
             }

@@ -3,10 +3,13 @@
 //! A user that lacks a right is refused before anything is written, and not when the right is needed.
 
 use super::keys::Keys;
-use super::server::{Script, Server};
+use super::server::{Failure, Script, Server};
 use crate::{Cause, Error};
 
 static RIGHTS: Script = Script::new(include_str!("scripts/rights.lua"));
+
+/// Tries one key.
+static KEY: Script = Script::new(include_str!("scripts/key.lua"));
 
 const DOING: &str = "check the rights of the user";
 
@@ -18,12 +21,44 @@ pub(super) fn check(server: &Server, keys: &Keys) -> Result<(), Error> {
         let denied = answers.chunks(2).filter(|answer| answer.get(1).is_some_and(|error| denies(error)));
         let missing: Vec<_> = denied.map(|answer| format!("+{}", answer[0].to_lowercase())).collect();
         if !missing.is_empty() {
-            let what = format!("the user lacks {}; docs/engines/redis.md has all rights", missing.join(" "));
-            let source = Cause::Remote { place: server.place().to_owned(), what };
-            return Err(Error { operation: DOING.to_owned(), retryable: false, source });
+            return Err(lacks(server, &missing));
         }
     }
     Ok(())
+}
+
+/// Refuses a user that may not read and write all keys of a domain.
+pub(super) fn check_keys(server: &Server, keys: &Keys) -> Result<(), Error> {
+    let every = keys.patterns();
+    let mut missing = Vec::new();
+    for (pattern, key) in &every {
+        let denied = match server.ask::<Vec<String>>(&KEY.with(std::slice::from_ref(key))) {
+            Ok(errors) => errors.iter().any(|error| denies_key(error)),
+            Err(Failure::Refused { code, what }) if code == "NOPERM" && denies_key(&what) => true,
+            Err(failure) => return Err(server.error(DOING, failure)),
+        };
+        if denied {
+            missing.push(format!("~{pattern}"));
+        }
+    }
+    match missing.len() {
+        0 => Ok(()),
+        count if count == every.len() => Err(lacks(server, &["~orchestrix:*".to_owned()])),
+        _ => Err(lacks(server, &missing)),
+    }
+}
+
+fn lacks(server: &Server, missing: &[String]) -> Error {
+    let what = format!("the user lacks {}; docs/engines/redis.md has all rights", missing.join(" "));
+    let source = Cause::Remote { place: server.place().to_owned(), what };
+    Error { operation: DOING.to_owned(), retryable: false, source }
+}
+
+/// What servers say of a key that the user may not use.
+fn denies_key(error: &str) -> bool {
+    ["access one of the keys", "can't access at least one of the keys", "access a key"]
+        .iter()
+        .any(|part| error.contains(part))
 }
 
 /// Any other error is of the server, and says nothing about the user. What it says differs between versions.

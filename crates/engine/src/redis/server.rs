@@ -18,7 +18,7 @@ use rustls::crypto::CryptoProvider;
 use sha1::{Digest as _, Sha1};
 
 use super::rights;
-use crate::{Cause, Error};
+use crate::{Cause, Clock as _, Error, SystemClock, Trouble};
 
 /// Connections kept for later. Bounds what an idle node costs the server; a burst opens more for a while.
 const IDLE_MAX: usize = 8;
@@ -71,6 +71,8 @@ pub(super) struct Server {
     idle: Mutex<Vec<Connection>>,
     /// The names of scripts that the server has run for us.
     known: Mutex<BTreeSet<&'static str>>,
+    /// Writes whose outcome is not known.
+    outcomes: Trouble,
 }
 
 impl Server {
@@ -78,7 +80,8 @@ impl Server {
         let Address { client, place, tls, greeting } = address(url)?;
         let timeout = timeout.max(TIMEOUT_MIN);
         let (idle, known) = (Mutex::default(), Mutex::default());
-        let server = Self { client, place, tls, greeting, timeout, idle, known };
+        let outcomes = Trouble::of_outcomes();
+        let server = Self { client, place, tls, greeting, timeout, idle, known, outcomes };
         match server.open() {
             Ok(connection) => server.keep(connection),
             Err(failure) => return Err(server.error("connect to Redis", failure)),
@@ -89,6 +92,16 @@ impl Server {
     /// What and where it is, without user and password.
     pub(super) fn place(&self) -> &str {
         &self.place
+    }
+
+    /// Nobody knows what became of a write.
+    pub(super) fn unknown(&self, doing: &str, what: &str) {
+        self.outcomes.failed(SystemClock.boot(), doing, &format!("{}: {what}", self.place));
+    }
+
+    /// What became of a write is known.
+    pub(super) fn settled(&self, doing: &str) {
+        self.outcomes.passed(SystemClock.boot(), doing);
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -132,7 +145,7 @@ impl Server {
                 self.keep(connection);
                 Ok(answer)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Err(error) if is_refusal(&error) => {
                 self.keep(connection);
                 let code = error.code().unwrap_or_default().to_owned();
                 Err(Failure::Refused { code, what: error.to_string() })
@@ -236,12 +249,11 @@ impl Server {
         for command in &self.greeting {
             let () = command.query(&mut connection)?;
         }
-        if self.tls {
+        if self.tls || self.greeting.is_empty() {
             match redis::cmd("PING").query::<()>(&mut connection) {
-                // To be refused is an answer, too.
-                Err(error) if !matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                    return Err(error);
-                }
+                // To be refused is an answer, too, unless the connection is. A server without room for a client says so
+                // once and hangs up: whoever asked for something else would hear only the end.
+                Err(error) if !is_refusal(&error) || passes("", &error.to_string()) => return Err(error),
                 Ok(()) | Err(_) => {}
             }
         }
@@ -315,6 +327,11 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Server").field(&self.place).finish()
     }
+}
+
+/// Whether it is the answer of a server that lives.
+fn is_refusal(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
 /// Whether the server may say something else later.

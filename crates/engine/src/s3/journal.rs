@@ -138,7 +138,7 @@ impl S3Journal {
         if !error.retryable {
             return Err(error);
         }
-        tracing::warn!(%error, "the outcome of an append is unknown");
+        self.history.store.unknown(DO_APPEND, &error.source.to_string());
         self.unresolved = Some(link);
         Ok(Appended::Unknown)
     }
@@ -149,6 +149,7 @@ impl S3Journal {
         match self.search(DO_APPEND, from) {
             Ok(end) => {
                 self.unresolved = None;
+                self.history.store.settled(DO_APPEND);
                 Ok(if end == link { Appended::Done(link) } else { Appended::Conflict(end) })
             }
             Err(error) => self.unknown(link, error),
@@ -162,6 +163,7 @@ impl S3Journal {
             Ok(floor) if floor.position <= batch.previous.position => {
                 self.seen().end = Known { link, first: batch.previous.position.next() };
                 self.unresolved = None;
+                self.history.store.settled(DO_APPEND);
                 Ok(Appended::Done(link))
             }
             Ok(_) => self.settle(link),

@@ -66,12 +66,7 @@ impl S3Register {
     }
 
     fn keep(&self, key: &str, writing: Writing, why: &Failure) -> Set {
-        tracing::warn!(
-            place = self.store.address().place(),
-            key,
-            why = self.store.address().scrub(&format!("{why:?}")),
-            "the outcome of a writing is unknown"
-        );
+        self.store.unknown(DO_SET, &format!("{why:?}"));
         self.unresolved.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), writing);
         Set::Unknown
     }
@@ -105,7 +100,10 @@ impl Register for S3Register {
         let bytes = writing.written.encode(key);
         for _ in 0..TRIES {
             match (self.send(&name, seen, &bytes), &repeated) {
-                (Ok(etag), _) => return Ok(Set::Done(Version(etag))),
+                (Ok(etag), _) => {
+                    self.store.settled(DO_SET);
+                    return Ok(Set::Done(Version(etag)));
+                }
                 (Err(Failure::Unmet | Failure::Contested), _) => {}
                 (Err(why @ Failure::Lost(_)), _) => return Ok(self.keep(key, writing, &why)),
                 // That nothing was written now says nothing about before.
@@ -127,7 +125,10 @@ impl Register for S3Register {
                 Some((nonce, cell)) if nonce == writing.written.nonce => return Ok(Set::Done(cell.version)),
                 // As it was seen: whoever was in the way has written nothing.
                 there if there.as_ref().map(|(_, cell)| &cell.version) == seen => {}
-                there => return Ok(Set::Conflict(there.map(|(_, cell)| cell))),
+                there => {
+                    self.store.settled(DO_SET);
+                    return Ok(Set::Conflict(there.map(|(_, cell)| cell)));
+                }
             }
         }
         Ok(self.keep(key, writing, &Failure::Contested))

@@ -25,7 +25,7 @@ use tokio::time::timeout_at;
 use super::address::Address;
 use super::wire::{Connector, No, Tls, innermost, within};
 use crate::parcel::PARCEL_BYTES_MORE;
-use crate::{BATCH_BYTES_MAX, Cause, Error};
+use crate::{BATCH_BYTES_MAX, Cause, Clock as _, Error, SystemClock, Trouble};
 
 /// The largest object that is read. Bounds memory.
 const OBJECT_BYTES_MAX: u64 = (BATCH_BYTES_MAX + PARCEL_BYTES_MORE) as u64;
@@ -73,6 +73,8 @@ pub(super) struct Store {
     driver: AmazonS3,
     address: Address,
     timeout: Duration,
+    /// Writes whose outcome is not known.
+    outcomes: Trouble,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
 }
@@ -105,7 +107,18 @@ impl Store {
         // One thread moves the bytes of all callers, who wait on their own threads.
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("s3").enable_all().build();
         let runtime = runtime.map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { driver, address, timeout, runtime: Some(runtime) })
+        Ok(Self { driver, address, timeout, outcomes: Trouble::of_outcomes(), runtime: Some(runtime) })
+    }
+
+    /// Nobody knows what became of a write.
+    pub(super) fn unknown(&self, doing: &str, why: &str) {
+        let reason = format!("{}: {}", self.address.place(), self.address.scrub(why));
+        self.outcomes.failed(SystemClock.boot(), doing, &reason);
+    }
+
+    /// What became of a write is known.
+    pub(super) fn settled(&self, doing: &str) {
+        self.outcomes.passed(SystemClock.boot(), doing);
     }
 
     pub(super) fn address(&self) -> &Address {

@@ -252,20 +252,23 @@ impl Journal for SqlJournal {
         loop {
             tries += 1;
             match self.insert(batch, link) {
-                Ok(0) | Err(Failure::Duplicate) => return self.settle(doing, link),
+                Ok(0) | Err(Failure::Duplicate) => {
+                    let settled = self.settle(doing, link)?;
+                    if settled != Appended::Unknown {
+                        self.home().settled(doing);
+                    }
+                    return Ok(settled);
+                }
                 Ok(_) => {
                     self.end = link;
+                    self.home().settled(doing);
                     return Ok(Appended::Done(link));
                 }
                 Err(Failure::Busy(_)) if tries < TRIES => {}
                 Err(Failure::Refused(why)) => return Err(Failure::Refused(why).error(self.home(), doing)),
                 // Whoever stays busy may be free when the same comes again.
                 Err(Failure::Busy(why) | Failure::Lost(why)) => {
-                    tracing::warn!(
-                        place = self.home().address.place(),
-                        why = self.home().address.scrub(&why),
-                        "whether a batch was appended is not known"
-                    );
+                    self.home().unknown(doing, &why);
                     return Ok(Appended::Unknown);
                 }
             }

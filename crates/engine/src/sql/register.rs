@@ -110,6 +110,9 @@ impl Register for SqlRegister {
             Some(Err(_)) => Ok(0),
         };
         let home = self.session.home();
+        if matches!(written, Ok(_) | Err(Failure::Duplicate)) {
+            home.settled(doing);
+        }
         match written {
             Ok(0) | Err(Failure::Duplicate) => match self.find(&row_key) {
                 // The same was sent before, and its answer was lost.
@@ -121,11 +124,7 @@ impl Register for SqlRegister {
             Ok(_) => Ok(self.done(&row_key, version)),
             Err(Failure::Refused(why)) => Err(Failure::Refused(why).error(home, doing)),
             Err(Failure::Busy(why) | Failure::Lost(why)) => {
-                tracing::warn!(
-                    place = home.address.place(),
-                    why = home.address.scrub(&why),
-                    "whether a cell was written is not known"
-                );
+                home.unknown(doing, &why);
                 Ok(Set::Unknown)
             }
         }

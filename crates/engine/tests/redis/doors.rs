@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use orchestrix_engine::redis::RedisPlace;
-use orchestrix_engine::{Error, Shared};
+use orchestrix_engine::suite::{append_one, batch_after};
+use orchestrix_engine::{Appended, Error, Shared};
 use orchestrix_ports::free_port;
 
-use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
+use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis, url};
 
 fn refused(url: &str) -> Error {
     RedisPlace::connect(url, HASTY).map(|_| ()).unwrap_err()
@@ -96,4 +97,42 @@ fn a_domain_that_cannot_be_part_of_a_key_is_refused() {
     let error = place(server.port(), PATIENT).in_domain("a:b").unwrap_err().to_string();
     assert!(error.contains("a domain is named by"), "{error}");
     drop(journal(server.port(), PATIENT));
+}
+
+#[test]
+fn a_server_without_room_for_a_client_says_so_each_time() {
+    let server = redis(&FORGETFUL);
+    let mut raw = Raw::to(&server);
+    let place = RedisPlace::connect(&url(server.port()), PATIENT).unwrap();
+    let (mut journal, register) = (place.journal().unwrap(), place.register());
+    append_one(&mut *journal, 1, 10);
+    raw.run("CONFIG SET maxclients 1");
+    raw.run("CLIENT KILL TYPE normal SKIPME yes");
+    // What was open is found to be closed.
+    while register.read("leader").is_err_and(|error| !error.to_string().contains("max number of clients")) {}
+    for _ in 0..5 {
+        let error = register.read("leader").unwrap_err();
+        assert!(error.to_string().contains("max number of clients") && error.retryable, "{error}");
+        let error = register.list("").unwrap_err();
+        assert!(error.to_string().contains("max number of clients") && error.retryable, "{error}");
+    }
+    raw.run("CONFIG SET maxclients 100");
+    register.read("leader").unwrap();
+}
+
+#[test]
+fn an_append_that_found_no_room_for_a_client_was_not_sent() {
+    let server = redis(&FORGETFUL);
+    let mut raw = Raw::to(&server);
+    let mut journal = RedisPlace::connect(&url(server.port()), PATIENT).unwrap().journal().unwrap();
+    raw.run("CONFIG SET maxclients 1");
+    raw.run("CLIENT KILL TYPE normal SKIPME yes");
+    while journal.refresh().is_err_and(|error| !error.to_string().contains("max number of clients")) {}
+    let batch = batch_after(journal.end(), 1, 10);
+    for _ in 0..3 {
+        let error = journal.append(&batch).unwrap_err();
+        assert!(error.to_string().contains("max number of clients") && error.retryable, "{error}");
+    }
+    raw.run("CONFIG SET maxclients 100");
+    assert_eq!(journal.append(&batch).unwrap(), Appended::Done(batch.link(journal.id())));
 }

@@ -117,3 +117,29 @@ fn what_cannot_be_fenced_is_refused_with_the_missing_right() {
     assert!(error.contains("~orchestrix:*"), "{error}");
     assert_eq!(Raw::to(&server).ask::<Vec<String>>("KEYS *"), Vec::<String>::new(), "nothing is left");
 }
+
+#[test]
+fn a_key_that_the_user_may_not_use_is_refused_with_its_pattern() {
+    let server = redis(&FORGETFUL);
+    let every = ["~orchestrix:default:*", "~orchestrix:register:*", "~orchestrix:coordinator:leader"];
+    for missing in every {
+        for read_only in ["", "%R"] {
+            let there = every.iter().filter(|pattern| **pattern != missing);
+            let there: Vec<String> = there.map(|pattern| (*pattern).to_owned()).collect();
+            let partly = if read_only.is_empty() { String::new() } else { format!(" {read_only}{missing}") };
+            let url = url_of_the_page(&server, &format!("+@all resetkeys {}{partly}", there.join(" ")));
+            let error = RedisPlace::connect(&url, PATIENT).map(drop).expect_err(missing);
+            let said = error.to_string();
+            assert!(said.contains(missing) && !error.retryable, "{missing}{partly}: {said}");
+            assert!(there.iter().all(|pattern| !said.contains(pattern.as_str())), "{missing}: {said}");
+        }
+    }
+    let keys = Raw::to(&server).ask::<Vec<String>>("KEYS *");
+    assert_eq!(keys, Vec::<String>::new(), "nothing is left");
+    let url = url_of_the_page(&server, &format!("+@all resetkeys {}", every.join(" ")));
+    let place = RedisPlace::connect(&url, PATIENT).unwrap();
+    append_one(&mut *place.journal().unwrap(), 1, 10);
+    assert!(
+        place.register().read("leader").unwrap().is_none() && place.register().list("").unwrap().is_empty()
+    );
+}

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 /// Collects everything that is logged.
 #[derive(Clone, Default)]
-pub struct Logged(Arc<Mutex<String>>);
+pub(crate) struct Logged(Arc<Mutex<String>>);
 
 impl Logged {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.0.lock().unwrap().clone()
     }
 }

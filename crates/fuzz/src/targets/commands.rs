@@ -6,7 +6,7 @@ mod model;
 use orchestrix_core::wire::{Backoff, Submit};
 use orchestrix_core::{
     Command, Decision, Event, Json, Key, Lease, LeaseId, Name, Records, Refusal, Retention, SnapshotLoader,
-    State, TaskId, Timestamp, encode_record,
+    State, TaskCommand, TaskEvent, TaskId, TermCommand, Timestamp, encode_record,
 };
 
 use self::model::{Model, Verdict};
@@ -62,60 +62,66 @@ impl History {
     fn step(&mut self, source: &mut Source<'_>) {
         let command = match source.byte() % 20 {
             0..=3 => submit(source),
-            4..=7 => Command::Lease(Lease {
+            4..=7 => Command::Task(TaskCommand::Lease(Lease {
                 queues: (0..=source.byte() % 2).map(|_| name("q", source.byte() % 3)).collect(),
                 worker: name("w", source.byte() % 3),
                 lease_ms: LENGTHS_MS[source.below(LENGTHS_MS.len())],
                 request_id: None,
                 capacity: Some(u32::from(source.byte() % 8)).filter(|capacity| *capacity > 0),
-            }),
+            })),
             8 => {
                 let ((task, lease), worker) = (self.lease(source), worker(source));
-                Command::Heartbeat { task, lease, worker, progress: Some(source.byte() % 101), note: None }
+                Command::Task(TaskCommand::Heartbeat {
+                    task,
+                    lease,
+                    worker,
+                    progress: Some(source.byte() % 101),
+                    note: None,
+                })
             }
             9 => {
                 let leases = (0..source.byte() % 5).map(|_| self.lease(source).1).collect();
-                Command::HeartbeatAll { worker: name("w", source.byte() % 3), leases }
+                Command::Task(TaskCommand::HeartbeatAll { worker: name("w", source.byte() % 3), leases })
             }
             10 => {
                 let ((task, lease), worker) = (self.lease(source), worker(source));
-                Command::Complete { task, lease, worker, result: Some(Json::null()) }
+                Command::Task(TaskCommand::Complete { task, lease, worker, result: Some(Json::null()) })
             }
             11 | 12 => {
                 let ((task, lease), worker) = (self.lease(source), worker(source));
-                Command::Fail {
+                Command::Task(TaskCommand::Fail {
                     task,
                     lease,
                     worker,
                     error: "broken".to_owned(),
                     retry: !source.byte().is_multiple_of(4),
-                }
+                })
             }
             13 => {
                 let ((task, lease), worker) = (self.lease(source), worker(source));
-                Command::Release { task, lease, worker }
+                Command::Task(TaskCommand::Release { task, lease, worker })
             }
             14 => {
                 let (task, lease) = self.lease(source);
-                Command::Abandon { task, lease }
+                Command::Task(TaskCommand::Abandon { task, lease })
             }
-            15 => Command::Cancel { task: self.task(source), actor: None },
-            16 => Command::Retry { task: self.task(source), actor: None },
+            15 => Command::Task(TaskCommand::Cancel { task: self.task(source), actor: None }),
+            16 => Command::Task(TaskCommand::Retry { task: self.task(source), actor: None }),
             17 => match source.byte() % 4 {
-                0 => Command::StartTerm {
+                0 => Command::Term(TermCommand::Start {
                     epoch: u64::from(source.byte()),
                     node: "node".to_owned(),
                     actor: None,
                     shard_lease_ms: Some(15_000),
-                },
-                1 => Command::Expire { task: self.task(source) },
+                }),
+                1 => Command::Task(TaskCommand::Expire { task: self.task(source) }),
                 2 => return self.step_capture(source),
-                _ => Command::Purge(Retention {
+                _ => Command::Task(TaskCommand::Purge(Retention {
                     done_ms: WAITS_MS[source.below(WAITS_MS.len())],
                     failed_ms: WAITS_MS[source.below(WAITS_MS.len())],
                     count: source.below(5),
                     ..Retention::default()
-                }),
+                })),
             },
             _ => return self.wait(WAITS_MS[source.below(WAITS_MS.len())]),
         };
@@ -141,7 +147,7 @@ impl History {
             assert_eq!(due, self.model.next_end(self.now.0).map(TaskId), "what ends next");
             let Some(task) = due else { break };
             let before = self.state.position();
-            self.decide(&Command::Expire { task });
+            self.decide(&Command::Task(TaskCommand::Expire { task }));
             assert!(self.state.position() > before, "an end that is due is decided");
         }
     }
@@ -163,8 +169,12 @@ impl History {
 
     fn apply(&mut self, event: Event) {
         encode_record(self.now, &event, &mut self.records);
-        let granted = if let Event::LeaseGranted(granted) = &event { Some(granted.task) } else { None };
-        let created = matches!(event, Event::TaskCreated(_));
+        let granted = if let Event::Task(TaskEvent::LeaseGranted(granted)) = &event {
+            Some(granted.task)
+        } else {
+            None
+        };
+        let created = matches!(event, Event::Task(TaskEvent::TaskCreated(_)));
         let position = self.state.apply(self.now, event);
         if created {
             self.tasks.push(TaskId(position.0));

@@ -1,6 +1,6 @@
 //! Records of the journal and chunks of a snapshot.
 
-use orchestrix_core::{Records, SnapshotLoader, encode_record};
+use orchestrix_core::{Records, SnapshotLoader, TaskCommand, encode_record};
 
 use crate::source::Source;
 
@@ -56,7 +56,7 @@ fn use_it(state: &mut orchestrix_core::State) {
     for _ in 0..64 {
         state.advance(now, |_| {});
         let Some(task) = state.next_end(now) else { break };
-        match state.decide(&Command::Expire { task }, now) {
+        match state.decide(&Command::Task(TaskCommand::Expire { task }), now) {
             Ok(Decision::Event(event)) => drop(state.apply(now, event)),
             Ok(Decision::Already(_) | Decision::Nothing) => panic!("an end that is due is decided"),
             Err(refusal) => assert_ne!(refusal, Refusal::Internal),

@@ -5,7 +5,7 @@ use orchestrix_core::limits::{BATCH_ITEMS_MAX, BATCH_PAYLOAD_BYTES_MAX, PAGE_MAX
 use orchestrix_core::wire::{
     LeaseQueues, ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister, Submit,
 };
-use orchestrix_core::{Command, Filter, Refusal};
+use orchestrix_core::{Command, Filter, Refusal, TaskCommand};
 
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::Ask;
@@ -30,6 +30,19 @@ numbered! {
 }
 
 impl Field for Command {
+    fn put(&self, out: &mut Out) {
+        match self {
+            Self::Task(command) => command.put(out),
+            Self::Term(_) | Self::Shard(_) => unreachable!("no caller asks for this command by itself"),
+        }
+    }
+
+    fn take(from: &mut Decoder<'_>) -> Result<Self, Bad> {
+        TaskCommand::take(from).map(Self::Task)
+    }
+}
+
+impl Field for TaskCommand {
     fn put(&self, out: &mut Out) {
         match self {
             // The hash of the request is made again by the leader.
@@ -65,15 +78,16 @@ impl Field for Command {
             | Self::HeartbeatAll { .. }
             | Self::Abandon { .. }
             | Self::Expire { .. }
-            | Self::Purge(_)
-            | Self::StartTerm { .. }
-            | Self::Shards(_) => unreachable!("no caller asks for this command by itself"),
+            | Self::Purge(_) => unreachable!("no caller asks for this command by itself"),
         }
     }
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         Ok(match take_choice(from)? {
-            0 => Self::submit(Submit::take(from)?),
+            0 => match Command::submit(Submit::take(from)?) {
+                Command::Task(submit) => submit,
+                Command::Term(_) | Command::Shard(_) => return Err(bad("a submit is about a task")),
+            },
             1 => take!(from, { 0 task, 1 lease, 2 worker, 3 progress, 4 note } =>
                 Self::Heartbeat { task, lease, worker, progress, note }),
             2 => take!(from, { 0 task, 1 lease, 2 worker, 3 result } =>
@@ -225,12 +239,15 @@ impl Field for Ask {
 /// Checks an ask that came from another node as what a client sends is checked.
 pub(super) fn validate(ask: &Ask) -> Result<(), Refusal> {
     match ask {
-        Ask::Command(Command::Heartbeat { .. }) => Err(Refusal::Internal),
-        Ask::Heartbeat(command) if !matches!(command, Command::Heartbeat { .. }) => Err(Refusal::Internal),
+        Ask::Command(Command::Task(TaskCommand::Heartbeat { .. })) => Err(Refusal::Internal),
+        Ask::Heartbeat(command) if !matches!(command, Command::Task(TaskCommand::Heartbeat { .. })) => {
+            Err(Refusal::Internal)
+        }
         Ask::Command(command) | Ask::Heartbeat(command) => command.validate(),
         Ask::Batch(commands) => validate_batch(commands),
         Ask::HeartbeatAll { worker, leases } => {
-            Command::HeartbeatAll { worker: worker.clone(), leases: leases.clone() }.validate()
+            Command::Task(TaskCommand::HeartbeatAll { worker: worker.clone(), leases: leases.clone() })
+                .validate()
         }
         Ask::Lease(request) => request.validate(),
         Ask::Tasks { limit, .. } => at_most("limit", *limit, PAGE_MAX),
@@ -255,21 +272,20 @@ fn validate_batch(commands: &[Command]) -> Result<(), Refusal> {
     let mut bytes = 0;
     for command in commands {
         // Each is validated by itself when it is decided: one that is not valid is refused alone.
+        let Command::Task(command) = command else { return Err(Refusal::Internal) };
         bytes += match command {
-            Command::Submit { task, .. } => task.payload.as_str().len(),
-            Command::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
-            Command::Heartbeat { .. } => return Err(Refusal::Internal),
-            Command::Fail { .. }
-            | Command::Release { .. }
-            | Command::Cancel { .. }
-            | Command::Retry { .. }
-            | Command::Lease(_)
-            | Command::HeartbeatAll { .. }
-            | Command::Abandon { .. }
-            | Command::Expire { .. }
-            | Command::Purge(_)
-            | Command::StartTerm { .. }
-            | Command::Shards(_) => 0,
+            TaskCommand::Submit { task, .. } => task.payload.as_str().len(),
+            TaskCommand::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
+            TaskCommand::Heartbeat { .. } => return Err(Refusal::Internal),
+            TaskCommand::Fail { .. }
+            | TaskCommand::Release { .. }
+            | TaskCommand::Cancel { .. }
+            | TaskCommand::Retry { .. }
+            | TaskCommand::Lease(_)
+            | TaskCommand::HeartbeatAll { .. }
+            | TaskCommand::Abandon { .. }
+            | TaskCommand::Expire { .. }
+            | TaskCommand::Purge(_) => 0,
         };
     }
     if bytes > BATCH_PAYLOAD_BYTES_MAX {

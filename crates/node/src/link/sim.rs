@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Outcome};
-use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskId, TaskState};
+use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskCommand, TaskId, TaskState};
 
 use crate::link::*;
 use crate::request::{Answer, Ask, Seen};
@@ -88,7 +88,12 @@ fn question(token: Token) -> Question {
     }
     let bytes = if token.0.is_multiple_of(17) { LARGEST } else { 100 };
     let result = Some(Json::parse(&format!("{:?}", "x".repeat(bytes))).unwrap());
-    let command = Command::Complete { task: TaskId(token.0), lease: LeaseId(1), worker: None, result };
+    let command = Command::Task(TaskCommand::Complete {
+        task: TaskId(token.0),
+        lease: LeaseId(1),
+        worker: None,
+        result,
+    });
     Question::new(Ask::Command(command))
 }
 
@@ -96,7 +101,7 @@ fn token(question: &Question) -> Token {
     if let Ask::Lease(request) = &question.ask {
         return Token(request.worker.as_str()[1..].parse().unwrap());
     }
-    let Ask::Command(Command::Complete { task, .. }) = &question.ask else {
+    let Ask::Command(Command::Task(TaskCommand::Complete { task, .. })) = &question.ask else {
         panic!("nobody asked {question:?}")
     };
     Token(task.0)

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orchestrix_core::{Refusal, TaskId};
-use orchestrix_engine::{Cause, Logs};
+use orchestrix_engine::{Cause, Clock as _, Logs, SystemClock, Trouble};
 use tokio::sync::oneshot;
 
 use super::sweep::{Sweep, Swept};
@@ -24,6 +24,9 @@ use crate::sync::mpsc::Sender;
 const DELETED_MAX: usize = 100;
 /// Purged tasks whose output waits to be deleted. Bounds memory (8 bytes for each) while a disk is slow.
 const WAITING_TASKS_MAX: usize = 1 << 20;
+
+/// What is asked of the engine, for people.
+const CALL: &str = "store or read task output";
 
 /// Where calls of the engine run: they may block.
 pub(crate) enum Calls {
@@ -54,6 +57,8 @@ pub(super) struct Store {
     deletions: Mutex<Deletions>,
     /// There is something to delete, or this is the end.
     news: Condvar,
+    /// The engine refuses calls.
+    trouble: Trouble,
 }
 
 /// What the thread does next.
@@ -78,7 +83,8 @@ struct Deletions {
 impl Store {
     pub(super) fn new(engine: Arc<dyn Logs>, calls: Calls) -> Arc<Self> {
         let engine = RwLock::new(Some(engine));
-        Arc::new(Self { calls, engine, deletions: Mutex::default(), news: Condvar::new() })
+        let trouble = Trouble::new("task output is not available", "task output is available again");
+        Arc::new(Self { calls, engine, deletions: Mutex::default(), news: Condvar::new(), trouble })
     }
 
     fn start_call(&self, call: OutputCall) {
@@ -103,9 +109,12 @@ impl Store {
             drop(done.send(answer));
         })));
         match result.await {
-            Ok(Some(Ok(value))) => Ok(value),
+            Ok(Some(Ok(value))) => {
+                self.trouble.passed(SystemClock.boot(), CALL);
+                Ok(value)
+            }
             Ok(Some(Err(error))) => {
-                tracing::warn!(%error, "task output is not available");
+                self.trouble.failed(SystemClock.boot(), CALL, &error.source.to_string());
                 let full = matches!(error.source, Cause::Full { .. });
                 let otherwise =
                     if error.retryable { Error::Unavailable } else { Error::Refused(Refusal::Internal) };

@@ -16,7 +16,7 @@ use orchestrix_leadership::{Duty, Reason, Term, Work};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::{Command, DUTY, Inner, Seat};
+use super::{BEGIN, Command, DUTY, FOLLOW, Inner, Seat};
 use crate::mandate::{Mandate, Office};
 use crate::node::Node;
 use crate::open::{Failure, guarded, start_node};
@@ -171,7 +171,7 @@ impl Desk {
                 Ok(())
             }
             Err(failure) if failure.may_pass() => {
-                self.inner.engine_refuses(&failure);
+                self.inner.engine_refuses(FOLLOW, &failure);
                 Ok(())
             }
             Err(failure) => Err(failure),
@@ -199,8 +199,7 @@ impl Desk {
             match self.try_lead(term) {
                 Ok(()) => return Ok(()),
                 Err(failure) if failure.may_pass() => {
-                    tracing::warn!(%failure, epoch = term.epoch, "cannot begin a term: trying again");
-                    self.inner.engine_refuses(&failure);
+                    self.inner.engine_refuses(BEGIN, &failure);
                     self.standby.forget_state();
                     std::thread::sleep(PAUSE / 10);
                 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use orchestrix_core::wire::{LeaseQueues, Submit};
-use orchestrix_core::{Event, Json, Key, Name, Term, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{Event, Json, Key, Name, Term, TermEvent, TermStarted, Timestamp, encode_record};
 use orchestrix_engine::{Appended, Batch, Cause, Read, Snapshots, Space};
 
 use super::*;
@@ -121,12 +121,12 @@ async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
     node.submit(submit()).await.unwrap();
 
     let mut records = Vec::new();
-    let event = Event::TermStarted(TermStarted {
+    let event = Event::Term(TermEvent::TermStarted(TermStarted {
         epoch: 2,
         node: "other".to_owned(),
         actor: None,
         shard_lease_ms: None,
-    });
+    }));
     encode_record(Timestamp(1), &event, &mut records);
     let batch = Batch { previous: shared.end(), term: Term(9), count: 1, records };
     shared.append(&batch).unwrap();

@@ -52,14 +52,16 @@ impl<R: Recipient> DecisionLoop<R> {
         let Some(service) = self.state.service(name) else {
             return Err(self.refuse(Refusal::NoService(name.clone())));
         };
-        let rest = service.shards.get(*from as usize..).unwrap_or_default();
+        // A caller may name any number; behind the last shard there are none.
+        let from = (*from).min(u32::try_from(service.shards.len()).unwrap_or(u32::MAX));
+        let rest = service.shards.get(from as usize..).unwrap_or_default();
         let mut bytes = 0;
         let fits = |shard: &&Shard| {
             bytes += SHARD_BYTES + shard.worker().map_or(0, |worker| worker.as_str().len());
             bytes <= PAGE_BYTES_MAX
         };
         let count = rest.iter().take(*limit).take_while(fits).count();
-        let shown = || (*from..).zip(&rest[..count]);
+        let shown = || (from..).zip(&rest[..count]);
         let mut held = BTreeMap::<&Name, Vec<u32>>::new();
         for (number, shard) in shown() {
             if let Shard::Held { worker, .. } = shard {
@@ -90,7 +92,7 @@ impl<R: Recipient> DecisionLoop<R> {
             generation: service.generation,
             workers: workers.collect(),
             shards: shards.collect(),
-            next_cursor: (count < rest.len()).then(|| (*from as usize + count).to_string()),
+            next_cursor: (count < rest.len()).then(|| (from as usize + count).to_string()),
         })))
     }
 

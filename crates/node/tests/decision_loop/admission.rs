@@ -56,13 +56,13 @@ fn whoever_has_work_is_answered_while_others_stand_in_line() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW + 1);
     let held = leases(world.turn().0.remove(0).1).remove(0);
-    let heartbeat = orchestrix_core::Command::Heartbeat {
+    let heartbeat = orchestrix_core::Command::Task(orchestrix_core::TaskCommand::Heartbeat {
         task: held.task_id,
         lease: held.lease_id,
         worker: None,
         progress: None,
         note: None,
-    };
+    });
     world.ask("busy", Ask::Heartbeat(heartbeat));
     world.ask("client", Ask::Command(submit("mail")));
     let names: Vec<_> = world.turn().0.into_iter().map(|(name, _)| name).collect();

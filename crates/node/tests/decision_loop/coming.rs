@@ -3,7 +3,7 @@
 use orchestrix_core::limits::SHARD_WORKERS_MAX;
 use orchestrix_core::wire::{Assignment, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Position};
-use orchestrix_node::{Answer, Ask, Error, ShardAsk};
+use orchestrix_node::{Answer, Ask, Error, ServicePage, ShardAsk};
 
 use crate::common::World;
 
@@ -198,4 +198,19 @@ fn so_many_wait_for_a_service_and_no_more() {
     assert!(world.turn().0.is_empty(), "all of them wait");
     register(&mut world, "one-more", "a", 1);
     assert!(matches!(world.turn().0[..], [("one-more", Err(Error::Overloaded))]));
+}
+
+#[test]
+fn a_page_behind_the_last_shard_is_empty() {
+    let mut world = world();
+    let body = ShardRegister { max_shard_count: 8, session: Some(name("a")), ..ShardRegister::default() };
+    let (service, worker) = (name("s"), name("a"));
+    world.ask("a", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
+    assert_eq!(after(&mut world, 250)[0].1.assigned_shards.len(), 8);
+    for (from, shown) in [(7, 1), (8, 0), (u32::MAX - 1, 0), (u32::MAX, 0)] {
+        let page = ServicePage { service: name("s"), from, limit: 100 };
+        world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(page))));
+        let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+        assert_eq!((service.shards.len(), service.next_cursor), (shown, None), "{from}");
+    }
 }

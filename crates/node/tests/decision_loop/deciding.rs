@@ -2,7 +2,9 @@
 
 use orchestrix_core::limits::{ERROR_BYTES_MAX, PAGE_BYTES_MAX};
 use orchestrix_core::wire::Submit;
-use orchestrix_core::{Command, Filter, Json, LeaseId, Name, Refusal, Retention, TaskId};
+use orchestrix_core::{
+    Command, Filter, Json, LeaseId, Name, Refusal, Retention, TaskCommand, TaskEvent, TaskId,
+};
 use orchestrix_engine::{Room, Space};
 use orchestrix_node::{Answer, Ask, Error, Options};
 
@@ -33,7 +35,10 @@ fn a_full_disk_refuses_new_work_and_lets_old_work_end() {
     world.desk.set_space(RESERVE);
     world.ask("submitter", Ask::Command(submit("mail")));
     world.ask("submitter", Ask::Batch(vec![submit("mail")]));
-    world.ask("w", Ask::Command(Command::Complete { task, lease, worker: None, result: None }));
+    world.ask(
+        "w",
+        Ask::Command(Command::Task(TaskCommand::Complete { task, lease, worker: None, result: None })),
+    );
     let (answers, events) = world.turn();
     assert_eq!(events, ["TaskCompleted"]);
     assert!(
@@ -84,21 +89,29 @@ fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
     world.desk.set_space(Space::Short(Room { new_work: 0, in_all: 10_000, batch: 10_000 }));
     let complete = |task, lease, bytes: usize| {
         let result = Some(Json::parse(&format!("\"{}\"", "x".repeat(bytes - 2))).unwrap());
-        Ask::Command(Command::Complete { task, lease, worker: None, result })
+        Ask::Command(Command::Task(TaskCommand::Complete { task, lease, worker: None, result }))
     };
     world.ask("w", complete(long, ids[0], 10_000 - 255));
     world.ask("w", complete(short, ids[1], 10_000 - 256));
     let (answers, events) = world.turn();
     assert!(matches!(answers[0].1, Err(Error::Overloaded)), "{answers:?}");
     assert_eq!(events, ["TaskCompleted"], "the shorter one ends");
-    world.ask("w", Ask::Command(Command::Complete { task: long, lease: ids[0], worker: None, result: None }));
+    world.ask(
+        "w",
+        Ask::Command(Command::Task(TaskCommand::Complete {
+            task: long,
+            lease: ids[0],
+            worker: None,
+            result: None,
+        })),
+    );
     assert_eq!(world.turn().1, ["TaskCompleted"], "what is short is not kept from ending");
 }
 
 #[test]
 fn a_refusal_travels_in_a_turn_like_any_other_answer() {
     let mut world = World::new();
-    world.ask("w", Ask::Command(Command::Cancel { task: TaskId(9), actor: None }));
+    world.ask("w", Ask::Command(Command::Task(TaskCommand::Cancel { task: TaskId(9), actor: None })));
     assert!(world.desk.has_turn());
     let (answers, events) = world.turn();
     assert!(events.is_empty());
@@ -117,9 +130,14 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
         leases(answers.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
     world.ask(
         "w",
-        Ask::Command(Command::Complete { task: tasks[0], lease: ids[0], worker: None, result: None }),
+        Ask::Command(Command::Task(TaskCommand::Complete {
+            task: tasks[0],
+            lease: ids[0],
+            worker: None,
+            result: None,
+        })),
     );
-    world.ask("c", Ask::Command(Command::Cancel { task: tasks[1], actor: None }));
+    world.ask("c", Ask::Command(Command::Task(TaskCommand::Cancel { task: tasks[1], actor: None })));
     world.turn();
     let worker = Name::new("w").unwrap();
     world.ask("w", Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)] });
@@ -158,7 +176,8 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
     let mut world = World::with(Options { retention, ..Options::default() });
     let commands = (0..1_000).map(|_| submit("mail")).collect();
     world.ask("submitter", Ask::Batch(commands));
-    let cancels = (1..=1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
+    let cancels =
+        (1..=1_000).map(|id| Command::Task(TaskCommand::Cancel { task: TaskId(id), actor: None })).collect();
     world.ask("submitter", Ask::Batch(cancels));
     world.turn();
     world.wait(1);
@@ -180,8 +199,9 @@ fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
     for round in 0..5_u64 {
         world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
         let first = world.desk.state().position().0 - 999;
-        let cancels =
-            (first..first + 1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
+        let cancels = (first..first + 1_000)
+            .map(|id| Command::Task(TaskCommand::Cancel { task: TaskId(id), actor: None }))
+            .collect();
         world.ask("s", Ask::Batch(cancels));
         world.wait(1);
         world.turn();
@@ -198,19 +218,25 @@ fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
     ask.max = 300;
     world.ask("w", Ask::Lease(ask));
     let (answers, _) = world.turn();
-    let fails = leases(answers.into_iter().last().unwrap().1).into_iter().map(|leased| Command::Fail {
-        task: leased.task_id,
-        lease: leased.lease_id,
-        worker: None,
-        error: String::new(),
-        retry: false,
+    let fails = leases(answers.into_iter().last().unwrap().1).into_iter().map(|leased| {
+        Command::Task(TaskCommand::Fail {
+            task: leased.task_id,
+            lease: leased.lease_id,
+            worker: None,
+            error: String::new(),
+            retry: false,
+        })
     });
     world.ask("w", Ask::Batch(fails.collect()));
-    let cancels = (301..=1_000).map(|id| Command::Cancel { task: TaskId(id), actor: None }).collect();
+    let cancels = (301..=1_000)
+        .map(|id| Command::Task(TaskCommand::Cancel { task: TaskId(id), actor: None }))
+        .collect();
     world.ask("s", Ask::Batch(cancels));
-    let retention = Command::Purge(retention);
+    let retention = Command::Task(TaskCommand::Purge(retention));
     let decision = world.desk.state().decide(&retention, world.now.plus(1)).unwrap();
-    let orchestrix_core::Decision::Event(orchestrix_core::Event::TaskPurged(event)) = decision else {
+    let orchestrix_core::Decision::Event(orchestrix_core::Event::Task(TaskEvent::TaskPurged(event))) =
+        decision
+    else {
         panic!("{decision:?}")
     };
     let failed = event.tasks.iter().filter(|purge| purge.task.0 <= 300).count();
@@ -229,13 +255,13 @@ fn a_worker_is_told_the_limit_that_comes_first() {
     let leased = first_lease(world.turn().0.split_off(1), "w");
     assert_eq!(leased.lease_ms, 5_000, "1 % and a millisecond less than the time limit");
     world.wait(3_031);
-    let heartbeat = Command::Heartbeat {
+    let heartbeat = Command::Task(TaskCommand::Heartbeat {
         task: leased.task_id,
         lease: leased.lease_id,
         worker: None,
         progress: None,
         note: None,
-    };
+    });
     world.ask("w", Ask::Heartbeat(heartbeat));
     let (answers, _) = world.turn();
     let Ok(Answer::Extended(extended)) = &answers[0].1 else { panic!("{answers:?}") };
@@ -265,7 +291,10 @@ fn a_page_of_tasks_with_long_errors_is_short() {
         world.poll("w", "mail", 0);
         let lease = leases(world.turn().0.remove(0).1)[0].lease_id;
         let error = "e".repeat(ERROR_BYTES_MAX);
-        world.ask("w", Ask::Command(Command::Fail { task, lease, worker: None, error, retry: false }));
+        world.ask(
+            "w",
+            Ask::Command(Command::Task(TaskCommand::Fail { task, lease, worker: None, error, retry: false })),
+        );
         world.turn();
         ids.push(task);
     }
@@ -303,7 +332,7 @@ fn keys_beyond_the_limit_are_forgotten_and_counted() {
     let mut ids = Vec::new();
     for key in ["a", "b", "c"] {
         let task = submit(&mut world, key);
-        world.ask("s", Ask::Command(Command::Cancel { task, actor: None }));
+        world.ask("s", Ask::Command(Command::Task(TaskCommand::Cancel { task, actor: None })));
         world.turn();
         world.wait(2_000);
         world.turn();
@@ -327,7 +356,7 @@ fn a_repeat_after_the_purge_hears_how_its_task_ended() {
     let (answers, _) = world.turn();
     let leased = leases(answers.into_iter().nth(1).unwrap().1).remove(0);
     let (task_id, lease) = (leased.task_id, leased.lease_id);
-    let complete = Command::Complete { task: task_id, lease, worker: None, result: None };
+    let complete = Command::Task(TaskCommand::Complete { task: task_id, lease, worker: None, result: None });
     world.ask("w", Ask::Command(complete));
     world.turn();
     world.wait(2_000);
@@ -401,10 +430,10 @@ fn an_explanation_names_the_reason() {
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
     assert_eq!(code(&mut world, first), "leased_by");
     assert_eq!(code(&mut world, second), "behind_n");
-    world.ask("c", Ask::Command(Command::Cancel { task: first, actor: None }));
+    world.ask("c", Ask::Command(Command::Task(TaskCommand::Cancel { task: first, actor: None })));
     world.turn();
     assert_eq!(code(&mut world, first), "cancel_requested");
-    world.ask("w", Ask::Command(Command::Release { task: first, lease, worker: None }));
+    world.ask("w", Ask::Command(Command::Task(TaskCommand::Release { task: first, lease, worker: None })));
     world.turn();
     assert_eq!(code(&mut world, first), "finished");
 }

@@ -1,7 +1,7 @@
 //! Lease calls: who is served when, repeats, answers that nobody takes, tasks that are not handed out.
 
 use orchestrix_core::wire::Submit;
-use orchestrix_core::{Command, Json, Name, TaskId};
+use orchestrix_core::{Command, Json, Name, TaskCommand, TaskId};
 use orchestrix_node::{Answer, Ask, Error, Options};
 
 use crate::common::{World, first_lease, leases, request, submit, tasks};
@@ -35,9 +35,9 @@ fn a_poll_whose_caller_left_takes_nothing() {
 fn a_delayed_task_wakes_a_poll_when_its_time_comes() {
     let mut world = World::new();
     world.poll("w", "mail", 60_000);
-    let Command::Submit { mut task, request } = submit("mail") else { unreachable!() };
+    let Command::Task(TaskCommand::Submit { mut task, request }) = submit("mail") else { unreachable!() };
     task.delay_ms = 3_000;
-    world.ask("submitter", Ask::Command(Command::Submit { task, request }));
+    world.ask("submitter", Ask::Command(Command::Task(TaskCommand::Submit { task, request })));
     world.turn();
     assert_eq!(world.desk.next_due(), Some(world.now.plus(3_000)));
     world.wait(2_999);
@@ -164,7 +164,10 @@ fn a_worker_that_has_room_again_is_served_at_once() {
     world.poll("late", "pay", 5_000);
     assert_eq!(world.leased(), [("late", vec![3])], "and stands in nobody's way");
     world.submit("pay");
-    world.ask("w2", Ask::Command(Command::Complete { task: first, lease, worker: None, result: None }));
+    world.ask(
+        "w2",
+        Ask::Command(Command::Task(TaskCommand::Complete { task: first, lease, worker: None, result: None })),
+    );
     assert_eq!(world.leased(), [("w2", vec![]), ("w", vec![5])]);
 }
 

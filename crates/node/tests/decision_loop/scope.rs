@@ -1,6 +1,6 @@
 //! Callers who are limited to some queues: the loop checks with the decision.
 
-use orchestrix_core::{Command, Filter, Forbidden, LeaseId, Name, Refusal, TaskId};
+use orchestrix_core::{Command, Filter, Forbidden, LeaseId, Name, Refusal, TaskCommand, TaskId};
 use orchestrix_node::{Answer, Ask, Error};
 
 use crate::common::{World, request, submit};
@@ -17,7 +17,7 @@ fn heard(world: &mut World, ask: Ask) -> Result<Answer, Error> {
 }
 
 fn complete(task: TaskId, lease: LeaseId) -> Command {
-    Command::Complete { task, lease, worker: None, result: None }
+    Command::Task(TaskCommand::Complete { task, lease, worker: None, result: None })
 }
 
 /// A task of another queue, under a lease.
@@ -35,13 +35,20 @@ fn foreign(world: &mut World) -> (TaskId, LeaseId) {
 fn a_foreign_task_is_not_there() {
     let mut world = World::new();
     let (task, lease) = foreign(&mut world);
-    let heartbeat = Command::Heartbeat { task, lease, worker: None, progress: None, note: None };
+    let heartbeat =
+        Command::Task(TaskCommand::Heartbeat { task, lease, worker: None, progress: None, note: None });
     for ask in [
         Ask::Command(complete(task, lease)),
-        Ask::Command(Command::Fail { task, lease, worker: None, error: "x".to_owned(), retry: true }),
-        Ask::Command(Command::Release { task, lease, worker: None }),
-        Ask::Command(Command::Cancel { task, actor: None }),
-        Ask::Command(Command::Retry { task, actor: None }),
+        Ask::Command(Command::Task(TaskCommand::Fail {
+            task,
+            lease,
+            worker: None,
+            error: "x".to_owned(),
+            retry: true,
+        })),
+        Ask::Command(Command::Task(TaskCommand::Release { task, lease, worker: None })),
+        Ask::Command(Command::Task(TaskCommand::Cancel { task, actor: None })),
+        Ask::Command(Command::Task(TaskCommand::Retry { task, actor: None })),
         Ask::Heartbeat(heartbeat),
         Ask::Attempt { task, lease },
         Ask::Task(task),

@@ -1,7 +1,7 @@
 //! Which task of a queue has waited for longest, and which is next.
 
 use orchestrix_core::wire::{QueueView, Submit};
-use orchestrix_core::{Command, Json, Name, TaskId};
+use orchestrix_core::{Command, Json, Name, TaskCommand, TaskId};
 use orchestrix_node::{Answer, Ask};
 
 use crate::common::{World, leases};
@@ -49,7 +49,7 @@ fn a_task_that_came_back_does_not_hide_one_that_waits() {
     let patient = submit(&mut world, |_| {});
     world.wait(9_000);
     assert_eq!(seen(&mut world), [Some((patient, 9_000)), Some((patient, 9_000))], "the other is leased");
-    world.ask("w", Ask::Command(Command::Release { task: first, lease, worker: None }));
+    world.ask("w", Ask::Command(Command::Task(TaskCommand::Release { task: first, lease, worker: None })));
     world.turn();
     world.wait(500);
     assert_eq!(seen(&mut world), [Some((patient, 9_500)), Some((first, 500))]);

@@ -48,9 +48,10 @@ pub(crate) async fn cancel(args: CancelArgs, context: &Context) -> Result<(), Fa
 }
 
 pub(crate) async fn retry(args: RetryArgs, context: &Context) -> Result<(), Fail> {
+    let of_queue = args.queue.as_ref().map(|queue| format!(" of queue {queue}")).unwrap_or_default();
     let ids = if args.all_failed { failed(context, args.queue).await? } else { args.ids };
     if ids.is_empty() {
-        context.out.note("no task is FAILED");
+        context.out.note(&format!("no task{of_queue} is FAILED"));
         return Ok(());
     }
     each(context, ids, |client: Client, id| async move { client.retry(id).await }).await

@@ -73,8 +73,7 @@ pub(crate) fn run(args: &JournalArgs, out: Out) -> Result<(), Fail> {
 }
 
 fn dump(folder: &std::path::Path, out: Out) -> Result<(), Fail> {
-    let disk = RealDisk::open_to_read(folder)
-        .map_err(|error| Fail::new(Exit::Refused, format!("cannot open {}: {error}", folder.display())))?;
+    let disk = RealDisk::open_to_read(folder).map_err(|error| Fail::new(Exit::Refused, error.to_string()))?;
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let batches = Batches::open(disk).map_err(|error| not_readable(&error))?;
     let mut last = None;

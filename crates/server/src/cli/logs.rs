@@ -24,7 +24,7 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     follow: bool,
     /// Only lines of this attempt
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempt: Option<u32>,
 }
 

@@ -233,8 +233,10 @@ fn token(global: &Global) -> Result<Option<String>, Fail> {
 
 /// Reads the id of a task.
 fn parse_id(text: &str) -> Result<orchestrix_core::TaskId, String> {
-    let number: Result<u64, _> = text.parse();
-    number.map(orchestrix_core::TaskId).map_err(|_| "the id of a task is a whole number, like 42".to_owned())
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number
+        .map(orchestrix_core::TaskId)
+        .ok_or_else(|| "the id of a task is a whole number from 1, like 42".to_owned())
 }
 
 #[cfg(test)]

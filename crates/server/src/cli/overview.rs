@@ -158,12 +158,10 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
         ]);
     }
     out.table(&table)?;
+    let sign = cluster.leader.as_ref().map(|_| last_sign(&cluster)).unwrap_or_default();
     out.note(&format!(
-        "{leader} leads: term {}, epoch {}, position {}{}",
-        cluster.term,
-        cluster.epoch,
-        cluster.position,
-        last_sign(&cluster)
+        "{leader} leads: term {}, epoch {}, position {}{sign}",
+        cluster.term, cluster.epoch, cluster.position
     ));
     Ok(())
 }

@@ -52,7 +52,8 @@ async fn list(context: &Context, group: Option<&Name>) -> Result<(), Fail> {
         return list.services.iter().try_for_each(|service| out.json(service));
     }
     if list.services.is_empty() {
-        out.note("there are no services; the first worker that registers makes one");
+        let of_group = group.map(|group| format!(" of group {group}")).unwrap_or_default();
+        out.note(&format!("there are no services{of_group}; the first worker that registers makes one"));
         return Ok(());
     }
     let mut table = Table::new(&[

@@ -101,6 +101,10 @@ fn read_stdin() -> Result<String, Fail> {
 }
 
 fn parse_payload(text: &str) -> Result<Json, Fail> {
+    if text.trim().is_empty() {
+        let why = "the payload is empty; write null for none, or {\"a\": 1}";
+        return Err(Fail::new(Exit::Usage, why));
+    }
     Json::parse(text).map_err(|why| {
         let hint = match serde_json::to_string(text.trim()) {
             Ok(quoted) if text.len() < 60 && !text.trim_start().starts_with(['{', '[', '"']) => {
@@ -167,7 +171,7 @@ mod tests {
             hint("hello")
         );
         assert!(hint("{a:1}").contains("single quotes"));
-        assert!(hint("").contains("quotes"));
+        assert!(hint("").contains("write null"));
     }
 
     #[test]

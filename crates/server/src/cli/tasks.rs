@@ -1,5 +1,6 @@
 //! `orchestrix tasks`: lists of tasks.
 
+use clap::builder::RangedU64ValueParser;
 use orchestrix_client::TaskQuery;
 use orchestrix_core::limits::PAGE_MAX;
 use orchestrix_core::wire::TaskSummary;
@@ -25,7 +26,7 @@ pub(crate) struct TasksArgs {
     #[arg(long, value_parser = parse_state, value_name = "WAITING|LEASED|COMPLETED|FAILED|CANCELLED")]
     state: Option<TaskState>,
     /// At most so many, lowest id first
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     limit: usize,
     /// All of them
     #[arg(long, conflicts_with = "limit")]

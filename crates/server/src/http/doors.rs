@@ -31,8 +31,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 /// # Errors
 /// What the caller would hear.
 #[must_use]
-pub fn body(route: &Route, body: &[u8]) -> Option<Result<Vec<u8>, String>> {
-    route.body.map(|again| again(body).map_err(|fault| told(&fault)))
+pub fn body(route: &Route, given: &[u8]) -> Option<Result<Vec<u8>, String>> {
+    route.request.map(|request| (request.again)(given).map_err(|fault| told(&fault)))
 }
 
 /// The route of a path, and the texts that stand for its parts in braces.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::{
-    Event, LeaseExpired, LeaseReleased, TaskCancelled, TaskCompleted, TaskExpired, TaskFailed, TaskId,
-    TaskPurged, any_shard_event,
+    Event, LeaseExpired, LeaseReleased, TaskCancelled, TaskCompleted, TaskEvent, TaskExpired, TaskFailed,
+    TaskId, TaskPurged,
 };
 use orchestrix_node::{Events, Happening};
 use tokio::sync::Notify;
@@ -109,27 +109,23 @@ impl Drop for Following {
 
 /// Wakes the followers of the tasks that an event may have ended. They look for themselves.
 fn wake(followed: &Followed, event: &Event) {
+    let Event::Task(event) = event else { return };
     let task = match event {
-        Event::TaskCompleted(event) => event.task,
-        Event::TaskFailed(event) => event.task,
-        Event::LeaseReleased(event) => event.task,
-        Event::LeaseExpired(event) => event.task,
-        Event::TaskCancelled(event) => event.task,
-        Event::TaskExpired(event) => event.task,
-        Event::TaskPurged(event) => {
+        TaskEvent::TaskCompleted(event) => event.task,
+        TaskEvent::TaskFailed(event) => event.task,
+        TaskEvent::LeaseReleased(event) => event.task,
+        TaskEvent::LeaseExpired(event) => event.task,
+        TaskEvent::TaskCancelled(event) => event.task,
+        TaskEvent::TaskExpired(event) => event.task,
+        TaskEvent::TaskPurged(event) => {
             let woken = event.tasks.iter().filter_map(|purge| followed.tasks.get(&purge.task));
             return woken.for_each(|(_, woken)| woken.notify_waiters());
         }
-        Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | Event::TaskCreated(_)
-        | Event::LeaseGranted(_)
-        | Event::LeaseExtended(_)
-        | Event::CancelRequested(_)
-        | Event::TaskRetried(_)
-        | any_shard_event!() => return,
+        TaskEvent::TaskCreated(_)
+        | TaskEvent::LeaseGranted(_)
+        | TaskEvent::LeaseExtended(_)
+        | TaskEvent::CancelRequested(_)
+        | TaskEvent::TaskRetried(_) => return,
     };
     if let Some((_, woken)) = followed.tasks.get(&task) {
         woken.notify_waiters();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use orchestrix_core::{Event, Json, Position, Timestamp, any_shard_event};
+use orchestrix_core::{Event, Json, Position, TaskEvent, Timestamp};
 use orchestrix_node::{Events, Happening};
 use serde_json::{Value, json};
 
@@ -80,29 +80,16 @@ fn tell(piece: &mut Piece, happening: Happening) {
 /// An event as readers see it. Ids that are the event's own position are told too.
 fn body(position: Position, at: Timestamp, event: Event) -> Value {
     let (event, hidden, named) = match event {
-        Event::TaskCreated(mut created) => {
+        Event::Task(TaskEvent::TaskCreated(mut created)) => {
             created.payload = Json::null();
-            (Event::TaskCreated(created), Some("payload"), Some("task"))
+            (Event::Task(TaskEvent::TaskCreated(created)), Some("payload"), Some("task"))
         }
-        Event::TaskCompleted(mut completed) => {
+        Event::Task(TaskEvent::TaskCompleted(mut completed)) => {
             completed.result = None;
-            (Event::TaskCompleted(completed), Some("result"), None)
+            (Event::Task(TaskEvent::TaskCompleted(completed)), Some("result"), None)
         }
-        granted @ Event::LeaseGranted(_) => (granted, None, Some("lease")),
-        other @ (Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | Event::LeaseExtended(_)
-        | Event::LeaseReleased(_)
-        | Event::LeaseExpired(_)
-        | Event::TaskFailed(_)
-        | Event::TaskCancelled(_)
-        | Event::CancelRequested(_)
-        | Event::TaskExpired(_)
-        | Event::TaskRetried(_)
-        | Event::TaskPurged(_)
-        | any_shard_event!()) => (other, None, None),
+        granted @ Event::Task(TaskEvent::LeaseGranted(_)) => (granted, None, Some("lease")),
+        other @ (Event::Term(_) | Event::Task(_) | Event::Shard(_)) => (other, None, None),
     };
     let mut body = serde_json::to_value(&event).expect("events are plain JSON");
     if let Some(fields) = body.as_object_mut() {
@@ -146,5 +133,25 @@ mod tests {
             TaskCompleted { task: TaskId(9), lease: LeaseId(10), result: Some(Json::parse("1").unwrap()) };
         let told = body(Position(11), Timestamp(6), completed.into());
         assert_eq!(told, json!({"position":11,"at":6,"type":"TaskCompleted","task":9,"lease":10}));
+    }
+
+    /// Every kind of event, as it is stored.
+    const RECORDS: &str = include_str!("../../../core/tests/stored/records.txt");
+    /// The same as readers see them: programs read these fields. They may be added to, and never taken away.
+    const SHOWN: &str = include_str!("events/shown.jsonl");
+
+    #[test]
+    fn every_kind_of_event_is_shown_as_ever() {
+        let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
+        let mut shown = SHOWN.lines();
+        for (n, line) in (1..).zip(RECORDS.lines()) {
+            let hex = line.rsplit(' ').next().unwrap();
+            let record: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
+            let (at, event) = orchestrix_core::Records::new(&record).next().unwrap().unwrap();
+            let told = body(Position(n), at, event);
+            let expected: Value = serde_json::from_str(shown.next().expect("a line for each")).unwrap();
+            assert_eq!(told, expected, "{line}");
+        }
+        assert_eq!(shown.next(), None);
     }
 }

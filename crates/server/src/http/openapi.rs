@@ -1,4 +1,4 @@
-//! The OpenAPI document, made from the table of routes and the wire types. What is served is described, and
+//! The OpenAPI document, made from the table of routes, the wire types and their bounds. What is served is described, and
 //! nothing else.
 
 use std::sync::LazyLock;
@@ -19,7 +19,9 @@ use utoipa::openapi::{
 };
 
 use crate::http::answer::{JSON, Reply};
-use crate::http::routes::{Access, Endpoint, ROUTES, Route, Scope, Verb};
+use crate::http::bounds;
+use crate::http::routes::{Access, Route, Scope, Verb};
+use crate::http::table::ROUTES;
 
 const SECURITY: &str = "token";
 
@@ -59,28 +61,30 @@ pub fn document() -> String {
         ComponentsBuilder::new().schemas_from_iter(schemas).security_scheme(SECURITY, scheme).build();
     let document: OpenApi =
         OpenApiBuilder::new().info(info).paths(paths).components(Some(components)).build();
-    document.to_json().expect("the document is plain JSON")
+    let mut document = serde_json::to_value(&document).expect("the document is plain JSON");
+    bounds::declare(&mut document);
+    document.to_string()
 }
 
 /// Types that routes refer to, by name.
-type Schemas = Vec<(String, RefOr<Schema>)>;
+pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
 
 /// What is said about one route.
-struct Told {
+pub(crate) struct Told {
     summary: &'static str,
     schemas: Schemas,
-    body: Option<RequestBody>,
     answers: Vec<(&'static str, Response)>,
     query: &'static [(&'static str, Type, &'static str)],
 }
 
 fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
-    let told = told(route.endpoint);
+    let told = (route.told)();
+    let body = route.request.and_then(|request| request.described).map(|described| described(schemas));
     schemas.extend(told.schemas);
     let mut operation = OperationBuilder::new()
         .operation_id(Some(format!("{:?}", route.endpoint)))
         .summary(Some(told.summary))
-        .request_body(told.body)
+        .request_body(body)
         .response("default", problem());
     for (status, answer) in told.answers {
         operation = operation.response(status, answer);
@@ -111,151 +115,25 @@ fn limit(scope: Scope) -> &'static str {
     }
 }
 
-fn told(endpoint: Endpoint) -> Told {
-    match endpoint {
-        Endpoint::Submit => takes::<wire::Submit>("Submit a task")
-            .and::<wire::Submitted>("201", "The task was accepted.")
-            .and::<wire::Submitted>("200", "The task that was submitted with the same key before."),
-        Endpoint::SubmitBatch => takes::<wire::SubmitBatch>("Submit many tasks")
-            .and::<wire::SubmittedBatch>("200", "What became of each, in the order of the request."),
-        Endpoint::LeaseQueue => {
-            takes::<wire::LeaseQueue>("Lease tasks of a queue").and::<wire::Leases>("200", LEASES)
-        }
-        Endpoint::LeaseQueues => {
-            takes::<wire::LeaseQueues>("Lease tasks of several queues").and::<wire::Leases>("200", LEASES)
-        }
-        Endpoint::Heartbeat => {
-            takes::<wire::Heartbeat>("Extend a lease").and::<wire::Extended>("200", "The lease goes on.")
-        }
-        Endpoint::WorkerHeartbeat => takes::<wire::WorkerHeartbeat>("Extend all leases of a worker")
-            .and::<wire::WorkerExtended>("200", "What the worker still has."),
-        Endpoint::Complete => takes::<wire::Complete>("Complete a task").and::<wire::Outcome>("200", OUTCOME),
-        Endpoint::CompleteBatch => takes::<wire::CompleteBatch>("Complete many tasks")
-            .and::<wire::CompletedBatch>("200", "What became of each, in the order of the request."),
-        Endpoint::Fail => takes::<wire::Fail>("Fail an attempt").and::<wire::Outcome>("200", OUTCOME),
-        Endpoint::Release => takes::<wire::Release>("Give a task back").and::<wire::Outcome>("200", OUTCOME),
-        Endpoint::Cancel => asks("Cancel a task")
-            .and::<wire::Outcome>("200", "The task is cancelled.")
-            .and::<wire::Outcome>("202", "The task is leased; its worker will be told."),
-        Endpoint::Retry => asks("Give a failed task a new round").and::<wire::Outcome>("200", OUTCOME),
-        Endpoint::ListTasks => {
-            asks("List tasks").and::<wire::TaskPage>("200", "A page, lowest id first.").with(LIST)
-        }
-        Endpoint::Task => asks("Look at a task").and::<wire::TaskView>("200", "All that is known of it."),
-        Endpoint::Explain => {
-            asks("Ask why a task is where it is").and::<wire::Explanation>("200", "A code and a sentence.")
-        }
-        Endpoint::AppendLogs => takes::<wire::LogAppend>("Store lines of output")
-            .and::<wire::LogAppended>("200", "What became of the lines."),
-        Endpoint::Logs => asks("Read the output of a task")
-            .and::<wire::LogPage>(
-                "200",
-                "A page of lines; with `follow=true` a stream of `line` events and one `end`.",
-            )
-            .with(LOGS),
-        Endpoint::Queues => asks("List queues").and::<wire::QueueList>("200", "All queues that have tasks."),
-        Endpoint::Workers => {
-            asks("List workers").and::<wire::WorkerList>("200", "All workers that were seen lately.")
-        }
-        Endpoint::Cluster => {
-            asks("Look at the cluster").and::<wire::Cluster>("200", "The nodes and who leads.")
-        }
-        Endpoint::ClusterNews => asks("Follow what happens to leadership")
-            .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`."),
-        Endpoint::Batches => asks("Follow what the leader writes, as another node")
-            .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
-            .with(&[("after", Type::Integer, "The position that the asking node has reached.")]),
-        Endpoint::Link => asks("Open a node link, as another node").empty("101", "The connection is a node link."),
-        Endpoint::Services => asks("List services")
-            .and::<wire::ServiceList>("200", "All services, by name.")
-            .with(&[("group", Type::String, "Only services of this group.")]),
-        Endpoint::Service => asks("Look at a service")
-            .and::<wire::ServiceView>("200", "Its workers, and a page of its shards.")
-            .with(SHARDS),
-        Endpoint::ChangeService => takes::<wire::ServiceChange>("Change the shards of a service")
-            .and::<wire::ServiceView>("200", "The service as it is now."),
-        Endpoint::ShardRegister => {
-            takes::<wire::ShardRegister>("Come as a worker of a service")
-                .and::<wire::Assignment>("200", "What to serve, once others have let go of it.")
-        }
-        Endpoint::ShardHeartbeat => takes::<wire::ShardHeartbeat>("Stay as a worker of a service")
-            .and::<wire::Assignment>("200", "What to serve."),
-        Endpoint::ShardDeregister => takes::<wire::ShardDeregister>("Go as a worker of a service")
-            .and::<wire::Assignment>("200", "Nothing is left to serve."),
-        Endpoint::ShardAssignments => asks("Follow what a worker should serve")
-            .plain("text/event-stream", "`assignment` events, one at once and one for each change.")
-            .with(&[(
-                "session",
-                Type::String,
-                "Required. The session of the process that asks: another process of the name hears `fenced`, and the stream ends.",
-            )]),
-        Endpoint::Lead => {
-            takes::<wire::Lead>("Say who should lead").and::<wire::Cluster>("200", "It was asked for.")
-        }
-        Endpoint::Events => asks("Follow the journal")
-            .plain(
-                "text/event-stream",
-                "Events from now on, or after a position; `gap` where some are missing.",
-            )
-            .with(&[(
-                "after",
-                Type::Integer,
-                "Send the events after this position first; Last-Event-ID wins.",
-            )]),
-        Endpoint::Health => asks("Ask whether the coordinator is healthy")
-            .and::<wire::Health>("200", "It is healthy.")
-            .and::<wire::Health>("503", "It is unhealthy."),
-        Endpoint::Ready => asks("Ask whether new work should be sent here").plain(JSON, "It is ready."),
-        Endpoint::Metrics => asks("Read the metrics").plain("text/plain", "Prometheus' text format."),
-        Endpoint::OpenApi => asks("Read this document").plain(JSON, "OpenAPI 3.1."),
-        Endpoint::Dashboard => asks("Open the dashboard").plain("text/html", "A page."),
-        Endpoint::DashboardScript => {
-            asks("The script of the dashboard").plain("text/javascript", "A script.")
-        }
-        Endpoint::DashboardStyle => asks("The style of the dashboard").plain("text/css", "A style sheet."),
-    }
+pub(crate) fn asks(summary: &'static str) -> Told {
+    Told { summary, schemas: Vec::new(), answers: Vec::new(), query: &[] }
 }
 
-const LEASES: &str = "The tasks handed out; none when there was nothing to do.";
-const OUTCOME: &str = "What became of the task.";
-const LIST: &[(&str, Type, &str)] = &[
-    ("queue", Type::String, "Only tasks of this queue."),
-    ("state", Type::String, "Only tasks in this state."),
-    ("owner", Type::String, "Only tasks that this node owns; tasks leased over HTTP have no owner."),
-    ("limit", Type::Integer, "Tasks of the page, 1 to 1000; 100 if not given."),
-    ("cursor", Type::String, "The next_cursor of the page before."),
-];
-const SHARDS: &[(&str, Type, &str)] = &[
-    ("limit", Type::Integer, "Shards of the page, 1 to 100000; as many as 1 MiB holds if not given."),
-    ("cursor", Type::String, "The next_cursor of the page before."),
-];
-const LOGS: &[(&str, Type, &str)] = &[
-    ("offset", Type::Integer, "The number of the first line; 0 if not given."),
-    ("limit", Type::Integer, "Lines of the page, 1 to 1000; 100 if not given."),
-    ("attempt", Type::Integer, "Only lines of this attempt."),
-    ("follow", Type::Boolean, "Stream lines until the task ends."),
-];
-
-fn asks(summary: &'static str) -> Told {
-    Told { summary, schemas: Vec::new(), body: None, answers: Vec::new(), query: &[] }
-}
-
-fn takes<T: ToSchema>(summary: &'static str) -> Told {
-    let body = RequestBodyBuilder::new().content(JSON, content::<T>()).required(Some(Required::True)).build();
-    let mut told = Told { body: Some(body), ..asks(summary) };
-    described::<T>(&mut told.schemas);
-    told
+/// Describes the body that a route takes.
+pub(crate) fn request_body<T: ToSchema>(schemas: &mut Schemas) -> RequestBody {
+    described::<T>(schemas);
+    RequestBodyBuilder::new().content(JSON, content::<T>()).required(Some(Required::True)).build()
 }
 
 impl Told {
-    fn and<T: ToSchema>(mut self, status: &'static str, meaning: &str) -> Self {
+    pub(crate) fn and<T: ToSchema>(mut self, status: &'static str, meaning: &str) -> Self {
         let answer = ResponseBuilder::new().description(meaning).content(JSON, content::<T>());
         self.answers.push((status, answer.build()));
         described::<T>(&mut self.schemas);
         self
     }
 
-    fn plain(mut self, content_type: &str, meaning: &str) -> Self {
+    pub(crate) fn plain(mut self, content_type: &str, meaning: &str) -> Self {
         let schema = ObjectBuilder::new().schema_type(SchemaType::AnyValue).build();
         let answer =
             ResponseBuilder::new().description(meaning).content(content_type, Content::new(Some(schema)));
@@ -263,12 +141,12 @@ impl Told {
         self
     }
 
-    fn empty(mut self, status: &'static str, meaning: &str) -> Self {
+    pub(crate) fn empty(mut self, status: &'static str, meaning: &str) -> Self {
         self.answers.push((status, ResponseBuilder::new().description(meaning).build()));
         self
     }
 
-    fn with(self, query: &'static [(&'static str, Type, &'static str)]) -> Self {
+    pub(crate) fn with(self, query: &'static [(&'static str, Type, &'static str)]) -> Self {
         Self { query, ..self }
     }
 }

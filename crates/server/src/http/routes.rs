@@ -1,4 +1,4 @@
-//! The one table of routes: what is asked how, which role may ask it, which queues it concerns, and what answers it. What is
+//! What the one table of routes says, and how a request is found in it: what is asked how, which role may ask it, which queues it concerns, and what answers it. What is
 //! not in it does not exist.
 
 use std::fmt;
@@ -6,20 +6,18 @@ use std::future::Future;
 use std::pin::Pin;
 
 use http::{Method, Response};
-use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PAGE_BYTES_MAX};
-use orchestrix_core::wire::{
-    Complete, CompleteBatch, Fail, Heartbeat, Lead, LeaseQueue, LeaseQueues, LogAppend, Release,
-    ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister, Submit, SubmitBatch, WorkerHeartbeat,
-};
 use orchestrix_node::{Answer, Ask, Node};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use utoipa::ToSchema;
+use utoipa::openapi::request_body::RequestBody;
 
 use crate::http::answer::{Body, Reply};
 use crate::http::body;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
-use crate::http::{dashboard, events, feed, leasing, link, logs, openapi, shards, tasks, views};
+use crate::http::openapi::{self, Schemas, Told};
+use crate::http::table::ROUTES;
 use crate::tokens::Role;
 
 /// What a request asks for.
@@ -115,7 +113,14 @@ pub(crate) enum Does {
 
 type Replying<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
 
-type Again = fn(&[u8]) -> Result<Vec<u8>, Fault>;
+/// What a body is.
+#[derive(Clone, Copy)]
+pub(crate) struct Requested {
+    /// Understands it, and writes down what was understood.
+    pub(crate) again: fn(&[u8]) -> Result<Vec<u8>, Fault>,
+    /// None for one that has nothing to say.
+    pub(crate) described: Option<fn(&mut Schemas) -> RequestBody>,
+}
 
 /// Whether a request is a line of the log when it was answered. A refusal for want of a right always is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +152,10 @@ pub struct Route {
     pub(crate) pace: Pace,
     /// Bytes that the answer may have: with so many unsent, the caller is not let in.
     pub(crate) room: usize,
-    /// Understands a body, and writes down what was understood.
-    pub(crate) body: Option<Again>,
+    /// The type of its body.
+    pub(crate) request: Option<Requested>,
+    /// What the OpenAPI document says of it.
+    pub(crate) told: fn() -> Told,
 }
 
 impl fmt::Debug for Route {
@@ -160,27 +167,28 @@ impl fmt::Debug for Route {
 const fn route(verb: Verb, path: &'static str, endpoint: Endpoint, access: Access, scope: Scope) -> Route {
     let does = Does::Now(|_| Err(Fault::NoRoute));
     let (audit, pace) = (Audit::Unwritten, Pace::Prompt);
-    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, body: None }
+    let told = || openapi::asks("");
+    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, request: None, told }
 }
 
-const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+pub(crate) const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
     route(Verb::Get, path, endpoint, Access::Role(role), scope)
 }
 
-const fn post(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+pub(crate) const fn post(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
     route(Verb::Post, path, endpoint, Access::Role(role), scope)
 }
 
-const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+pub(crate) const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
     route(Verb::Put, path, endpoint, Access::Role(role), scope)
 }
 
-const fn public(path: &'static str, endpoint: Endpoint) -> Route {
+pub(crate) const fn public(path: &'static str, endpoint: Endpoint) -> Route {
     route(Verb::Get, path, endpoint, Access::Public, Scope::Nothing)
 }
 
 impl Route {
-    const fn asks(
+    pub(crate) const fn asks(
         self,
         ask: fn(&Call<'_>) -> Result<Ask, Fault>,
         reply: fn(&Call<'_>, Answer) -> Result<Reply, Fault>,
@@ -188,40 +196,47 @@ impl Route {
         Self { does: Does::Asks(ask, reply), ..self }
     }
 
-    const fn leads(self, lead: for<'a> fn(&'a Call<'a>, &'a Node) -> Replying<'a>) -> Self {
+    pub(crate) const fn leads(self, lead: for<'a> fn(&'a Call<'a>, &'a Node) -> Replying<'a>) -> Self {
         Self { does: Does::Leads(lead), ..self }
     }
 
-    const fn here(self, here: for<'a> fn(&'a Call<'a>) -> Replying<'a>) -> Self {
+    pub(crate) const fn here(self, here: for<'a> fn(&'a Call<'a>) -> Replying<'a>) -> Self {
         Self { does: Does::Here(here), ..self }
     }
 
-    const fn now(self, now: fn(&Call<'_>) -> Result<Reply, Fault>) -> Self {
+    pub(crate) const fn now(self, now: fn(&Call<'_>) -> Result<Reply, Fault>) -> Self {
         Self { does: Does::Now(now), ..self }
     }
 
-    const fn upgrades(self, take: fn(&Call<'_>) -> Result<Response<Body>, Fault>) -> Self {
+    pub(crate) const fn upgrades(self, take: fn(&Call<'_>) -> Result<Response<Body>, Fault>) -> Self {
         Self { does: Does::Upgrades(take), ..self }
     }
 
-    const fn takes<T: DeserializeOwned + Serialize>(self) -> Self {
-        Self { body: Some(again::<T>), ..self }
+    pub(crate) const fn takes<T: DeserializeOwned + Serialize + ToSchema>(self) -> Self {
+        let described: fn(&mut Schemas) -> RequestBody = openapi::request_body::<T>;
+        Self { request: Some(Requested { again: again::<T>, described: Some(described) }), ..self }
     }
 
-    /// A body of this route has nothing to say.
-    const fn takes_nothing(self) -> Self {
-        Self { body: Some(|body| body::parse_nothing(body).map(|()| Vec::new())), ..self }
+    /// Its body is empty, or an empty object.
+    pub(crate) const fn takes_nothing(self) -> Self {
+        let again: fn(&[u8]) -> Result<Vec<u8>, Fault> =
+            |body| body::parse_nothing(body).map(|()| Vec::new());
+        Self { request: Some(Requested { again, described: None }), ..self }
     }
 
-    const fn audited(self) -> Self {
+    pub(crate) const fn told(self, told: fn() -> Told) -> Self {
+        Self { told, ..self }
+    }
+
+    pub(crate) const fn audited(self) -> Self {
         Self { audit: Audit::Written, ..self }
     }
 
-    const fn may_wait(self) -> Self {
+    pub(crate) const fn may_wait(self) -> Self {
         Self { pace: Pace::MayWait, ..self }
     }
 
-    const fn room(self, room: usize) -> Self {
+    pub(crate) const fn room(self, room: usize) -> Self {
         Self { room, ..self }
     }
 }
@@ -230,123 +245,6 @@ fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, Fault>
     let understood: T = body::parse(body)?;
     Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
 }
-
-/// All routes, the busiest first.
-pub static ROUTES: [Route; 39] = [
-    post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named)
-        .takes::<Submit>()
-        .asks(tasks::submit, tasks::submitted),
-    post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named)
-        .takes::<LeaseQueue>()
-        .asks(leasing::lease_queue, leasing::leases)
-        .may_wait()
-        .room(LEASE_PAYLOAD_BYTES_MAX),
-    post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task)
-        .takes::<Complete>()
-        .asks(leasing::complete, tasks::outcome),
-    post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work, Scope::Task)
-        .takes::<Heartbeat>()
-        .asks(leasing::heartbeat, leasing::extended),
-    post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit, Scope::Named)
-        .takes::<SubmitBatch>()
-        .asks(tasks::submit_batch, tasks::submitted_batch),
-    post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work, Scope::Own)
-        .takes::<CompleteBatch>()
-        .asks(leasing::complete_batch, leasing::completed_batch),
-    post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work, Scope::Own)
-        .takes::<WorkerHeartbeat>()
-        .asks(leasing::heartbeat_worker, leasing::worker_extended),
-    post("/v1/lease", Endpoint::LeaseQueues, Role::Work, Scope::Named)
-        .takes::<LeaseQueues>()
-        .asks(leasing::lease_queues, leasing::leases)
-        .may_wait()
-        .room(LEASE_PAYLOAD_BYTES_MAX),
-    SHARD_HEARTBEAT,
-    post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work, Scope::Task)
-        .takes::<Fail>()
-        .asks(leasing::fail, tasks::outcome),
-    post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work, Scope::Task)
-        .takes::<Release>()
-        .asks(leasing::release, tasks::outcome),
-    post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work, Scope::Task)
-        .takes::<LogAppend>()
-        .leads(|call, node| Box::pin(logs::append(call, node))),
-    post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin, Scope::Task)
-        .takes_nothing()
-        .asks(tasks::cancel, tasks::cancelled)
-        .audited(),
-    post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin, Scope::Task)
-        .takes_nothing()
-        .asks(tasks::retry, tasks::outcome)
-        .audited(),
-    get("/v1/tasks", Endpoint::ListTasks, Role::Read, Scope::Named).asks(tasks::list, tasks::page),
-    get("/v1/tasks/{id}", Endpoint::Task, Role::Read, Scope::Task).asks(tasks::task, tasks::view),
-    get("/v1/tasks/{id}/explain", Endpoint::Explain, Role::Read, Scope::Task)
-        .asks(tasks::explain, tasks::explanation),
-    get("/v1/tasks/{id}/logs", Endpoint::Logs, Role::Read, Scope::Task)
-        .leads(|call, node| Box::pin(logs::read(call, node))),
-    get("/v1/queues", Endpoint::Queues, Role::Read, Scope::Own).asks(views::queues, views::queue_list),
-    get("/v1/workers", Endpoint::Workers, Role::Read, Scope::All).asks(views::workers, views::worker_list),
-    get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All).here(|call| Box::pin(views::cluster(call))),
-    get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All).now(views::news),
-    get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All).now(feed::tell),
-    get("/v1/cluster/link", Endpoint::Link, Role::Node, Scope::All).upgrades(link::take),
-    post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All)
-        .takes::<Lead>()
-        .leads(|call, _| Box::pin(views::lead(call)))
-        .audited(),
-    get("/v1/services", Endpoint::Services, Role::Read, Scope::All)
-        .asks(shards::services, shards::service_list),
-    get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All)
-        .asks(shards::service, shards::view)
-        .room(PAGE_BYTES_MAX),
-    put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin, Scope::All)
-        .takes::<ServiceChange>()
-        .asks(shards::change, shards::view)
-        .audited(),
-    SHARD_REGISTER,
-    SHARD_DEREGISTER,
-    get(
-        "/v1/services/{service}/workers/{worker}/assignments",
-        Endpoint::ShardAssignments,
-        Role::Work,
-        Scope::All,
-    )
-    .leads(|call, node| Box::pin(async move { shards::follow(call, node) })),
-    get("/v1/events", Endpoint::Events, Role::Read, Scope::All).here(|call| Box::pin(events::follow(call))),
-    public("/health", Endpoint::Health).now(views::health),
-    public("/ready", Endpoint::Ready).now(views::ready),
-    get("/metrics", Endpoint::Metrics, Role::Metrics, Scope::Own).here(|call| Box::pin(views::metrics(call))),
-    public("/openapi.json", Endpoint::OpenApi).now(|_| Ok(openapi::reply())),
-    public("/", Endpoint::Dashboard).now(|_| Ok(dashboard::page())),
-    public("/dashboard.js", Endpoint::DashboardScript).now(|_| Ok(dashboard::script())),
-    public("/dashboard.css", Endpoint::DashboardStyle).now(|_| Ok(dashboard::style())),
-];
-
-// What workers also say over ZeroMQ.
-pub(crate) const SHARD_REGISTER: Route =
-    post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work, Scope::All)
-        .takes::<ShardRegister>()
-        .asks(shards::register, shards::assigned)
-        .audited()
-        .may_wait();
-pub(crate) const SHARD_HEARTBEAT: Route = post(
-    "/v1/services/{service}/workers/{worker}/heartbeat",
-    Endpoint::ShardHeartbeat,
-    Role::Work,
-    Scope::All,
-)
-.takes::<ShardHeartbeat>()
-.asks(shards::heartbeat, shards::assigned);
-pub(crate) const SHARD_DEREGISTER: Route = post(
-    "/v1/services/{service}/workers/{worker}/deregister",
-    Endpoint::ShardDeregister,
-    Role::Work,
-    Scope::All,
-)
-.takes::<ShardDeregister>()
-.asks(shards::deregister, shards::assigned)
-.audited();
 
 /// What the table says about a request.
 #[derive(Debug)]

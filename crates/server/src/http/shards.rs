@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use orchestrix_core::limits::SHARDS_MAX;
 use orchestrix_core::wire::{Assignment, ShardDeregister};
-use orchestrix_core::{Event, Name, ShardWorkerLeft, ShardsLetGo, ShardsMoved, any_task_event};
+use orchestrix_core::{Event, Name, ShardEvent, ShardWorkerLeft, ShardsLetGo, ShardsMoved};
 use orchestrix_node::{Answer, Ask, Events, Happening, Node, ServicePage, ShardAsk};
 
 use crate::http::answer::{Reply, taken};
@@ -136,17 +136,13 @@ async fn tell(
 /// Whether something happened to a service; what was missed may have.
 fn concerns(happening: &Happening, service: &Name) -> bool {
     let Happening::Event { event, .. } = happening else { return true };
+    let Event::Shard(event) = event else { return false };
     match event {
-        Event::ShardWorkerLeft(event) => event.service == *service,
-        Event::ShardsLetGo(event) => event.service == *service,
-        Event::ShardsMoved(event) => event.service == *service,
-        Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | any_task_event!()
-        | Event::ShardWorkerJoined(_)
-        | Event::ShardCountSet(_)
-        | Event::ShardWeightsSet(_) => false,
+        ShardEvent::ShardWorkerLeft(event) => event.service == *service,
+        ShardEvent::ShardsLetGo(event) => event.service == *service,
+        ShardEvent::ShardsMoved(event) => event.service == *service,
+        ShardEvent::ShardWorkerJoined(_) | ShardEvent::ShardCountSet(_) | ShardEvent::ShardWeightsSet(_) => {
+            false
+        }
     }
 }

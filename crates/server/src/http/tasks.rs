@@ -3,7 +3,7 @@
 use http::StatusCode;
 use orchestrix_core::limits::{PAGE_BYTES_MAX, PAGE_MAX};
 use orchestrix_core::wire::{Item, Submitted, SubmittedBatch, TaskPage, TaskSummary};
-use orchestrix_core::{Command, Filter, TaskId, TaskState};
+use orchestrix_core::{Command, Filter, TaskCommand, TaskId, TaskState};
 use orchestrix_node::{Answer, Ask, Seen};
 
 use crate::http::answer::{Reply, taken};
@@ -90,7 +90,7 @@ pub(crate) fn explanation(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> 
 pub(crate) fn cancel(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    Ok(Ask::Command(Command::Cancel { task: task_id(call.part)?, actor: None }))
+    Ok(Ask::Command(Command::Task(TaskCommand::Cancel { task: task_id(call.part)?, actor: None })))
 }
 
 pub(crate) fn cancelled(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
@@ -102,7 +102,7 @@ pub(crate) fn cancelled(_: &Call<'_>, answer: Answer) -> Result<Reply, Fault> {
 pub(crate) fn retry(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
     parse_nothing(&call.body)?;
-    Ok(Ask::Command(Command::Retry { task: task_id(call.part)?, actor: None }))
+    Ok(Ask::Command(Command::Task(TaskCommand::Retry { task: task_id(call.part)?, actor: None })))
 }
 
 /// What became of a task.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use orchestrix_core::Name;
 
-use super::{Role, Secret, Tokens};
+use super::{Role, Secret, Tokens, unix_seconds, wall_seconds};
 
 /// What tokens begin with, so that scanners for leaked secrets find them.
 const PREFIX: &str = "orx_";
@@ -38,7 +38,15 @@ pub struct NewArgs {
 }
 
 fn moment(text: &str) -> Result<toml::value::Datetime, String> {
-    text.parse().map_err(|_| "this is no date with a time; write it like 2027-01-31T00:00:00Z".to_owned())
+    let at = text.parse();
+    let at = at.map_err(|_| "this is no date with a time; write it like 2027-01-31T00:00:00Z".to_owned())?;
+    // One without a zone is refused with all the rest.
+    match unix_seconds(&at) {
+        Some(seconds) if seconds <= wall_seconds() => {
+            Err("this is in the past: nobody could use it".to_owned())
+        }
+        Some(_) | None => Ok(at),
+    }
 }
 
 /// A new token and the lines that make it known.

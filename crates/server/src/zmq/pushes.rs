@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrix_core::wire::Assignment;
-use orchestrix_core::{Event, LeaveReason, Name, Position, ShardWorkerLeft, ShardsMoved};
+use orchestrix_core::{Event, LeaveReason, Name, Position, ShardEvent, ShardWorkerLeft, ShardsMoved};
 use orchestrix_node::Happening;
 
 use super::peer::Outbox;
@@ -135,10 +135,12 @@ pub(super) async fn follow(front: Arc<Front>) {
             () = front.app.stop.cancelled() => return,
         };
         match happening {
-            Happening::Event { position, event: Event::ShardsMoved(event), .. } => {
+            Happening::Event { position, event: Event::Shard(ShardEvent::ShardsMoved(event)), .. } => {
                 front.app.zmq.pushed.add(front.pushes.moved(position, &event));
             }
-            Happening::Event { position, event: Event::ShardWorkerLeft(event), .. } => {
+            Happening::Event {
+                position, event: Event::Shard(ShardEvent::ShardWorkerLeft(event)), ..
+            } => {
                 front.pushes.lost(position, &event);
             }
             Happening::Event { .. } => {}

@@ -3,6 +3,9 @@
 #[path = "../../../client/examples/hello.rs"]
 #[expect(dead_code, reason = "an example has a main of its own")]
 mod hello;
+#[path = "../../../client/examples/quickstart.rs"]
+#[expect(dead_code, reason = "an example has a main of its own")]
+mod quickstart;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,6 +58,15 @@ fn worker(client: &Client) -> (Worker, mpsc::UnboundedReceiver<Noticed>) {
 async fn the_example_of_the_client_does_what_it_says() {
     let coordinator = Coordinator::start();
     assert_eq!(in_time(hello::greet(&coordinator.url())).await.unwrap(), "\"hello Ada\"");
+}
+
+#[tokio::test]
+async fn the_quickstart_sends_one_mail() {
+    let coordinator = Coordinator::start();
+    in_time(quickstart::run(&coordinator.url(), CancellationToken::new())).await.unwrap();
+    let client = Client::new(&coordinator.url()).unwrap();
+    let queues = client.queues().await.unwrap().queues;
+    assert_eq!((queues[0].queue.as_str(), queues[0].completed), ("mail", 1));
 }
 
 #[tokio::test]

@@ -8,3 +8,4 @@ mod failover;
 #[path = "../support/mod.rs"]
 mod support;
 mod work;
+mod wrong_input;

@@ -17,6 +17,17 @@ fn the_tour_of_the_readme_goes_as_it_is_told() {
         "the output survived the kill:\n{output}"
     );
     assert!(output.contains("COMPLETED"), "{output}");
+    assert!(output.contains("sending to alan@example.org under token"), "Python worked on a task:\n{output}");
+    assert_eq!(output.matches("COMPLETED").count(), 3, "so did curl:\n{output}");
+}
+
+#[test]
+fn the_rust_of_the_readme_is_an_example_that_runs() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
+    let readme = read("README.md");
+    let (_, rust) = readme.split_once("```rust\n").unwrap();
+    let (rust, _) = rust.split_once("```").unwrap();
+    assert!(read("crates/client/examples/quickstart.rs").contains(rust), "{rust}");
 }
 
 #[test]

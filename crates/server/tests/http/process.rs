@@ -445,6 +445,8 @@ fn a_data_folder_that_is_a_file_or_unwritable_or_damaged_is_told() {
     let (code, stderr) = refused(command(&data));
     assert_eq!(code, 1, "{stderr}");
     assert!(stderr.contains(segment.file_name().unwrap().to_str().unwrap()), "{stderr}");
+    let look = format!("orchestrix journal verify {}", data.display());
+    assert!(stderr.contains(&look) && stderr.contains("backup"), "{stderr}");
 }
 
 /// The file below a folder that has the name of the queue in it: the segment of the journal.

@@ -261,7 +261,9 @@ async fn the_shards_of_a_service_come_in_pages() {
     );
     let last = server.get("/v1/services/large?limit=2&cursor=99998").await.json();
     assert_eq!((last["shards"].as_array().unwrap().len(), last.get("next_cursor")), (2, None));
-    for query in ["limit=0", "limit=100001", "cursor=x", "cursor=-1", "page=1"] {
+    let none = server.get("/v1/services/large?cursor=4294967295").await.json();
+    assert_eq!((none["shards"].as_array().unwrap().len(), none.get("next_cursor")), (0, None));
+    for query in ["limit=0", "limit=100001", "cursor=x", "cursor=-1", "cursor=4294967296", "page=1"] {
         assert_eq!(server.get(&format!("/v1/services/large?{query}")).await.status, 400, "{query}");
     }
     server.stop().await;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrix_core::{CancelReason, Event, LeaseId, Name, Next, TaskId, any_shard_event};
+use orchestrix_core::{CancelReason, Event, LeaseId, Name, Next, TaskEvent, TaskId};
 
 use crate::check::Violation;
 use crate::history::{Answer, Entry, History, Question};
@@ -64,33 +64,33 @@ fn caused(question: &Question) -> Option<Cause> {
 
 /// One of these must be the cause of an event; none is needed for what time does.
 fn needs(entry: &Entry) -> Vec<Cause> {
-    match &entry.event {
-        Event::TaskCompleted(event) => vec![Cause::Complete(event.lease)],
-        Event::TaskFailed(event) if matches!(event.next, Next::Waiting { .. }) => {
+    let Event::Task(event) = &entry.event else { return Vec::new() };
+    match event {
+        TaskEvent::TaskCompleted(event) => vec![Cause::Complete(event.lease)],
+        TaskEvent::TaskFailed(event) if matches!(event.next, Next::Waiting { .. }) => {
             vec![Cause::Fail(event.lease, true)]
         }
-        Event::TaskFailed(event) => vec![Cause::Fail(event.lease, true), Cause::Fail(event.lease, false)],
-        Event::LeaseReleased(event) if event.undelivered != Some(true) => vec![Cause::Release(event.lease)],
-        Event::CancelRequested(event) => vec![Cause::Cancel(event.task)],
-        Event::TaskCancelled(event) if event.reason == CancelReason::Requested => {
+        TaskEvent::TaskFailed(event) => {
+            vec![Cause::Fail(event.lease, true), Cause::Fail(event.lease, false)]
+        }
+        TaskEvent::LeaseReleased(event) if event.undelivered != Some(true) => {
+            vec![Cause::Release(event.lease)]
+        }
+        TaskEvent::CancelRequested(event) => vec![Cause::Cancel(event.task)],
+        TaskEvent::TaskCancelled(event) if event.reason == CancelReason::Requested => {
             vec![Cause::Cancel(event.task)]
         }
-        Event::TaskRetried(event) => vec![Cause::Retry(event.task)],
-        Event::LeaseGranted(event) => {
+        TaskEvent::TaskRetried(event) => vec![Cause::Retry(event.task)],
+        TaskEvent::LeaseGranted(event) => {
             vec![Cause::Granted(LeaseId(entry.position.0)), Cause::Leasing(event.worker.clone())]
         }
         // Submits are counted with their payloads, and the rest comes of time.
-        Event::TaskCreated(_)
-        | Event::LeaseReleased(_)
-        | Event::TaskCancelled(_)
-        | Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | Event::LeaseExtended(_)
-        | Event::LeaseExpired(_)
-        | Event::TaskExpired(_)
-        | Event::TaskPurged(_)
-        | any_shard_event!() => Vec::new(),
+        TaskEvent::TaskCreated(_)
+        | TaskEvent::LeaseReleased(_)
+        | TaskEvent::TaskCancelled(_)
+        | TaskEvent::LeaseExtended(_)
+        | TaskEvent::LeaseExpired(_)
+        | TaskEvent::TaskExpired(_)
+        | TaskEvent::TaskPurged(_) => Vec::new(),
     }
 }

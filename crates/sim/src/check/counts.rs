@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use orchestrix_core::wire::QueueList;
-use orchestrix_core::{Event, ExpiryReason, Name, Next, Position, any_shard_event};
+use orchestrix_core::{Event, ExpiryReason, Name, Next, Position, TaskEvent};
 
 use crate::check::Violation;
 use crate::check::model::{Is, Model};
@@ -33,31 +33,27 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
         Next::Cancelled => vec![("cancelled", 1)],
         Next::Waiting { .. } => Vec::new(),
     };
+    let Event::Task(event) = event else { return Vec::new() };
     match event {
-        Event::TermStarted(_)
-        | Event::FormatRaised(_)
-        | Event::Tick(_)
-        | Event::PositionsSkipped(_)
-        | any_shard_event!()
-        | Event::CancelRequested(_) => Vec::new(),
-        Event::TaskCreated(_) => vec![("submitted", 1)],
-        Event::LeaseGranted(_) => vec![("leased", 1)],
-        Event::LeaseExtended(event) => vec![("extended", event.extended.len() as u64)],
-        Event::LeaseReleased(event) if event.undelivered == Some(true) => ended(event.next),
-        Event::LeaseReleased(event) => [vec![("released", 1)], ended(event.next)].concat(),
-        Event::LeaseExpired(event) => {
+        TaskEvent::CancelRequested(_) => Vec::new(),
+        TaskEvent::TaskCreated(_) => vec![("submitted", 1)],
+        TaskEvent::LeaseGranted(_) => vec![("leased", 1)],
+        TaskEvent::LeaseExtended(event) => vec![("extended", event.extended.len() as u64)],
+        TaskEvent::LeaseReleased(event) if event.undelivered == Some(true) => ended(event.next),
+        TaskEvent::LeaseReleased(event) => [vec![("released", 1)], ended(event.next)].concat(),
+        TaskEvent::LeaseExpired(event) => {
             let name = match event.reason {
                 ExpiryReason::Silent => "expired_silent",
                 ExpiryReason::Timeout => "expired_timeout",
             };
             [vec![(name, 1)], ended(event.next)].concat()
         }
-        Event::TaskCompleted(_) => vec![("completed", 1)],
-        Event::TaskFailed(event) => [vec![("failed", 1)], ended(event.next)].concat(),
-        Event::TaskCancelled(_) => vec![("cancelled", 1)],
-        Event::TaskExpired(_) => vec![("ttl_expired", 1)],
-        Event::TaskRetried(_) => vec![("retried", 1)],
-        Event::TaskPurged(event) => vec![("purged", event.tasks.len() as u64)],
+        TaskEvent::TaskCompleted(_) => vec![("completed", 1)],
+        TaskEvent::TaskFailed(event) => [vec![("failed", 1)], ended(event.next)].concat(),
+        TaskEvent::TaskCancelled(_) => vec![("cancelled", 1)],
+        TaskEvent::TaskExpired(_) => vec![("ttl_expired", 1)],
+        TaskEvent::TaskRetried(_) => vec![("retried", 1)],
+        TaskEvent::TaskPurged(event) => vec![("purged", event.tasks.len() as u64)],
     }
 }
 
@@ -102,8 +98,7 @@ pub(super) fn all_at(model: &Model, position: Position) -> BTreeMap<&Name, Where
 
 /// LL1: where nothing goes wrong, nobody who heartbeats loses a lease.
 pub(super) fn lost_leases(history: &History) -> Option<Violation> {
-    let silent =
-        |event: &Event| matches!(event, Event::LeaseExpired(event) if event.reason == ExpiryReason::Silent);
+    let silent = |event: &Event| matches!(event, Event::Task(TaskEvent::LeaseExpired(event)) if event.reason == ExpiryReason::Silent);
     let lost = history.log.iter().filter(|_| history.calm).find(|entry| silent(&entry.event))?;
     Some(Violation::new("LL1", format!("a lease ended by time at {} in a calm world", lost.position)))
 }

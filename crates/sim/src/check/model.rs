@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use orchestrix_core::{
     AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, Retention,
-    TaskCreated, TaskId, Timestamp, any_shard_event,
+    TaskCreated, TaskEvent, TaskId, TermEvent, Timestamp,
 };
 
 use crate::check::Violation;
@@ -152,7 +152,7 @@ pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violatio
         }
         let position = entry.position;
         model.times.push((entry.position, entry.at));
-        if let Event::TermStarted(_) = &entry.event {
+        if let Event::Term(TermEvent::TermStarted(_)) = &entry.event {
             model.prolong(entry.at.since(last), seen);
         }
         model.take(&entry.event, seen)?;
@@ -174,14 +174,15 @@ fn kept_until(at: Timestamp, length_ms: u64) -> Timestamp {
 impl Model {
     fn take(&mut self, event: &Event, seen: &mut Seen) -> Result<(), Violation> {
         match event {
-            Event::TermStarted(event) => {
+            Event::Term(TermEvent::TermStarted(event)) => {
                 ensure(event.epoch > self.epoch, "W4", || {
                     format!("epoch {} after {}", event.epoch, self.epoch)
                 })?;
                 self.epoch = event.epoch;
             }
-            Event::FormatRaised(_) | Event::Tick(_) | Event::PositionsSkipped(_) | any_shard_event!() => {}
-            Event::TaskCreated(event) => {
+            Event::Term(TermEvent::FormatRaised(_) | TermEvent::Tick(_) | TermEvent::PositionsSkipped(_))
+            | Event::Shard(_) => {}
+            Event::Task(TaskEvent::TaskCreated(event)) => {
                 let id = TaskId(self.position.0);
                 if let Some(claim) = &event.key {
                     let name = (event.queue.clone(), claim.key.clone());
@@ -220,7 +221,7 @@ impl Model {
                 };
                 self.tasks.insert(id, task);
             }
-            Event::LeaseGranted(event) => {
+            Event::Task(TaskEvent::LeaseGranted(event)) => {
                 self.may_be_granted(event.task)?;
                 let (position, at) = (self.position, self.at);
                 let task = self.task(event.task)?;
@@ -261,12 +262,12 @@ impl Model {
                 };
                 self.leases.insert(LeaseId(position.0), granted);
             }
-            Event::LeaseExtended(event) => {
+            Event::Task(TaskEvent::LeaseExtended(event)) => {
                 for extension in &event.extended {
                     self.extend(extension.lease, extension.expires_at)?;
                 }
             }
-            Event::LeaseReleased(event) => {
+            Event::Task(TaskEvent::LeaseReleased(event)) => {
                 let free = event.undelivered == Some(true);
                 if free {
                     seen.add(Sight::LeaseAbandoned);
@@ -283,7 +284,7 @@ impl Model {
                     seen,
                 )?;
             }
-            Event::LeaseExpired(event) => {
+            Event::Task(TaskEvent::LeaseExpired(event)) => {
                 let at = self.at;
                 let lease = self.current(event.task, event.lease)?;
                 let (end, limit) = match event.reason {
@@ -302,7 +303,7 @@ impl Model {
                 }
                 self.end_attempt(event.task, event.lease, end, event.next, true, seen)?;
             }
-            Event::TaskCompleted(event) => {
+            Event::Task(TaskEvent::TaskCompleted(event)) => {
                 self.live(event.task, event.lease)?;
                 let (position, result) = (self.position, event.result.clone());
                 self.close(event.task, event.lease, AttemptEnd::Completed)?;
@@ -312,7 +313,7 @@ impl Model {
                 task.was.push((position, Is::Completed));
                 seen.add(Sight::Completed);
             }
-            Event::TaskFailed(event) => {
+            Event::Task(TaskEvent::TaskFailed(event)) => {
                 self.live(event.task, event.lease)?;
                 if event.next == Next::Failed {
                     seen.add(Sight::DeadLetterByFailure);
@@ -320,7 +321,7 @@ impl Model {
                 self.waits_as_agreed(event.task, event.next)?;
                 self.end_attempt(event.task, event.lease, AttemptEnd::Failed, event.next, true, seen)?;
             }
-            Event::TaskCancelled(event) => {
+            Event::Task(TaskEvent::TaskCancelled(event)) => {
                 let (position, at) = (self.position, self.at);
                 match event.reason {
                     CancelReason::Requested => {
@@ -346,7 +347,7 @@ impl Model {
                 }
                 self.task(event.task)?.was.push((position, Is::Cancelled));
             }
-            Event::CancelRequested(event) => {
+            Event::Task(TaskEvent::CancelRequested(event)) => {
                 let position = self.position;
                 let task = self.task(event.task)?;
                 let Some(lease) = task.lease.as_mut() else {
@@ -357,7 +358,7 @@ impl Model {
                 task.was.push((position, Is::Asked(id)));
                 self.note_end(id, ends);
             }
-            Event::TaskExpired(event) => {
+            Event::Task(TaskEvent::TaskExpired(event)) => {
                 let (position, at) = (self.position, self.at);
                 let task = self.task(event.task)?;
                 let over = task.is() == Is::Waiting && task.ttl_at.is_some_and(|ttl_at| ttl_at <= at);
@@ -372,7 +373,7 @@ impl Model {
                 self.in_time(due, "ttl of task", event.task.0)?;
                 seen.add(Sight::TtlExpired);
             }
-            Event::TaskRetried(event) => {
+            Event::Task(TaskEvent::TaskRetried(event)) => {
                 let (position, at) = (self.position, self.at);
                 let task = self.task(event.task)?;
                 ensure(task.is() == Is::Failed, "T4", || format!("task {} was no dead letter", event.task))?;
@@ -380,7 +381,7 @@ impl Model {
                 task.was.push((position, Is::Waiting));
                 self.dead -= 1;
             }
-            Event::TaskPurged(event) => {
+            Event::Task(TaskEvent::TaskPurged(event)) => {
                 let retention = self.retention.unwrap_or_default();
                 let key_ms = retention.key_ms;
                 for purge in &event.tasks {
@@ -428,24 +429,20 @@ impl Model {
 
     /// Notes down when a task came to an end.
     fn note_endings(&mut self, position: Position, event: &Event) {
+        let Event::Task(event) = event else { return };
         let id = match event {
-            Event::LeaseReleased(event) => event.task,
-            Event::LeaseExpired(event) => event.task,
-            Event::TaskCompleted(event) => event.task,
-            Event::TaskFailed(event) => event.task,
-            Event::TaskCancelled(event) => event.task,
-            Event::TaskExpired(event) => event.task,
-            Event::TermStarted(_)
-            | Event::FormatRaised(_)
-            | Event::Tick(_)
-            | Event::PositionsSkipped(_)
-            | Event::TaskCreated(_)
-            | Event::LeaseGranted(_)
-            | Event::LeaseExtended(_)
-            | Event::CancelRequested(_)
-            | Event::TaskRetried(_)
-            | Event::TaskPurged(_)
-            | any_shard_event!() => return,
+            TaskEvent::LeaseReleased(event) => event.task,
+            TaskEvent::LeaseExpired(event) => event.task,
+            TaskEvent::TaskCompleted(event) => event.task,
+            TaskEvent::TaskFailed(event) => event.task,
+            TaskEvent::TaskCancelled(event) => event.task,
+            TaskEvent::TaskExpired(event) => event.task,
+            TaskEvent::TaskCreated(_)
+            | TaskEvent::LeaseGranted(_)
+            | TaskEvent::LeaseExtended(_)
+            | TaskEvent::CancelRequested(_)
+            | TaskEvent::TaskRetried(_)
+            | TaskEvent::TaskPurged(_) => return,
         };
         let at = self.at;
         if let Some(task) = self.tasks.get_mut(&id)

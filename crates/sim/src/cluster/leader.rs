@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use orchestrix_core::{Event, Position, Timestamp};
+use orchestrix_core::{Event, Position, TermEvent, Timestamp};
 use orchestrix_engine::{Appended, Batch, ChainHash, JournalId};
 use orchestrix_node::{Error, Sent};
 
@@ -236,7 +236,7 @@ impl ClusterWorld {
         self.history.shards.durable(self.mirror.log.len(), self.now);
         let events = self.mirror.log[known..].iter().map(|entry| &entry.event);
         let begins = events.clone().find_map(|event| {
-            let Event::TermStarted(begun) = event else { return None };
+            let Event::Term(TermEvent::TermStarted(begun)) = event else { return None };
             Some(begun.epoch)
         });
         if let Some(told) = &mut self.told {

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use orchestrix_core::wire::{LogAppend, LogAppended, LogPage, LogStream, LogText};
-use orchestrix_core::{Event, LeaseId, Refusal, TaskId};
+use orchestrix_core::{Event, LeaseId, Refusal, TaskEvent, TaskId};
 use orchestrix_engine::{LogPlace, Logs};
 use orchestrix_node::{Error, OutputCall};
 
@@ -170,7 +170,7 @@ impl ClusterWorld {
 
     fn find_writers(&mut self) {
         for entry in &self.mirror.log[self.output.looked..] {
-            if let Event::LeaseGranted(granted) = &entry.event {
+            if let Event::Task(TaskEvent::LeaseGranted(granted)) = &entry.event {
                 let lines = self.output.rng.range(1, LINES_MAX);
                 let writer = Writer {
                     task: granted.task,

@@ -1,6 +1,8 @@
 //! What becomes of lines when the coordinator is slow, refuses them or says nothing.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 
 use orchestrix_core::{Json, LeaseId, Name, TaskId};
 use serde_json::{Value, json};
@@ -413,4 +415,52 @@ async fn lines_wait_for_a_leader_for_longer_than_for_a_refusal() {
         in_time(listening).await.unwrap();
         assert_eq!(log.lines() == ["one"], all, "{code}: {:?}", log.lines());
     }
+}
+
+#[tokio::test]
+async fn a_coordinator_that_is_back_may_ask_to_wait() {
+    let (log, began) = (Arc::new(Log::default()), std::time::Instant::now());
+    let busy = AtomicUsize::new(3);
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match began.elapsed() < Duration::from_millis(600) {
+            true => Answer::problem(503, "no_leader").header("retry-after", "0"),
+            false if busy.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() => {
+                Answer::problem(503, "overloaded").header("retry-after", "0")
+            }
+            false => log.append(&request.body),
+        }
+    })
+    .await;
+    let (patience, outage) = (Duration::from_millis(400), Duration::from_secs(45));
+    let listening = tokio::spawn(Listener { patience, outage, ..listener }.run());
+    teller.line(LogStream::Stdout, "one");
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), ["one"]);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_told_to_a_coordinator_that_is_busy() {
+    let log = Arc::new(Log::default());
+    let (asked, mut refused) = mpsc::unbounded_channel();
+    let busy = AtomicUsize::new(3);
+    let (teller, listener) = talk({
+        let log = Arc::clone(&log);
+        move |request| match asked.send(()) {
+            Ok(()) => Answer::problem(507, "storage_full"),
+            Err(_) if busy.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() => {
+                Answer::problem(503, "overloaded").header("retry-after", "0")
+            }
+            Err(_) => log.append(&request.body),
+        }
+    })
+    .await;
+    let listening = tokio::spawn(listener.run());
+    teller.line(LogStream::Stdout, "one");
+    in_time(refused.recv()).await.unwrap();
+    drop(refused);
+    teller.last();
+    in_time(listening).await.unwrap();
+    assert_eq!(log.lines(), [missing(1)]);
 }

@@ -1,6 +1,7 @@
 //! How many shards and services there may be, whose word counts, and how much room a worker has.
 
 use super::*;
+use crate::limits::SHARD_GRANTS_MAX;
 
 /// A service of its own with so many shards.
 fn makes(service: &str, count: u32, by: Option<&str>) -> ShardCommand {
@@ -9,7 +10,7 @@ fn makes(service: &str, count: u32, by: Option<&str>) -> ShardCommand {
 }
 
 fn why_not(state: &State, command: ShardCommand) -> String {
-    match state.decide(&crate::Command::Shards(command), Timestamp(1)) {
+    match state.decide(&crate::Command::Shard(command), Timestamp(1)) {
         Err(refusal) => refusal.to_string(),
         Ok(decision) => panic!("{decision:?}"),
     }
@@ -149,7 +150,9 @@ fn a_round_grants_so_many_shards_and_the_next_the_rest() {
         does(&mut state, join(worker, 2 * most + 2)).unwrap();
     }
     let granted = |event: Option<Event>| match event {
-        Some(Event::ShardsMoved(event)) => event.granted.iter().map(|grant| grant.shards.len()).sum::<u64>(),
+        Some(Event::Shard(ShardEvent::ShardsMoved(event))) => {
+            event.granted.iter().map(|grant| grant.shards.len()).sum::<u64>()
+        }
         other => panic!("{other:?}"),
     };
     assert_eq!(granted(does(&mut state, shuffle())), u64::from(most));

@@ -2,7 +2,9 @@
 //! them. Shares no code with the rules themselves.
 
 use orchestrix_core::wire::{Backoff, Submit};
-use orchestrix_core::{Command, Lease, LeaseId, Retention, State, TaskId, TaskState};
+use orchestrix_core::{
+    Command, Lease, LeaseId, Retention, State, TaskCommand, TaskId, TaskState, TermCommand,
+};
 
 const DAY_MS: u64 = 86_400_000;
 /// Attempts that a task remembers.
@@ -132,12 +134,15 @@ impl Model {
     }
 
     fn decide(&mut self, command: &Command, now: u64, id: u64) -> Verdict {
+        if let Command::Term(TermCommand::Start { epoch, .. }) = command {
+            return self.start_term(*epoch, now);
+        }
+        // Other entities have properties of their own, and no commands are made of them here.
+        let Command::Task(command) = command else { return Verdict::Nothing };
         match command {
-            // Shards have properties of their own, and no commands are made of them here.
-            Command::Shards(_) => Verdict::Nothing,
-            Command::Submit { task, .. } => self.submit(task, now, id),
-            Command::Lease(lease) => self.lease(lease, now, id),
-            Command::Heartbeat { task, lease, worker, .. } => {
+            TaskCommand::Submit { task, .. } => self.submit(task, now, id),
+            TaskCommand::Lease(lease) => self.lease(lease, now, id),
+            TaskCommand::Heartbeat { task, lease, worker, .. } => {
                 match self.held(*task, *lease, worker.as_ref().map(|worker| worker.as_str()), now) {
                     Ok(task) => {
                         extend(task, now);
@@ -146,7 +151,7 @@ impl Model {
                     Err(code) => Verdict::Refused(code),
                 }
             }
-            Command::HeartbeatAll { worker, leases } => {
+            TaskCommand::HeartbeatAll { worker, leases } => {
                 let mut extended = false;
                 for task in &mut self.tasks {
                     let mine = task.held.as_ref().is_some_and(|held| {
@@ -161,7 +166,7 @@ impl Model {
                 }
                 if extended { Verdict::Event("LeaseExtended") } else { Verdict::Nothing }
             }
-            Command::Complete { task, lease, worker, .. } => self.report(
+            TaskCommand::Complete { task, lease, worker, .. } => self.report(
                 *task,
                 *lease,
                 worker.as_ref().map(|worker| worker.as_str()),
@@ -173,7 +178,7 @@ impl Model {
                     "TaskCompleted"
                 },
             ),
-            Command::Fail { task, lease, worker, retry, .. } => self.report(
+            TaskCommand::Fail { task, lease, worker, retry, .. } => self.report(
                 *task,
                 *lease,
                 worker.as_ref().map(|worker| worker.as_str()),
@@ -187,7 +192,7 @@ impl Model {
                     "TaskFailed"
                 },
             ),
-            Command::Release { task, lease, worker } => self.report(
+            TaskCommand::Release { task, lease, worker } => self.report(
                 *task,
                 *lease,
                 worker.as_ref().map(|worker| worker.as_str()),
@@ -202,32 +207,33 @@ impl Model {
                     "LeaseReleased"
                 },
             ),
-            Command::Abandon { task, lease } => match self.held(*task, *lease, None, now) {
+            TaskCommand::Abandon { task, lease } => match self.held(*task, *lease, None, now) {
                 Ok(task) => {
                     task.leave("released", false, (now, now), now);
                     Verdict::Event("LeaseReleased")
                 }
                 Err(code) => Verdict::Refused(code),
             },
-            Command::Cancel { task, .. } => self.cancel(*task, now),
-            Command::Retry { task, .. } => self.retry(*task, now),
-            Command::Expire { task } => self.expire(*task, now),
-            Command::Purge(retention) => self.purge(*retention, now),
-            Command::StartTerm { epoch, .. } => {
-                self.epoch = (*epoch).max(self.epoch + 1);
-                for held in self.tasks.iter_mut().filter_map(|task| task.held.as_mut()) {
-                    if held.prolonged {
-                        held.expires += now - self.at;
-                    } else {
-                        held.expires = held.expires.max(lease_end(now, held.length));
-                        held.prolonged = true;
-                    }
-                    let (passed, expires) = (now - self.at, held.expires);
-                    held.timeout = held.timeout.map(|limit| limit.max((limit + passed).min(expires)));
-                }
-                Verdict::Event("TermStarted")
-            }
+            TaskCommand::Cancel { task, .. } => self.cancel(*task, now),
+            TaskCommand::Retry { task, .. } => self.retry(*task, now),
+            TaskCommand::Expire { task } => self.expire(*task, now),
+            TaskCommand::Purge(retention) => self.purge(*retention, now),
         }
+    }
+
+    fn start_term(&mut self, epoch: u64, now: u64) -> Verdict {
+        self.epoch = epoch.max(self.epoch + 1);
+        for held in self.tasks.iter_mut().filter_map(|task| task.held.as_mut()) {
+            if held.prolonged {
+                held.expires += now - self.at;
+            } else {
+                held.expires = held.expires.max(lease_end(now, held.length));
+                held.prolonged = true;
+            }
+            let (passed, expires) = (now - self.at, held.expires);
+            held.timeout = held.timeout.map(|limit| limit.max((limit + passed).min(expires)));
+        }
+        Verdict::Event("TermStarted")
     }
 
     fn submit(&mut self, submit: &Submit, now: u64, id: u64) -> Verdict {

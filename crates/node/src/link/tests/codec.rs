@@ -3,7 +3,8 @@ use std::net::IpAddr;
 
 use orchestrix_core::wire::{LeaseQueues, Outcome, ShardHeartbeat, Submit, TaskSummary};
 use orchestrix_core::{
-    Command, Filter, Forbidden, Json, Key, LeaseId, Name, Position, Refusal, TaskId, TaskState, Timestamp,
+    Command, Filter, Forbidden, Json, Key, LeaseId, Name, Position, Refusal, TaskCommand, TaskId, TaskState,
+    Timestamp,
 };
 use proptest::prelude::*;
 
@@ -44,17 +45,23 @@ fn commands() -> impl Strategy<Value = Command> {
             }
         ),
         (ids(), proptest::option::of(json())).prop_map(|((task, lease, worker), result)| {
-            Command::Complete { task: TaskId(task), lease: LeaseId(lease), worker, result }
+            Command::Task(TaskCommand::Complete { task: TaskId(task), lease: LeaseId(lease), worker, result })
         }),
         (ids(), any::<String>(), any::<bool>()).prop_map(|((task, lease, worker), error, retry)| {
-            Command::Fail { task: TaskId(task), lease: LeaseId(lease), worker, error, retry }
+            Command::Task(TaskCommand::Fail {
+                task: TaskId(task),
+                lease: LeaseId(lease),
+                worker,
+                error,
+                retry,
+            })
         }),
-        ids().prop_map(|(task, lease, worker)| Command::Release {
+        ids().prop_map(|(task, lease, worker)| Command::Task(TaskCommand::Release {
             task: TaskId(task),
             lease: LeaseId(lease),
             worker
-        }),
-        ids().prop_map(|(task, _, actor)| Command::Cancel { task: TaskId(task), actor }),
+        })),
+        ids().prop_map(|(task, _, actor)| Command::Task(TaskCommand::Cancel { task: TaskId(task), actor })),
     ]
 }
 
@@ -205,10 +212,11 @@ fn a_list_longer_than_its_bytes_is_refused_before_there_is_room() {
 
 #[test]
 fn the_hash_of_a_request_is_made_by_the_leader() {
-    let Question { ask: Ask::Command(Command::Submit { mut task, .. }), .. } = submit(3) else {
+    let Question { ask: Ask::Command(Command::Task(TaskCommand::Submit { mut task, .. })), .. } = submit(3)
+    else {
         unreachable!("a submit")
     };
     task.key = Some(Key::new("k").unwrap());
-    let forged = Command::Submit { task: task.clone(), request: [7; 16] };
+    let forged = Command::Task(TaskCommand::Submit { task: task.clone(), request: [7; 16] });
     assert_eq!(decoded::<Command>(&encoded(&forged)).unwrap(), Command::submit(*task));
 }

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use orchestrix_client::{Job, JobError, Stop, Worker};
 use orchestrix_core::Name;
+use orchestrix_core::limits::BATCH_ITEMS_MAX;
 use orchestrix_core::wire::LogStream;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -57,7 +59,12 @@ pub(crate) struct WorkArgs {
     #[arg(required = true, value_name = "QUEUE", value_parser = Name::new)]
     queues: Vec<Name>,
     /// Commands at one time
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=BATCH_ITEMS_MAX as u64)
+    )]
     concurrency: usize,
     /// How soon somebody else gets a task when this worker is gone; twice --leader-ttl outlasts a killed leader
     #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::wire::Assignment;
-use orchestrix_core::{Event, Name, Position};
+use orchestrix_core::{Event, Name, Position, ShardEvent};
 use orchestrix_node::ShardAsk;
 
 use super::{Rights, Versions};
@@ -96,7 +96,7 @@ pub(super) fn check(history: &History, record: &Record, versions: &Versions) -> 
     let mut found = Vec::new();
     let mut look = Look::default();
     for entry in &history.log {
-        if let Event::ShardWorkerJoined(event) = &entry.event {
+        if let Event::Shard(ShardEvent::ShardWorkerJoined(event)) = &entry.event {
             look.joined.entry((&event.service, &event.worker)).or_default().insert(entry.position);
         }
     }

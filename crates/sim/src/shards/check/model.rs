@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::{
-    Event, LeaveReason, Name, NewCapacity, Position, ShardCountSet, ShardWorkerJoined, ShardWorkerLeft,
-    ShardsLetGo, ShardsMoved, Timestamp, any_task_event,
+    Event, LeaveReason, Name, NewCapacity, Position, ShardCountSet, ShardEvent, ShardWorkerJoined,
+    ShardWorkerLeft, ShardsLetGo, ShardsMoved, TermEvent, Timestamp,
 };
 
 use super::{Rights, Versions};
@@ -122,42 +122,46 @@ impl Walk<'_> {
 
     fn take(&mut self, entry: &Entry) {
         let at = entry.position;
-        let service = match &entry.event {
-            Event::ShardWorkerJoined(event) => {
+        if let Event::Term(TermEvent::TermStarted(_)) = &entry.event {
+            return self.term_began();
+        }
+        let Event::Shard(event) = &entry.event else { return };
+        let service = match event {
+            ShardEvent::ShardWorkerJoined(event) => {
                 self.joined(at, event);
                 &event.service
             }
-            Event::ShardWorkerLeft(event) => {
+            ShardEvent::ShardWorkerLeft(event) => {
                 self.left(at, event);
                 &event.service
             }
-            Event::ShardCountSet(event) => {
+            ShardEvent::ShardCountSet(event) => {
                 self.count_set(at, event);
                 &event.service
             }
-            Event::ShardsLetGo(event) => {
+            ShardEvent::ShardsLetGo(event) => {
                 self.let_go(at, event);
                 &event.service
             }
-            Event::ShardsMoved(ShardsMoved { service, withdrawn, granted, capacity: Some(capacity) }) => {
+            ShardEvent::ShardsMoved(ShardsMoved {
+                service,
+                withdrawn,
+                granted,
+                capacity: Some(capacity),
+            }) => {
                 self.ensure(withdrawn.is_empty() && granted.is_empty(), "H6", || {
                     format!("shards of {service} moved with a change of capacity at {at}")
                 });
                 self.capacity_set(at, service, capacity);
                 service
             }
-            Event::ShardsMoved(event) => {
+            ShardEvent::ShardsMoved(event) => {
                 self.round(entry, event);
                 self.withdraw(at, event);
                 self.grant(at, event);
                 &event.service
             }
-            Event::TermStarted(_) => return self.term_began(),
-            Event::FormatRaised(_)
-            | any_task_event!()
-            | Event::Tick(_)
-            | Event::PositionsSkipped(_)
-            | Event::ShardWeightsSet(_) => return,
+            ShardEvent::ShardWeightsSet(_) => return,
         };
         let known = self.services.entry(service.clone()).or_default();
         if known.count == 0 && known.workers.is_empty() {

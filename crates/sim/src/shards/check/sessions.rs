@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrix_core::shards::is_named;
 use orchestrix_core::wire::Assignment;
-use orchestrix_core::{Event, Name, Position};
+use orchestrix_core::{Event, Name, Position, TermEvent};
 use orchestrix_node::ShardAsk;
 
 use crate::check::Violation;
@@ -15,7 +15,7 @@ use crate::history::{Answer, Call, History, Question};
 type Session<'a> = (&'a Name, &'a Name, &'a Name);
 
 pub(super) fn check(history: &History) -> Vec<Violation> {
-    let is_term = |event: &Event| matches!(event, Event::TermStarted(_));
+    let is_term = |event: &Event| matches!(event, Event::Term(TermEvent::TermStarted(_)));
     let terms: BTreeSet<Position> =
         history.log.iter().filter(|entry| is_term(&entry.event)).map(|entry| entry.position).collect();
     let mut look = Look { coming: coming(history), speaks: BTreeMap::new(), ended: BTreeMap::new() };

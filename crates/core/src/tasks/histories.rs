@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::Tasks;
 use crate::wire::{Backoff, Submit};
 use crate::{
-    Command, Decision, Json, Key, Lease, LeaseId, Name, Records, Retention, SnapshotLoader, State, TaskId,
-    TaskState, Timestamp, encode_record,
+    Command, Decision, Json, Key, Lease, LeaseId, Name, Records, Retention, SnapshotLoader, State,
+    TaskCommand, TaskEvent, TaskId, TaskState, TermCommand, Timestamp, encode_record,
 };
 
 /// One step of a history; tasks and leases are drawn from those that have been.
@@ -135,7 +136,7 @@ impl History {
         let mut most = 0..400;
         while let Some(task) = self.state.next_end(self.now) {
             assert!(most.next().is_some(), "task {task} is over, and does not end");
-            self.decide(&Command::Expire { task });
+            self.decide(&Command::Task(TaskCommand::Expire { task }));
         }
     }
 
@@ -147,7 +148,11 @@ impl History {
         let Ok(Decision::Event(event)) = decided else { return };
         encode_record(self.now, &event, &mut self.records);
         let name = event.name();
-        let granted = if let crate::Event::LeaseGranted(event) = &event { Some(event.task) } else { None };
+        let granted = if let crate::Event::Task(TaskEvent::LeaseGranted(event)) = &event {
+            Some(event.task)
+        } else {
+            None
+        };
         let position = self.state.apply(self.now, event);
         match name {
             "TaskCreated" => self.tasks.push(TaskId(position.0)),
@@ -155,7 +160,7 @@ impl History {
             _ => {}
         }
         self.fingerprints.push(self.state.fingerprint());
-        self.state.check();
+        self.state.tasks.check(self.state.at);
     }
 
     fn command(&self, step: &Step) -> Option<Command> {
@@ -174,52 +179,66 @@ impl History {
                 task.backoff = Backoff { base_ms: 700, ..Backoff::default() };
                 Command::submit(task)
             }
-            Step::Lease { worker, queue, lease_ms, request, capacity } => Command::Lease(Lease {
-                queues: vec![name("queue", *queue), name("queue", 0)],
-                worker: name("worker", *worker),
-                lease_ms: *lease_ms,
-                request_id: request.map(|request| name("request", request)),
-                capacity: *capacity,
-            }),
+            Step::Lease { worker, queue, lease_ms, request, capacity } => {
+                Command::Task(TaskCommand::Lease(Lease {
+                    queues: vec![name("queue", *queue), name("queue", 0)],
+                    worker: name("worker", *worker),
+                    lease_ms: *lease_ms,
+                    request_id: request.map(|request| name("request", request)),
+                    capacity: *capacity,
+                }))
+            }
             Step::Heartbeat(index) => {
                 let (task, lease) = lease(index)?;
-                Command::Heartbeat { task, lease, worker: None, progress: Some(7), note: None }
+                Command::Task(TaskCommand::Heartbeat {
+                    task,
+                    lease,
+                    worker: None,
+                    progress: Some(7),
+                    note: None,
+                })
             }
-            Step::HeartbeatAll { worker, leases } => Command::HeartbeatAll {
+            Step::HeartbeatAll { worker, leases } => Command::Task(TaskCommand::HeartbeatAll {
                 worker: name("worker", *worker),
                 leases: leases.iter().filter_map(|index| Some(lease(index)?.1)).collect(),
-            },
+            }),
             Step::Complete(index) => {
                 let (task, lease) = lease(index)?;
-                Command::Complete { task, lease, worker: None, result: Some(Json::null()) }
+                Command::Task(TaskCommand::Complete { task, lease, worker: None, result: Some(Json::null()) })
             }
             Step::Fail(index, retry) => {
                 let (task, lease) = lease(index)?;
-                Command::Fail { task, lease, worker: None, error: "broken".to_owned(), retry: *retry }
+                Command::Task(TaskCommand::Fail {
+                    task,
+                    lease,
+                    worker: None,
+                    error: "broken".to_owned(),
+                    retry: *retry,
+                })
             }
             Step::Release(index) => {
                 let (task, lease) = lease(index)?;
-                Command::Release { task, lease, worker: None }
+                Command::Task(TaskCommand::Release { task, lease, worker: None })
             }
             Step::Abandon(index) => {
                 let (task, lease) = lease(index)?;
-                Command::Abandon { task, lease }
+                Command::Task(TaskCommand::Abandon { task, lease })
             }
-            Step::Cancel(index) => Command::Cancel { task: task(index)?, actor: None },
-            Step::Retry(index) => Command::Retry { task: task(index)?, actor: None },
-            Step::Purge => Command::Purge(Retention {
+            Step::Cancel(index) => Command::Task(TaskCommand::Cancel { task: task(index)?, actor: None }),
+            Step::Retry(index) => Command::Task(TaskCommand::Retry { task: task(index)?, actor: None }),
+            Step::Purge => Command::Task(TaskCommand::Purge(Retention {
                 done_ms: 2_000,
                 failed_ms: 20_000,
                 count: 3,
                 key_ms: 30_000,
                 keys: 4,
-            }),
-            Step::Term => Command::StartTerm {
+            })),
+            Step::Term => Command::Term(TermCommand::Start {
                 epoch: 0,
                 node: "node".to_owned(),
                 actor: None,
                 shard_lease_ms: Some(15_000),
-            },
+            }),
             Step::Wait(_) => return None,
         })
     }
@@ -229,15 +248,15 @@ fn name(kind: &str, n: u8) -> Name {
     Name::new(&format!("{kind}-{n}")).unwrap()
 }
 
-impl State {
+impl Tasks {
     /// Makes every index anew from the tasks and compares. Delayed tasks may stand in line already.
-    fn check(&self) {
-        let mut anew = State { position: self.position, at: self.at, ..State::default() };
-        for task in self.tasks.after(None) {
+    fn check(&self, at: Timestamp) {
+        let mut anew = Tasks::default();
+        for task in self.all.after(None) {
             assert_eq!(task.state == TaskState::Leased, task.lease.is_some());
             assert!(task.charged <= task.max_attempts);
-            anew.tasks.insert(task.clone());
-            anew.index(task.id);
+            anew.all.insert(task.clone());
+            anew.index(task.id, at);
         }
         assert_eq!(anew.leases, self.leases);
         assert_eq!(anew.holders, self.holders);
@@ -250,7 +269,7 @@ impl State {
         for (name, queue) in &self.queues {
             assert_eq!(queue.counts, anew.queues[name].counts);
         }
-        let lined_up = |state: &State| state.queues.values().map(|queue| queue.ready.len()).sum::<usize>();
+        let lined_up = |tasks: &Tasks| tasks.queues.values().map(|queue| queue.ready.len()).sum::<usize>();
         assert_eq!(lined_up(&anew) + anew.delayed.len(), lined_up(self) + self.delayed.len());
     }
 }
@@ -317,17 +336,17 @@ proptest! {
             replayed.apply(*at, event.clone());
             prop_assert_eq!(replayed.fingerprint(), *fingerprint);
         }
-        replayed.check();
+        replayed.tasks.check(replayed.at);
         for taken in &taken {
             let mut loaded = taken.load();
             let expected = taken.at.checked_sub(1).map_or_else(|| State::new().fingerprint(), |n| history.fingerprints[n]);
             prop_assert_eq!(loaded.fingerprint(), expected);
-            loaded.check();
+            loaded.tasks.check(loaded.at);
             for (at, event) in &records[taken.at..] {
                 loaded.apply(*at, event.clone());
             }
             prop_assert_eq!(loaded.fingerprint(), history.state.fingerprint());
-            loaded.check();
+            loaded.tasks.check(loaded.at);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Why a task is where it is, as far as the state knows.
 
 use crate::sorted::Keyed;
-use crate::state::Ready;
-use crate::{LiveLease, State, Task, TaskState, Timestamp};
+use crate::{State, Timestamp};
+
+use super::state::Ready;
+use super::{LiveLease, Task, TaskState};
 
 /// The place of a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +36,11 @@ impl State {
                 if task.charged > 0 { Place::Backoff { until } } else { Place::Delayed { until } }
             }
             (TaskState::Waiting, _) => {
-                let rank =
-                    self.queues.get(&task.queue).map_or(0, |queue| queue.ready.rank(Ready::of(task).key()));
+                let rank = self
+                    .tasks
+                    .queues
+                    .get(&task.queue)
+                    .map_or(0, |queue| queue.ready.rank(Ready::of(task).key()));
                 Place::InLine { ahead: rank as u64 }
             }
             (TaskState::Leased, Some(lease)) if lease.cancel_at.is_some() => Place::CancelRequested(lease),

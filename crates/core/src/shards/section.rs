@@ -1,15 +1,61 @@
-//! A service as it stands in a snapshot: neighbours that are alike are kept as one.
+//! The section of services in a snapshot, in the order of their names. Neighbours that are alike are kept as one.
+//! Services are few and written down at once.
 
 use std::collections::BTreeMap;
 
 use minicbor::{Decode, Encode};
 
-use super::{Service, Shard, ShardWorker, numbered};
+use super::state::numbered;
+use super::{Promises, Service, Shard, ShardWorker, Shards};
+use crate::entity::Moment;
 use crate::limits::{SHARD_WORKERS_MAX, SHARDS_MAX};
+use crate::snapshot::{Header, Room, Section, SnapshotError, Step, Written, encode_item};
 use crate::{Name, Position};
 
+impl Section for Shards {
+    fn announce(&self, header: &mut Header) {
+        header.services = Some(self.services.len()).filter(|services| *services > 0);
+        header.promises = Some(self.promises).filter(|promises| *promises != Promises::default());
+    }
+
+    fn expect(&mut self, header: &mut Header) -> Option<usize> {
+        self.promises = header.promises.unwrap_or_default();
+        Some(header.services.unwrap_or(0))
+    }
+
+    fn load(&mut self, item: &[u8], here: Moment) -> Result<(), SnapshotError> {
+        let stored: Stored = minicbor::decode(item)?;
+        let (name, service) = stored.service(here.position).map_err(SnapshotError::ImpossibleService)?;
+        if self.services.last_key_value().is_some_and(|(last, _)| *last >= name) {
+            return Err(SnapshotError::ImpossibleService("it is out of order"));
+        }
+        self.services.insert(name, service);
+        Ok(())
+    }
+
+    fn each_item(&self, write: &mut dyn FnMut(&[u8])) {
+        for (name, service) in &self.services {
+            let mut item = Vec::new();
+            encode_item(Stored::of(name, service), &mut item);
+            write(&item);
+        }
+    }
+
+    fn begin_capture(&mut self, _: Moment) {
+        self.capture = Written::all(self);
+    }
+
+    fn step_capture(&mut self, room: Room, chunk: &mut Vec<u8>) -> Step {
+        self.capture.step(room, chunk)
+    }
+
+    fn end_capture(&mut self) {
+        self.capture = Written::default();
+    }
+}
+
 #[derive(Debug, Encode, Decode)]
-pub(crate) struct Stored {
+struct Stored {
     #[n(0)]
     name: Name,
     #[n(1)]
@@ -51,7 +97,7 @@ struct Alike {
 }
 
 impl Stored {
-    pub(crate) fn of(name: &Name, service: &Service) -> Self {
+    fn of(name: &Name, service: &Service) -> Self {
         let names: Vec<&Name> = service.workers.keys().collect();
         let place = |worker: &Name| {
             let place = names.binary_search(&worker).expect("whoever has a shard is one of the workers");
@@ -91,7 +137,7 @@ impl Stored {
 
     /// # Errors
     /// What cannot be.
-    pub(crate) fn service(self, position: Position) -> Result<(Name, Service), &'static str> {
+    fn service(self, position: Position) -> Result<(Name, Service), &'static str> {
         let Self { name, group, count, workers, shards, generation, weights, said, ordered, kept, by } = self;
         // One that no worker ever came to was made by an operator.
         let kept = kept.unwrap_or(said.is_empty() || !weights.is_empty());

@@ -1,19 +1,16 @@
-//! `apply`: how events change the state. Cannot refuse; what is impossible stops the process before it
-//! becomes history, because an event is applied before it is written.
+//! How events change tasks. Full of assertions, which stay on in release builds.
 
-use crate::event::{
-    AttemptEnd, CancelReason, CancelRequested, ExpiryReason, FormatRaised, LeaseExpired, LeaseExtended,
-    LeaseGranted, LeaseReleased, Next, PositionsSkipped, TaskCancelled, TaskCompleted, TaskCreated,
-    TaskExpired, TaskFailed, TaskPurged, TaskRetried, TermStarted,
+use super::event::{
+    AttemptEnd, CancelReason, CancelRequested, ExpiryReason, LeaseExpired, LeaseExtended, LeaseGranted,
+    LeaseReleased, Next, TaskCancelled, TaskCompleted, TaskCreated, TaskEvent, TaskExpired, TaskFailed,
+    TaskPurged, TaskRetried,
 };
-use crate::keys::Remembered;
-use crate::limits::{ATTEMPTS_KEPT, ID_MAX, KEYS_FORGOTTEN_MAX};
+use super::keys::Remembered;
+use super::{Attempt, Ending, LiveLease, Task, TaskState, Tasks, Terms};
+use crate::entity::Moment;
+use crate::limits::{ATTEMPTS_KEPT, KEYS_FORGOTTEN_MAX};
 use crate::planted::is_planted;
-use crate::task::Terms;
-use crate::{
-    Attempt, Ending, Event, Json, LeaseId, LiveLease, Name, Position, State, Task, TaskId, TaskState, Term,
-    Timestamp,
-};
+use crate::{Json, LeaseId, Name, TaskId, Timestamp};
 
 /// The end that a lease promises, a little after what the worker is told: the clocks of two machines may
 /// differ in speed by 1 %, and times are whole milliseconds.
@@ -25,59 +22,36 @@ pub(crate) fn lease_end(now: Timestamp, length_ms: u64) -> Timestamp {
     now.plus(length_ms + length_ms / 100 + 1)
 }
 
-impl State {
-    /// Folds the next event into the state. Answers its position.
-    ///
-    /// # Panics
-    /// When the event cannot have happened in this state: a bug, or a journal that is not ours.
-    pub fn apply(&mut self, at: Timestamp, event: Event) -> Position {
-        assert!(at >= self.at, "time goes forward: {at:?} after {:?}", self.at);
-        self.position = self.position.next();
-        assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
-        let last = std::mem::replace(&mut self.at, at);
-        self.forget_keys(at);
+impl Tasks {
+    pub(super) fn fold(&mut self, event: TaskEvent, here: Moment) {
+        let at = here.at;
         match event {
-            Event::TermStarted(event) => self.term_started(&event, last),
-            Event::FormatRaised(event) => self.format_raised(&event),
-            Event::Tick(_) => {}
-            Event::PositionsSkipped(event) => self.positions_skipped(&event),
-            Event::TaskCreated(event) => self.task_created(event),
-            Event::LeaseGranted(event) => self.lease_granted(event),
-            Event::LeaseExtended(event) => self.lease_extended(&event),
-            Event::LeaseReleased(event) => self.lease_released(&event),
-            Event::LeaseExpired(event) => self.lease_expired(&event),
-            Event::TaskCompleted(event) => self.task_completed(event),
-            Event::TaskFailed(event) => self.task_failed(event),
-            Event::TaskCancelled(event) => self.task_cancelled(&event),
-            Event::CancelRequested(event) => self.cancel_requested(&event),
-            Event::TaskExpired(event) => self.task_expired(&event),
-            Event::TaskRetried(event) => self.task_retried(&event),
-            Event::TaskPurged(event) => self.task_purged(&event),
-            Event::ShardWorkerJoined(event) => self.shard_worker_joined(event),
-            Event::ShardWorkerLeft(event) => self.shard_worker_left(&event),
-            Event::ShardCountSet(event) => self.shard_count_set(event),
-            Event::ShardWeightsSet(event) => self.shard_weights_set(event),
-            Event::ShardsLetGo(event) => self.shards_let_go(&event),
-            Event::ShardsMoved(event) => self.shards_moved(&event),
+            TaskEvent::TaskCreated(event) => self.task_created(event, here),
+            TaskEvent::LeaseGranted(event) => self.lease_granted(event, here),
+            TaskEvent::LeaseExtended(event) => self.lease_extended(&event, at),
+            TaskEvent::LeaseReleased(event) => self.lease_released(&event, at),
+            TaskEvent::LeaseExpired(event) => self.lease_expired(&event, at),
+            TaskEvent::TaskCompleted(event) => self.task_completed(event, at),
+            TaskEvent::TaskFailed(event) => self.task_failed(event, at),
+            TaskEvent::TaskCancelled(event) => self.task_cancelled(&event, at),
+            TaskEvent::CancelRequested(event) => self.cancel_requested(&event),
+            TaskEvent::TaskExpired(event) => self.task_expired(&event, at),
+            TaskEvent::TaskRetried(event) => self.task_retried(&event, at),
+            TaskEvent::TaskPurged(event) => self.task_purged(&event, at),
         }
-        self.position
     }
 
     /// A new term takes no lease away: the time since the `last` event before it is nobody's, however long it was by
     /// the clock of the new leader. The first since its worker was heard of gives a lease its whole length again, any
     /// other one what was left of it. An execution limit moves only as far as its worker may count on it. So a lease lasts for its length of time in terms at most, and is not kept
     /// by one change of leader after the other.
-    fn term_started(&mut self, event: &TermStarted, last: Timestamp) {
-        assert!(event.epoch > self.epoch || self.term.0 == 0, "the epoch rises with every term");
-        self.term = Term(self.position.0);
-        self.epoch = event.epoch;
-        self.promises = self.promises.next(event.shard_lease_ms, last, self.at);
+    pub(super) fn prolong_leases(&mut self, last: Timestamp, at: Timestamp) {
         let leased: Vec<TaskId> = self.leases.after(None).map(|(_, task)| *task).collect();
         for id in leased {
-            if is_planted("expiry-implicit") && self.forget_if_over(id) {
+            if is_planted("expiry-implicit") && self.forget_if_over(id, at) {
                 continue;
             }
-            self.change_lease(id, |lease, at| {
+            self.change_lease(id, |lease| {
                 if is_planted("no-prolonging") || lease.prolonged && is_planted("prolonged-once-only") {
                     return;
                 }
@@ -97,27 +71,16 @@ impl State {
     }
 
     /// A planted bug: the lease of a task ends without an event.
-    fn forget_if_over(&mut self, id: TaskId) -> bool {
-        let lease = self.tasks.get(id).and_then(|task| task.lease.as_ref());
-        let over = lease.is_some_and(|lease| lease.expires_at <= self.at);
+    fn forget_if_over(&mut self, id: TaskId, at: Timestamp) -> bool {
+        let lease = self.all.get(id).and_then(|task| task.lease.as_ref());
+        let over = lease.is_some_and(|lease| lease.expires_at <= at);
         if over {
-            self.change(id, |task, _| (task.state, task.lease) = (TaskState::Waiting, None));
+            self.change(id, at, |task| (task.state, task.lease) = (TaskState::Waiting, None));
         }
         over
     }
 
-    fn positions_skipped(&mut self, event: &PositionsSkipped) {
-        // It stands at the first of them already.
-        self.position = Position(self.position.0 + u64::from(event.count.max(1)) - 1);
-        assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
-    }
-
-    fn format_raised(&mut self, event: &FormatRaised) {
-        assert!(event.format > self.format, "a format is only raised");
-        self.format = event.format;
-    }
-
-    fn task_created(&mut self, event: TaskCreated) {
+    fn task_created(&mut self, event: TaskCreated, here: Moment) {
         let TaskCreated {
             queue,
             payload,
@@ -130,12 +93,12 @@ impl State {
             backoff,
         } = event;
         let terms = Terms { key, timeout_ms, ttl_at, backoff };
-        let id = TaskId(self.position.0);
-        self.tasks.insert(Task {
+        let id = TaskId(here.position.0);
+        self.all.insert(Task {
             id,
             queue: self.shared_queue(&queue),
             payload,
-            created_at: self.at,
+            created_at: here.at,
             not_before,
             priority,
             max_attempts,
@@ -146,15 +109,15 @@ impl State {
             terms: (terms != Terms::default()).then(|| Box::new(terms)),
             past: None,
         });
-        self.index(id);
+        self.index(id, here.at);
     }
 
-    fn lease_granted(&mut self, event: LeaseGranted) {
+    fn lease_granted(&mut self, event: LeaseGranted, here: Moment) {
         let lease = LiveLease {
-            id: LeaseId(self.position.0),
+            id: LeaseId(here.position.0),
             worker: self.shared_worker(&event.worker),
             attempt: event.attempt,
-            granted_at: self.at,
+            granted_at: here.at,
             length_ms: event.length_ms,
             expires_at: event.expires_at,
             timeout_at: event.timeout_at,
@@ -165,9 +128,9 @@ impl State {
             note: None,
             cancel_by: None,
         };
-        self.change(event.task, |task, at| {
+        self.change(event.task, here.at, |task| {
             assert_eq!(task.state, TaskState::Waiting, "only a waiting task is leased");
-            let due = task.not_before <= at || is_planted("granted-early");
+            let due = task.not_before <= here.at || is_planted("granted-early");
             assert!(due, "a task is not leased before its time");
             let left = task.charged < task.max_attempts || is_planted("attempts-unlimited");
             assert!(left, "a task whose attempts are used up is not leased");
@@ -176,10 +139,10 @@ impl State {
         });
     }
 
-    fn lease_extended(&mut self, event: &LeaseExtended) {
+    fn lease_extended(&mut self, event: &LeaseExtended, at: Timestamp) {
         for extension in &event.extended {
             let (_, id) = *self.leases.get(extension.lease).expect("only a live lease is extended");
-            self.change_lease(id, |lease, at| {
+            self.change_lease(id, |lease| {
                 assert!(lease.is_live(at), "nothing expired is resurrected");
                 assert!(extension.expires_at >= lease.expires_at, "an extension never shortens");
                 lease.expires_at = extension.expires_at;
@@ -194,8 +157,8 @@ impl State {
         }
     }
 
-    fn lease_released(&mut self, event: &LeaseReleased) {
-        self.change(event.task, |task, at| {
+    fn lease_released(&mut self, event: &LeaseReleased, at: Timestamp) {
+        self.change(event.task, at, |task| {
             if event.undelivered != Some(true) {
                 task.past.get_or_insert_default().releases += 1;
             }
@@ -204,19 +167,19 @@ impl State {
         });
     }
 
-    fn lease_expired(&mut self, event: &LeaseExpired) {
+    fn lease_expired(&mut self, event: &LeaseExpired, at: Timestamp) {
         let end = match event.reason {
             ExpiryReason::Silent => AttemptEnd::Silent,
             ExpiryReason::Timeout => AttemptEnd::Timeout,
         };
-        self.change(event.task, |task, at| {
+        self.change(event.task, at, |task| {
             let charge = if is_planted("expiry-uncounted") { Charge::Free } else { Charge::Counted };
             task.end_attempt(event.lease, end, None, event.next, charge, at);
         });
     }
 
-    fn task_completed(&mut self, event: TaskCompleted) {
-        self.change(event.task, |task, at| {
+    fn task_completed(&mut self, event: TaskCompleted, at: Timestamp) {
+        self.change(event.task, at, |task| {
             let lease = task.take_lease(event.lease);
             let live = lease.is_live(at) || is_planted("expired-lease-accepted");
             assert!(live, "an outcome is accepted only under a live lease");
@@ -226,8 +189,8 @@ impl State {
         });
     }
 
-    fn task_failed(&mut self, event: TaskFailed) {
-        self.change(event.task, |task, at| {
+    fn task_failed(&mut self, event: TaskFailed, at: Timestamp) {
+        self.change(event.task, at, |task| {
             let live = task.lease.as_ref().is_some_and(|lease| lease.is_live(at));
             assert!(live, "an outcome is accepted only under a live lease");
             task.end_attempt(
@@ -241,8 +204,8 @@ impl State {
         });
     }
 
-    fn task_cancelled(&mut self, event: &TaskCancelled) {
-        self.change(event.task, |task, at| match event.reason {
+    fn task_cancelled(&mut self, event: &TaskCancelled, at: Timestamp) {
+        self.change(event.task, at, |task| match event.reason {
             CancelReason::Requested => {
                 assert_eq!(task.state, TaskState::Waiting, "a leased task is asked first");
                 task.end(TaskState::Cancelled, Some("requested"), None, at);
@@ -256,22 +219,22 @@ impl State {
     }
 
     fn cancel_requested(&mut self, event: &CancelRequested) {
-        self.change_lease(event.task, |lease, _| {
+        self.change_lease(event.task, |lease| {
             assert!(lease.cancel_at.is_none(), "a cancellation is asked for once per lease");
             lease.cancel_at = Some(event.cancel_at);
             lease.cancel_by.clone_from(&event.actor);
         });
     }
 
-    fn task_expired(&mut self, event: &TaskExpired) {
-        self.change(event.task, |task, at| {
+    fn task_expired(&mut self, event: &TaskExpired, at: Timestamp) {
+        self.change(event.task, at, |task| {
             assert_eq!(task.state, TaskState::Waiting, "only a waiting task outlives its ttl");
             task.end(TaskState::Cancelled, Some("expired"), None, at);
         });
     }
 
-    fn task_retried(&mut self, event: &TaskRetried) {
-        self.change(event.task, |task, at| {
+    fn task_retried(&mut self, event: &TaskRetried, at: Timestamp) {
+        self.change(event.task, at, |task| {
             assert_eq!(task.state, TaskState::Failed, "only a dead letter is retried");
             task.state = TaskState::Waiting;
             task.charged = 0;
@@ -286,11 +249,11 @@ impl State {
         });
     }
 
-    fn task_purged(&mut self, event: &TaskPurged) {
+    fn task_purged(&mut self, event: &TaskPurged, at: Timestamp) {
         for purge in &event.tasks {
             let id = purge.task;
             self.save_for_capture(id);
-            self.unindex(id);
+            self.unindex(id, at);
             let task = self.drop_task(id);
             assert!(task.state.is_terminal(), "only an ended task is purged");
             if let (Some(until), Some(claim)) = (purge.key_until, task.key()) {
@@ -307,22 +270,20 @@ impl State {
     }
 
     /// Changes one task, and the indexes with it.
-    fn change(&mut self, id: TaskId, change: impl FnOnce(&mut Task, Timestamp)) {
+    fn change(&mut self, id: TaskId, at: Timestamp, change: impl FnOnce(&mut Task)) {
         self.save_for_capture(id);
-        self.unindex(id);
-        let at = self.at;
-        change(self.tasks.get_mut(id).expect("an event names a task that was created before it"), at);
-        self.index(id);
+        self.unindex(id, at);
+        change(self.all.get_mut(id).expect("an event names a task that was created before it"));
+        self.index(id, at);
     }
 
     /// Changes only times of a lease: the task stays where it is in all indexes but one.
-    fn change_lease(&mut self, id: TaskId, change: impl FnOnce(&mut LiveLease, Timestamp)) {
+    fn change_lease(&mut self, id: TaskId, change: impl FnOnce(&mut LiveLease)) {
         self.save_for_capture(id);
-        let at = self.at;
-        let task = self.tasks.get_mut(id).expect("an event names a task that was created before it");
+        let task = self.all.get_mut(id).expect("an event names a task that was created before it");
         let lease = task.lease.as_mut().expect("the task is leased");
         self.ends.remove((lease.ends_at(), id));
-        change(lease, at);
+        change(lease);
         self.ends.insert((lease.ends_at(), id));
     }
 }

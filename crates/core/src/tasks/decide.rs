@@ -1,76 +1,44 @@
-//! `decide`: may this happen? Looks, answers, and changes nothing.
+//! May this happen to a task? Looks, answers, and changes nothing.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use crate::command::Lease;
-use crate::event::{
-    CancelReason, CancelRequested, ExpiryReason, Extension, LeaseExpired, LeaseExtended, LeaseGranted,
-    LeaseReleased, Next, Purge, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired, TaskFailed,
-    TaskPurged, TaskRetried, TermStarted,
+use super::event::{
+    AttemptEnd, CancelReason, CancelRequested, ExpiryReason, Extension, LeaseExpired, LeaseExtended,
+    LeaseGranted, LeaseReleased, Next, Purge, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired,
+    TaskFailed, TaskPurged, TaskRetried,
 };
-use crate::fold::lease_end;
-use crate::limits::{FREE_RELEASES, PURGE_TASKS_MAX, QUEUES_MAX};
+use super::fold::lease_end;
+use super::{KeyClaim, Lease, LiveLease, Retention, Task, TaskCommand, TaskState, Tasks};
+use crate::entity::Asked;
+use crate::limits::{FREE_RELEASES, PURGE_TASKS_MAX};
 use crate::planted::is_planted;
 use crate::sorted::{Keyed, Sorted};
 use crate::wire::{Backoff, Outcome, Submit};
-use crate::{
-    AttemptEnd, Command, Decision, Event, Json, Key, KeyClaim, LeaseId, LiveLease, Name, Refusal, Retention,
-    State, Task, TaskId, TaskState, Timestamp,
-};
+use crate::{Decision, Event, Json, Key, LeaseId, Name, Refusal, TaskId, Timestamp};
 
-impl State {
-    /// Decides a command that was [validated](Command::validate). A panic is a bug in the rules; it becomes
-    /// the refusal `internal`, because nothing was changed.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn decide(&self, command: &Command, now: Timestamp) -> Result<Decision, Refusal> {
-        self.decide_within(command, QUEUES_MAX, now)
-    }
-
-    /// The same where another number of queues may have tasks at one time.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn decide_within(
-        &self,
-        command: &Command,
-        queues_max: usize,
-        now: Timestamp,
-    ) -> Result<Decision, Refusal> {
-        let now = now.max(self.at);
-        let judged = catch_unwind(AssertUnwindSafe(|| self.judge(command, queues_max, now)));
-        judged.unwrap_or(Err(Refusal::Internal))
-    }
-
-    fn judge(&self, command: &Command, queues_max: usize, now: Timestamp) -> Result<Decision, Refusal> {
+impl Tasks {
+    pub(super) fn judge(&self, command: &TaskCommand, asked: Asked) -> Result<Decision, Refusal> {
+        let Asked { now, queues_max } = asked;
         match command {
-            Command::Submit { task, request } => self.submit(task, *request, queues_max, now),
-            Command::Lease(lease) => Ok(self.lease(lease, now)),
-            Command::Heartbeat { task, lease, worker, progress, note } => {
+            TaskCommand::Submit { task, request } => self.submit(task, *request, queues_max, now),
+            TaskCommand::Lease(lease) => Ok(self.lease(lease, now)),
+            TaskCommand::Heartbeat { task, lease, worker, progress, note } => {
                 let held = self.held(*task, *lease, worker.as_ref(), now)?;
                 let extended = vec![extension(held, now)];
                 Ok(event(LeaseExtended { extended, progress: *progress, note: note.clone() }))
             }
-            Command::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, now)),
-            Command::Complete { task, lease, worker, result } => {
+            TaskCommand::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(worker, leases, now)),
+            TaskCommand::Complete { task, lease, worker, result } => {
                 self.complete(*task, *lease, worker.as_ref(), result.as_ref(), now)
             }
-            Command::Fail { task, lease, worker, error, retry } => {
+            TaskCommand::Fail { task, lease, worker, error, retry } => {
                 let retry = if *retry { Retry::Allowed } else { Retry::Useless };
                 self.fail(*task, *lease, worker.as_ref(), error, retry, now)
             }
-            Command::Release { task, lease, worker } => self.release(*task, *lease, worker.as_ref(), now),
-            Command::Abandon { task, lease } => self.abandon(*task, *lease, now),
-            Command::Cancel { task, actor } => self.cancel(*task, actor.clone(), now),
-            Command::Retry { task, actor } => self.retry(*task, actor.clone()),
-            Command::Expire { task } => Ok(self.expire(*task, now)),
-            Command::Purge(retention) => Ok(self.purge(*retention, now)),
-            Command::StartTerm { epoch, node, actor, shard_lease_ms } => {
-                let (epoch, shard_lease_ms) = ((*epoch).max(self.epoch + 1), *shard_lease_ms);
-                Ok(event(TermStarted { epoch, node: node.clone(), actor: actor.clone(), shard_lease_ms }))
-            }
-            Command::Shards(command) => self.judge_shards(command),
+            TaskCommand::Release { task, lease, worker } => self.release(*task, *lease, worker.as_ref(), now),
+            TaskCommand::Abandon { task, lease } => self.abandon(*task, *lease, now),
+            TaskCommand::Cancel { task, actor } => self.cancel(*task, actor.clone(), now),
+            TaskCommand::Retry { task, actor } => self.retry(*task, actor.clone()),
+            TaskCommand::Expire { task } => Ok(self.expire(*task, now)),
+            TaskCommand::Purge(retention) => Ok(self.purge(*retention, now)),
         }
     }
 
@@ -109,7 +77,7 @@ impl State {
 
     /// The task that has a key, unless it was purged and its time is over.
     fn key_holder(&self, queue: &Name, key: &Key, request: [u8; 16], now: Timestamp) -> Option<KeyHolder> {
-        if let Some(task) = self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.tasks.get(*id)) {
+        if let Some(task) = self.keys.get(&(queue.clone(), key.clone())).and_then(|id| self.all.get(*id)) {
             let same_request = task.key().is_some_and(|claim| claim.request == request);
             return Some(KeyHolder { outcome: outcome(task), same_request });
         }
@@ -126,7 +94,7 @@ impl State {
         }
         let best = lease.queues.iter().filter_map(|queue| self.first_ready(queue)).min_by_key(Keyed::key);
         let Some(best) = best else { return Decision::Nothing };
-        let task = self.tasks.get(best.id()).expect("a ready task is there");
+        let task = self.all.get(best.id()).expect("a ready task is there");
         if task.ttl_at().is_some_and(|ttl_at| ttl_at <= now) {
             return event(TaskExpired { task: task.id });
         }
@@ -250,7 +218,7 @@ impl State {
     }
 
     fn expire(&self, id: TaskId, now: Timestamp) -> Decision {
-        let Some(task) = self.task(id) else { return Decision::Nothing };
+        let Some(task) = self.get(id) else { return Decision::Nothing };
         let over = |limit: Option<Timestamp>| limit.is_some_and(|limit| limit <= now);
         match (task.state, task.lease.as_deref()) {
             (TaskState::Waiting, _) if over(task.ttl_at()) => event(TaskExpired { task: id }),
@@ -306,13 +274,13 @@ impl State {
 
     /// Until when the key of a task is remembered past its purge, if it has one that is not over already.
     fn key_until(&self, id: TaskId, key_ms: u64, now: Timestamp) -> Option<Timestamp> {
-        let task = self.tasks.get(id).expect("an ended task is there");
+        let task = self.all.get(id).expect("an ended task is there");
         let until = task.ending().expect("an ended task has an ending").at.plus(key_ms);
         (task.key().is_some() && until > now && !is_planted("key-forgotten")).then_some(until)
     }
 
     fn known(&self, id: TaskId) -> Result<&Task, Refusal> {
-        self.task(id).ok_or(Refusal::NotFound(id))
+        self.get(id).ok_or(Refusal::NotFound(id))
     }
 
     /// The lease, if it is the current one of this task, live, and of this worker.

@@ -5,7 +5,7 @@ use std::fmt;
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-use crate::event::AttemptEnd;
+use super::AttemptEnd;
 use crate::wire::Backoff;
 use crate::{Json, Key, LeaseId, Name, TaskId, Timestamp};
 

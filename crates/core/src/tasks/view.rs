@@ -1,6 +1,6 @@
 //! Tasks as others see them: from the state to the wire.
 
-use crate::decide::outcome;
+use super::decide::outcome;
 use crate::wire::{AttemptView, LeaseView, Leased, Outcome, TaskSummary, TaskView};
 use crate::{Attempt, LiveLease, Name, Task, TaskState, Timestamp};
 

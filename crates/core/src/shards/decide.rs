@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{DEFAULT_GROUP, Runs, Service, ShardCommand};
-use crate::event::{
+use super::event::{
     LeaveReason, NewCapacity, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft,
     ShardsLetGo, ShardsMoved,
 };
+use super::{DEFAULT_GROUP, Runs, Service, ShardCommand, Shards};
 use crate::limits::{SERVICES_MAX, SERVICES_PER_TOKEN_MAX, SHARD_WORKERS_MAX, SHARDS_TOTAL_MAX};
-use crate::{Decision, Event, Name, Refusal, State, is_planted};
+use crate::{Decision, Event, Name, Refusal, is_planted};
 
-impl State {
-    pub(crate) fn judge_shards(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
+impl Shards {
+    pub(super) fn judge(&self, command: &ShardCommand) -> Result<Decision, Refusal> {
         match command {
             ShardCommand::Join { service, worker, group, count, capacity, by, session } => {
                 let group = group.as_ref().filter(|group| group.as_str() != DEFAULT_GROUP);
