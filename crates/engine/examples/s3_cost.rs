@@ -8,9 +8,6 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-#[path = "../tests/sql/tls.rs"]
-mod certificates;
-
 #[expect(dead_code, reason = "it serves the tests, too")]
 #[path = "../tests/s3/common.rs"]
 mod common;

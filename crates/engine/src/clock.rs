@@ -1,4 +1,5 @@
-//! The one file that reads clocks.
+//! The clocks of this machine, for everything that is decided by time. How long a call may take is measured where it is
+//! made, with `Instant`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

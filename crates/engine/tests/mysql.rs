@@ -6,13 +6,12 @@
     reason = "a test stops at the first surprise, and says figures"
 )]
 
-use std::path::Path;
 use std::process::Command;
 
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, BATCH_BYTES_MAX, Shared};
-use support::Server;
+use orchestrix_testbed::{Place, Server, certificates, mariadb, mariadb_client};
 
 mod sql;
 #[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
@@ -26,7 +25,7 @@ const KIND: Kind = Kind {
     start,
     scheme: "mysql",
     admin: "root",
-    client,
+    client: mariadb_client,
     page: include_str!("../../../docs/engines/mysql.md"),
     create_user: &["CREATE USER '#'@'%' IDENTIFIED BY 'SECRET'", "GRANT ALL ON #.* TO '#'@'%'"],
     revoke: "REVOKE RIGHT ON #.* FROM '#_node'@'%'",
@@ -41,72 +40,18 @@ const KIND: Kind = Kind {
     strong: &["SET GLOBAL innodb_flush_log_at_trx_commit = 1", "SET GLOBAL max_allowed_packet = 83886080"],
 };
 
-fn as_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// A server refuses to run as root.
-fn server_command(folder: &Path, program: &str) -> Command {
-    let mut command = Command::new(program);
-    command.args(["--no-defaults", &format!("--datadir={}", folder.join("data").display())]);
-    // What the kernel has for this is for all servers of a machine together.
-    command.arg("--innodb-use-native-aio=0");
-    // A server that starts removes the temporary tables of others from the folder that they share.
-    command.env("TMPDIR", folder);
-    if as_root() {
-        command.arg("--user=mysql");
-    }
-    command
-}
-
 fn start() -> Server {
     start_with(&[])
 }
 
-fn start_with(more: &'static [&'static str]) -> Server {
-    let folder = tempfile::tempdir().unwrap();
-    if as_root() {
-        assert!(Command::new("chown").arg("mysql").arg(folder.path()).status().unwrap().success());
-    }
-    let mut install = server_command(folder.path(), "mariadb-install-db");
-    install.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
-    let made = install.output().unwrap_or_else(|error| {
-        panic!("cannot run mariadb-install-db: {error}; `make test` installs what the tests need")
-    });
-    assert!(made.status.success(), "{made:?}");
-    let command = move |folder: &Path, port: u16| {
-        let mut command = server_command(folder, "mariadbd");
-        command.args([
-            &format!("--port={port}"),
-            &format!("--socket={}", folder.join("socket").display()),
-            &format!("--pid-file={}", folder.join("pid").display()),
-            "--bind-address=127.0.0.1",
-            "--innodb-buffer-pool-size=64M",
-            "--innodb-log-file-size=64M",
-            "--innodb-flush-log-at-trx-commit=1",
-            "--max-allowed-packet=80M",
-            "--max-connections=300",
-        ]);
-        command.arg(format!("--ssl-cert={}", folder.join("server.crt").display()));
-        command.arg(format!("--ssl-key={}", folder.join("server.key").display()));
-        command.args(more);
-        command
+fn start_with(settings: &[&str]) -> Server {
+    let recipe = mariadb(settings).prepared(|folder| certificates(folder, "mysql"));
+    let tls = |place: &Place, command: &mut Command| {
+        for (setting, file) in [("cert", "server.crt"), ("key", "server.key")] {
+            command.arg(format!("--ssl-{setting}={}", place.folder.join(file).display()));
+        }
     };
-    sql::tls::certificates(folder.path(), "mysql");
-    let ready = |port| {
-        support::listens(port)
-            && client(port, "", "SELECT 1").output().is_ok_and(|output| output.status.success())
-    };
-    Server::start(folder, command, ready)
-}
-
-fn client(port: u16, database: &str, sql: &str) -> Command {
-    let mut command = Command::new("mariadb");
-    command.args(["--no-defaults", "-h127.0.0.1", "-uroot", "-N", "-B", &format!("-P{port}"), "-e", sql]);
-    if !database.is_empty() {
-        command.arg(database);
-    }
-    command
+    Server::start(recipe.with(tls)).unwrap()
 }
 
 every_sentence!(KIND, &COMMON);

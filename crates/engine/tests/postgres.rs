@@ -6,13 +6,12 @@
     reason = "a test stops at the first surprise, and says figures"
 )]
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::suite::{append_one, read_all};
 use orchestrix_engine::{BATCH_BYTES_MAX, Shared};
-use support::Server;
+use orchestrix_testbed::{Place, Server, certificates, postgres, postgres_client};
 
 mod sql;
 #[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
@@ -26,7 +25,7 @@ const KIND: Kind = Kind {
     start,
     scheme: "postgres",
     admin: "postgres",
-    client,
+    client: postgres_client,
     page: include_str!("../../../docs/engines/postgres.md"),
     create_user: &["CREATE ROLE \"#\" LOGIN PASSWORD 'SECRET'", "GRANT ALL ON SCHEMA public TO \"#\""],
     revoke: "REVOKE RIGHT ON ALL TABLES IN SCHEMA public FROM #_node",
@@ -50,79 +49,14 @@ const KIND: Kind = Kind {
     ],
 };
 
-/// Everybody is trusted but those who were given a password.
-const ACCESS: &str = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n";
-
-fn as_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Where Debian has the programs of the newest version.
-fn programs() -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let newest = versions.map(|version| version.path().join("bin")).max();
-    newest.unwrap_or_else(|| panic!("there is no PostgreSQL here; `make test` installs what the tests need"))
-}
-
-/// A server refuses to run as root.
-fn server_command(folder: &Path, program: &str) -> Command {
-    let program = programs().join(program);
-    let mut command = if as_root() {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
-        command
-    } else {
-        Command::new(program)
-    };
-    command.arg("-D").arg(folder.join("data"));
-    command
-}
-
 fn start() -> Server {
-    let folder = tempfile::tempdir().unwrap();
-    if as_root() {
-        assert!(Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap().success());
-    }
-    let mut init = server_command(folder.path(), "initdb");
-    init.args(["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]);
-    let made = init.current_dir("/").output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    std::fs::write(folder.path().join("data/pg_hba.conf"), ACCESS).unwrap();
-    sql::tls::certificates(folder.path(), "postgres");
-    let command = |folder: &Path, port: u16| {
-        let mut command = server_command(folder, "postgres");
-        command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "max_connections=300"]);
+    let recipe = postgres(&["ssl=on"]).prepared(|folder| certificates(folder, "postgres"));
+    let tls = |place: &Place, command: &mut Command| {
         for (setting, file) in [("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")] {
-            command.args(["-c", &format!("{setting}={}", folder.join(file).display())]);
+            command.args(["-c", &format!("{setting}={}", place.folder.join(file).display())]);
         }
-        command.args(["-c", "ssl=on", "-k"]).arg(folder).current_dir("/");
-        command
     };
-    let ready = |port| {
-        support::listens(port)
-            && client(port, "", "SELECT 1").output().is_ok_and(|output| output.status.success())
-    };
-    Server::start(folder, command, ready)
-}
-
-fn client(port: u16, database: &str, sql: &str) -> Command {
-    let database = if database.is_empty() { "postgres" } else { database };
-    let mut command = Command::new("psql");
-    command.args([
-        "-X",
-        "-q",
-        "-t",
-        "-A",
-        "-F\t",
-        "-v",
-        "ON_ERROR_STOP=1",
-        "-h",
-        "127.0.0.1",
-        "-U",
-        "postgres",
-    ]);
-    command.args(["-p", &port.to_string(), "-d", database, "-c", sql]);
-    command
+    Server::start(recipe.with(tls)).unwrap()
 }
 
 every_sentence!(KIND, &COMMON);
@@ -203,7 +137,7 @@ fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
 /// Somebody reads a table for long, as a backup does.
 fn while_read(database: &sql::Database, table: &str, run: impl FnOnce()) {
     let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS SHARE MODE; SELECT pg_sleep(60)");
-    let mut reader = client(database.server.port(), &database.name, &lock);
+    let mut reader = postgres_client(database.server.port(), &database.name, &lock);
     let mut reader = reader.stdout(std::process::Stdio::null()).spawn().unwrap();
     let held = format!("SELECT COUNT(*) FROM pg_locks WHERE relation = '{table}'::regclass");
     while database.ask(&held) == "0" {}
@@ -235,7 +169,7 @@ fn no_step_of_an_upgrade_keeps_the_locks_of_the_one_before() {
         std::thread::scope(|scope| {
             let upgrade = scope.spawn(|| SqlPlace::connect(&database.url(), TIMEOUT).map(|_| ()));
             // It waits for the output by now, and the batches are nobody's business any more.
-            support::eventually("the last step waits", || {
+            orchestrix_testbed::eventually("the last step waits", || {
                 let waits = "SELECT COUNT(*) FROM pg_locks
                     WHERE relation = 'orchestrix_logs'::regclass AND NOT granted";
                 (database.ask(waits) == "1").then_some(())

@@ -4,8 +4,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-#[path = "sql/tls.rs"]
-mod certificates;
 #[expect(dead_code, reason = "it serves the other tests on S3, too")]
 #[path = "s3/common.rs"]
 mod common;

@@ -2,13 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-#[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
-#[path = "../../engine/tests/support/mod.rs"]
-mod support;
-
 use std::collections::BTreeMap;
-use std::net::TcpStream;
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -18,7 +12,7 @@ use orchestrix_engine::{Register, Shared};
 use orchestrix_leadership::{
     Candidate, Change, Duty, Elector, Leadership, Options, Stands, Step, Term, Timing, Work,
 };
-use support::{Server, eventually};
+use orchestrix_testbed::{SYNCED, Server, eventually};
 
 const CANDIDATES: usize = 50;
 const TTL: Duration = Duration::from_secs(2);
@@ -104,17 +98,9 @@ fn redis() -> Server {
     let page = include_str!("../../../docs/engines/redis.md");
     let user =
         page.lines().find_map(|line| line.strip_prefix("ACL SETUSER ")).expect("the page has the user");
-    let user: Vec<_> = user.split(' ').map(|word| word.replace("PASSWORD", "secret")).collect();
-    let command = move |folder: &std::path::Path, port: u16| {
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-        command.arg("--dir").arg(folder).arg("--port").arg(port.to_string());
-        command.arg("--user").args(&user);
-        command
-    };
-    Server::start(tempfile::tempdir().unwrap(), command, |port| {
-        TcpStream::connect(("127.0.0.1", port)).is_ok() && RedisPlace::connect(&url(port), TTL).is_ok()
-    })
+    let user = user.replace("PASSWORD", "secret");
+    let recipe = orchestrix_testbed::redis(&SYNCED).set(&["--user"]);
+    Server::start(recipe.set(&user.split(' ').collect::<Vec<_>>())).unwrap()
 }
 
 #[test]
@@ -151,7 +137,7 @@ fn of_fifty_candidates_one_leads_and_another_follows_it() {
         println!("after a death somebody else led within {:?}", world.now() - died);
         // The server dies and comes back; the office goes on or is won anew, with a higher epoch.
         server.kill();
-        server.launch();
+        server.launch().unwrap();
         world.dies.store(leader, SeqCst);
         let (epoch, _) = after(epoch);
         eventually("the last one leads", || world.trusted.lock().unwrap().contains_key(&epoch).then_some(()));
@@ -219,7 +205,7 @@ async fn a_duty_that_counts_ticks_shows_each_tick_once_per_term() {
             eventually("the leader has stopped trusting itself", || {
                 (!candidates[leader].is_leader()).then_some(())
             });
-            server.launch();
+            server.launch().unwrap();
         }
         eventually("another term ticks", || ticked(epoch + 1).flatten());
     }

@@ -259,13 +259,7 @@ fn parse(text: &str) -> Option<Known> {
 
 fn bytes(hexadecimal: &str) -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
-    if hexadecimal.len() != 32 || !hexadecimal.is_ascii() {
-        return None;
-    }
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hexadecimal[2 * place..2 * place + 2], 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(hexadecimal, &mut bytes).ok().map(|()| bytes)
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
-//! The HTTP interface of a node, `orchestrix serve` and `orchestrix bench`.
+//! The wires of a node, and `orchestrix serve`.
 //!
 //! - [`http::start`] puts a node on a socket; tests and embedders use it directly.
 //! - [`mod@zmq`] puts it on another, for workers with shards that speak ZeroMQ.
 //! - [`serve`] is the whole process: settings, recovery, signals, exit codes.
-//! - [`mod@bench`] measures that process beside its peers.
 //!
 //! **Invariant:** nothing here decides anything about tasks. Requests become calls of
 //! [`orchestrix_node::Node`], answers become JSON.
 
-pub mod bench;
 pub mod config;
 mod coordinator;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! The one home of metric names: a table of everything that `GET /metrics` tells, in Prometheus' text format.
+//! What `GET /metrics` tells, in Prometheus' text format, and the names of it; those about ZeroMQ are in `zmq.rs`.
 //!
 //! **Invariant:** no label holds the id of a task, lease or worker, and the number of queues told apart is
 //! bounded, so that the number of series is.

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use orchestrix_node::Counter;
 use serde_json::json;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{LogFormat, Settings};
 use crate::line_queue::LineQueue;
@@ -41,8 +44,7 @@ impl Printing {
 
     /// Begins the log. One that was begun before is used on.
     pub(crate) fn start_log(&self, settings: &Settings) -> Result<(), String> {
-        let filter = tracing_subscriber::EnvFilter::builder().parse(&settings.log);
-        let filter = filter.map_err(|error| {
+        let filter: Targets = settings.log.parse().map_err(|error| {
             format!(
                 "the log level {:?} cannot be used: {error}; choose error, warn, info, debug or trace",
                 settings.log
@@ -50,10 +52,11 @@ impl Printing {
         })?;
         let _ = self.format.set(settings.log_format);
         let lines = self.stderr.clone();
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines.clone());
+        let log =
+            tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(move || lines.clone());
         let started = match settings.log_format {
-            LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
-            LogFormat::Json => log.json().try_init(),
+            LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).finish().with(filter).try_init(),
+            LogFormat::Json => log.json().finish().with(filter).try_init(),
         };
         if started.is_ok() {
             std::panic::set_hook(Box::new(tell_panic));

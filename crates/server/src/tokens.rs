@@ -209,8 +209,9 @@ impl Entry {
                 "token {name:?} has the role node and is limited to queues, but a node reads all of them: remove queues"
             ));
         }
-        let digest = unhex(&self.sha256)
-            .ok_or_else(|| format!("the sha256 of token {name:?} is not 64 hexadecimal digits"))?;
+        let mut digest = [0; 32];
+        hex::decode_to_slice(&self.sha256, &mut digest)
+            .map_err(|_| format!("the sha256 of token {name:?} is not 64 hexadecimal digits"))?;
         let expires = self.expires.map(|at| {
             unix_seconds(&at).ok_or_else(|| {
                 format!("token {name:?} expires at {at}, which has no date with time and zone, as in 2027-01-31T00:00:00Z")
@@ -264,17 +265,6 @@ impl Token {
 #[must_use]
 pub fn wall_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, place) in bytes.iter_mut().zip(0..) {
-        *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// Seconds since 1970 of a date with time and zone; `None` when something is missing or before 1970.

@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them: `30s`, `24h`, `16KiB`.
+//! Durations and sizes as people write them, in settings and on the command line: `30s`, `1h30m`, `16KiB`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ const DURATION_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 const SIZE_UNITS: [(&str, u64); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1)];
 
-/// A duration: a whole number and `ms`, `s`, `m`, `h` or `d`.
+/// A duration: a whole number and `ms`, `s`, `m`, `h` or `d`, or a sum of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -29,12 +29,20 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let how =
-            || format!("{text:?} is not a duration; write a whole number and ms, s, m, h or d, as in 30s");
-        let (number, unit) = split(text).ok_or_else(how)?;
-        let (_, scale) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(how)?;
-        let millis = number.checked_mul(*scale).ok_or_else(|| format!("{text:?} is too long"))?;
-        Ok(Self(Duration::from_millis(millis)))
+        let how = || format!("{text:?} is not a duration; write it like 100ms, 30s, 5m, 2h, 7d or 1h30m");
+        let (mut millis, mut rest) = (0_u64, text);
+        loop {
+            let (number, after) = split(rest).ok_or_else(how)?;
+            let unit_end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+            let (unit, next) = after.split_at(unit_end);
+            let (_, scale) = DURATION_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(how)?;
+            let sum = number.checked_mul(*scale).and_then(|part| millis.checked_add(part));
+            millis = sum.ok_or_else(|| format!("{text:?} is too long; a duration is 30s, 2h or 7d"))?;
+            if next.is_empty() {
+                return Ok(Self(Duration::from_millis(millis)));
+            }
+            rest = next;
+        }
     }
 }
 
@@ -95,13 +103,27 @@ mod tests {
         assert_eq!(millis("5 m"), Ok(300_000));
         assert_eq!(millis("24h"), Ok(86_400_000));
         assert_eq!(millis("7d"), Ok(604_800_000));
+        assert_eq!(millis("1h30m"), Ok(5_400_000));
+        assert_eq!(millis("18446744073709551614ms1ms"), Ok(u64::MAX));
+        assert!(millis("18446744073709551615ms1ms").is_err());
     }
 
     #[test]
     fn a_duration_without_a_unit_or_with_a_sign_is_refused() {
-        for bad in ["", "5", "s", "-1s", "1.5h", "5 weeks", "99999999999999999999s", "18446744073709551615d"]
-        {
-            assert!(bad.parse::<Span>().is_err(), "{bad:?}");
+        for bad in [
+            "",
+            "5",
+            "s",
+            "-1s",
+            "1.5h",
+            "5 weeks",
+            "1h30",
+            "1h 30m",
+            "99999999999999999999s",
+            "18446744073709551615d",
+        ] {
+            let error = bad.parse::<Span>().unwrap_err();
+            assert!(error.contains("30s"), "{error}");
         }
     }
 

@@ -99,7 +99,7 @@ impl State {
         delayed.into_iter().chain(ends).min()
     }
 
-    /// A task for which [`Command::Expire`](crate::Command::Expire) has something to decide.
+    /// A task for which [`TaskCommand::Expire`](crate::TaskCommand::Expire) has something to decide.
     #[must_use]
     pub fn next_end(&self, now: Timestamp) -> Option<TaskId> {
         self.tasks.ends.first().filter(|(at, _)| *at <= now).map(|(_, task)| *task)

@@ -368,11 +368,5 @@ pub(super) fn number(text: &[u8]) -> Option<u64> {
 
 pub(super) fn hex(text: &[u8]) -> Option<[u8; 16]> {
     let mut bytes = [0; 16];
-    if text.len() != 32 {
-        return None;
-    }
-    for (byte, digits) in bytes.iter_mut().zip(text.chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok().map(|()| bytes)
 }

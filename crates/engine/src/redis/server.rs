@@ -316,10 +316,7 @@ impl Script {
     }
 
     fn name(&'static self) -> &'static str {
-        self.name.get_or_init(|| {
-            let digest = Sha1::digest(self.text.as_bytes());
-            digest.iter().map(|byte| format!("{byte:02x}")).collect()
-        })
+        self.name.get_or_init(|| hex::encode(Sha1::digest(self.text.as_bytes())))
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use percent_encoding::percent_decode_str;
+
 const FORM: &str = "it must be s3://[key:secret@]bucket[/prefix][?endpoint=…&region=…]";
 
 /// The region of a URL that names none, and the one that stores without regions expect.
@@ -171,15 +173,7 @@ fn hide(secrets: &mut Vec<String>, written: &str) -> String {
 }
 
 fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let escaped = digits.filter(|_| *first == b'%').and_then(|two| u8::from_str_radix(two, 16).ok());
-        bytes.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

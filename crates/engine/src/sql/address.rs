@@ -3,6 +3,8 @@
 //! **Invariant:** nothing that was between the user's name and the host, and no parameter, is ever in a text that
 //! leaves this engine, neither as it was written nor decoded.
 
+use percent_encoding::percent_decode_str;
+
 /// The parameters that a URL may have. Any other is refused, since a driver may log what it does not know.
 const PARAMETERS: &[&str] = &[
     "sslmode",
@@ -89,21 +91,7 @@ fn hide(secrets: &mut Vec<String>, written: &str) {
 }
 
 fn decode(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((byte, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match hex.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *byte == b'%') {
-            Some(decoded) => {
-                bytes.push(decoded);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -1,42 +1,24 @@
 //! Private Redis servers, and ways to them.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::{Journal, Shared};
 
-use crate::support::Server;
+use orchestrix_testbed::Server;
 
 /// Longer than any answer takes on a busy machine.
 pub(crate) const PATIENT: Duration = Duration::from_secs(30);
 /// Short, for tests in which no answer comes.
 pub(crate) const HASTY: Duration = Duration::from_millis(300);
 
-pub(crate) const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+pub(crate) const DURABLE: [&str; 4] = orchestrix_testbed::SYNCED;
 pub(crate) const FORGETFUL: [&str; 2] = ["--appendonly", "no"];
 
 /// A server with these settings.
-pub(crate) fn redis(settings: &'static [&'static str]) -> Server {
-    let command = move |folder: &std::path::Path, port: u16| {
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string());
-        command.arg("--dir").arg(folder).args(settings);
-        command
-    };
-    Server::start(tempfile::tempdir().unwrap(), command, answers)
-}
-
-/// Whether a server has read what it keeps and takes commands.
-pub(crate) fn answers(port: u16) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let mut answer = [0; 5];
-    stream.write_all(b"PING\r\n").is_ok()
-        && stream.read_exact(&mut answer).is_ok()
-        && [b"+PONG", b"-NOAU"].contains(&&answer)
+pub(crate) fn redis(settings: &[&str]) -> Server {
+    Server::start(orchestrix_testbed::redis(settings)).unwrap()
 }
 
 pub(crate) fn url(port: u16) -> String {

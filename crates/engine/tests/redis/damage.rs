@@ -5,7 +5,7 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot}
 use orchestrix_engine::{Cause, Claim, Error, LogPlace, Logged, Shared};
 
 use crate::common::{FORGETFUL, PATIENT, Raw, journal, place, redis};
-use crate::support::Server;
+use orchestrix_testbed::Server;
 
 type Entry = (String, Vec<Vec<u8>>);
 type Damage<'a> = &'a dyn Fn(&mut Vec<Entry>);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::suite::{append_one, batch_after};
 use orchestrix_engine::{Appended, Error, Shared};
-use orchestrix_ports::free_port;
+use orchestrix_testbed::free_port;
 
 use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis, url};
 
@@ -50,7 +50,7 @@ fn a_replica_is_refused_and_its_primary_warned_about() {
     Raw::to(&replica).run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     let error = refused(&format!("redis://127.0.0.1:{}", replica.port())).to_string();
     assert!(error.contains("it is a replica"), "{error}");
-    crate::support::eventually("the replica is known", || {
+    orchestrix_testbed::eventually("the replica is known", || {
         place(primary.port(), PATIENT).warnings().iter().any(|one| one.contains("replicas")).then_some(())
     });
 }

@@ -5,8 +5,8 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Cause, Error};
 
 use crate::common::{DURABLE, PATIENT, Raw, journal, redis};
-use crate::support::eventually;
 use crate::support::proxy::Proxy;
+use orchestrix_testbed::eventually;
 
 fn damaged(error: &Error) -> String {
     assert!(matches!(error.source, Cause::Damaged { .. }) && !error.retryable, "{error}");

@@ -52,7 +52,7 @@ fn a_server_that_was_rolled_back_is_noticed_and_not_forked() {
     }
     let end = handle.end();
     server.kill();
-    server.launch();
+    server.launch().unwrap();
     // The first call finds the connection broken; what it was meant to write is not known.
     let next = batch_after(end, 1, 10);
     assert_eq!(handle.append(&next).unwrap(), Appended::Unknown);
@@ -84,7 +84,7 @@ fn another_history_of_the_same_length_is_noticed() {
     Raw::to(&server).run("SAVE");
     let (_, end) = append_one(&mut *handle, 2, 10);
     server.kill();
-    server.launch();
+    server.launch().unwrap();
     append_one(&mut *journal(server.port(), PATIENT), 2, 11);
     let next = batch_after(end, 1, 10);
     // Unknown, if the connection broke under the batch.

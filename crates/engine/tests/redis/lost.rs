@@ -7,8 +7,8 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Claim, LogPlace, Logged, Read, Register, Set, Shared, Version};
 
 use crate::common::{DURABLE, FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
-use crate::support::eventually;
 use crate::support::proxy::{Proxy, Wire};
+use orchestrix_testbed::eventually;
 
 fn claim(owner: &str) -> Claim {
     Claim { owner: owner.to_owned(), epoch: 1, ttl_ms: 1000, held: true, value: b"where".to_vec() }
@@ -121,7 +121,7 @@ fn an_append_that_cannot_be_sent_is_an_error_and_can_be_tried_later() {
     journal.refresh().expect_err("the connection that was open is broken");
     let error = journal.append(&batch).unwrap_err();
     assert!(error.retryable, "{error}");
-    server.launch();
+    server.launch().unwrap();
     assert_eq!(journal.append(&batch).unwrap(), Appended::Done(batch.link(journal.id())));
     assert_eq!(read_all(&*journal, Position(0), 1 << 20), [batch]);
 }

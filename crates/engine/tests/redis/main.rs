@@ -6,8 +6,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-#[path = "../sql/tls.rs"]
-mod certificates;
 mod common;
 mod conformance;
 mod crash;

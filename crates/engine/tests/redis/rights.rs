@@ -6,7 +6,7 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Journal, Shared};
 
 use crate::common::{DURABLE, FORGETFUL, PATIENT, Raw, redis, url_of_the_page};
-use crate::support::Server;
+use orchestrix_testbed::Server;
 
 fn journal(url: &str) -> Box<dyn Journal> {
     RedisPlace::connect(url, PATIENT).unwrap().journal().unwrap()

@@ -9,7 +9,7 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot}
 use orchestrix_engine::{Appended, Claim, LogPlace, Set, Shared};
 
 use crate::common::{FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
-use crate::support::eventually;
+use orchestrix_testbed::eventually;
 
 #[test]
 fn what_a_slow_server_does_late_is_unknown_in_time_and_done_once() {

@@ -1,36 +1,27 @@
 //! A server behind TLS, and who trusts it.
 
 use std::net::TcpListener;
-use std::path::Path;
 use std::process::Command;
 
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::suite::{append_one, read_all};
 use orchestrix_engine::{Error, Shared};
-use orchestrix_ports::free_port;
+use orchestrix_testbed::{Place, Server, certificates, free_port};
 
-use crate::certificates::certificates;
-use crate::common::{FORGETFUL, HASTY, PATIENT, answers, redis};
-use crate::support::Server;
+use crate::common::{FORGETFUL, HASTY, PATIENT, redis};
 
-/// A server with a certificate for 127.0.0.1, its port for TLS, and the folder of the authorities.
+/// A server with a certificate for 127.0.0.1, and its port for TLS.
 fn behind_tls() -> (Server, u16) {
-    let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path(), "0");
     let port = free_port();
-    let command = move |folder: &Path, plain: u16| {
-        let mut command = Command::new("redis-server");
-        command
-            .args(["--bind", "127.0.0.1", "--save", "", "--port", &plain.to_string(), "--dir"])
-            .arg(folder);
-        command.args(["--requirepass", "let-me-in", "--tls-auth-clients", "no"]);
+    let recipe = orchestrix_testbed::redis(&["--requirepass", "let-me-in", "--tls-auth-clients", "no"]);
+    let tls = move |place: &Place, command: &mut Command| {
         command.args(["--tls-port", &port.to_string()]);
         for (setting, file) in [("cert", "server.crt"), ("key", "server.key"), ("ca-cert", "ca.crt")] {
-            command.arg(format!("--tls-{setting}-file")).arg(folder.join(file));
+            command.arg(format!("--tls-{setting}-file")).arg(place.folder.join(file));
         }
-        command
     };
-    (Server::start(folder, command, answers), port)
+    let recipe = recipe.prepared(|folder| certificates(folder, "0")).with(tls);
+    (Server::start(recipe).unwrap(), port)
 }
 
 fn refused(url: &str) -> Error {

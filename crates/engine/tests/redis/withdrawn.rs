@@ -9,7 +9,7 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot}
 use orchestrix_engine::{Appended, Claim, Error, Journal, LogPlace, Logged, Set, Shared};
 
 use crate::common::{FORGETFUL, PATIENT, Raw, redis, url_of_the_page};
-use crate::support::Server;
+use orchestrix_testbed::Server;
 
 /// Everything that is stored, but for the count of writings, in which a number may be skipped.
 fn stored(raw: &mut Raw) -> BTreeMap<String, Vec<Vec<u8>>> {

@@ -1,17 +1,13 @@
 //! Coming in: wrong addresses, wrong keys, stores that will not do, and what is said about those that will.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::{Error, Shared};
-use orchestrix_ports::free_port;
+use orchestrix_testbed::{Server, free_port, rclone};
 
-use crate::common::{
-    BUCKET, HASTY, KEY, PATIENT, SECRET, journal, new_prefix, place, program, shared_store, url,
-};
+use crate::common::{BUCKET, HASTY, KEY, PATIENT, SECRET, journal, new_prefix, place, shared_store, url};
 use crate::support::http::{Asked, Fate, Front};
-use crate::support::{Server, listens};
 
 fn refused(url: &str, timeout: Duration) -> Error {
     S3Place::connect(url, timeout).map(|_| ()).unwrap_err()
@@ -68,15 +64,7 @@ fn keys_may_be_parameters() {
 
 #[test]
 fn a_store_that_ignores_conditions_is_refused() {
-    let command = |folder: &std::path::Path, port: u16| {
-        std::fs::create_dir_all(folder.join("root").join(BUCKET)).unwrap();
-        let mut command = Command::new(program("rclone"));
-        command.args(["serve", "s3", "--auth-key", &format!("{KEY},{SECRET}")]);
-        command.args(["--addr", &format!("127.0.0.1:{port}"), "--config", "/dev/null"]);
-        command.arg(folder.join("root"));
-        command
-    };
-    let server = Server::start(tempfile::tempdir().unwrap(), command, listens);
+    let server = Server::start(rclone(BUCKET, KEY, SECRET)).unwrap();
     let error = refused(&url(server.port(), "p"), PATIENT);
     let text = error.to_string();
     assert!(!error.retryable, "{text}");

@@ -5,8 +5,8 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all};
 use orchestrix_engine::{Appended, Claim, LogPlace, Logged, Read, Register, Set, Shared, Version};
 
 use crate::common::{HASTY, PATIENT, journal, new_prefix, place, shared, shared_store};
-use crate::support::eventually;
 use crate::support::proxy::{Proxy, Wire};
+use orchestrix_testbed::eventually;
 
 fn claim(owner: &str) -> Claim {
     Claim { owner: owner.to_owned(), epoch: 1, ttl_ms: 1000, held: true, value: b"where".to_vec() }

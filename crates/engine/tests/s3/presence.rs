@@ -7,8 +7,8 @@ use orchestrix_engine::{Claim, Register, Shared};
 use orchestrix_leadership::{Candidate, Leadership, Options};
 
 use crate::common::{PATIENT, new_prefix, place, shared, shared_store};
-use crate::support::eventually;
 use crate::support::http::{Fate, Front};
+use orchestrix_testbed::eventually;
 
 const DEAD: usize = 1_000;
 const TTL: Duration = Duration::from_secs(6);

@@ -5,7 +5,7 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot}
 use orchestrix_engine::{Appended, Cause, Error, Journal, LogPlace, Logged, Read, Shared};
 
 use super::Database;
-use crate::support::eventually;
+use orchestrix_testbed::eventually;
 
 fn ten(database: &Database) -> Box<dyn Journal> {
     let mut journal = database.journal();

@@ -8,7 +8,7 @@ use orchestrix_engine::Shared;
 use orchestrix_leadership::{Candidate, Elector, Step, Timing};
 
 use super::Database;
-use crate::support::eventually;
+use orchestrix_testbed::eventually;
 
 const TTL: Duration = Duration::from_millis(1500);
 

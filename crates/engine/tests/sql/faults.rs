@@ -8,8 +8,8 @@ use orchestrix_engine::suite::{append_one, batch_after, read_all, take_snapshot}
 use orchestrix_engine::{Appended, Batch, Cause, Claim, Journal, Link, LogPlace, Logged, Set, Shared};
 
 use super::{Database, SHORT};
-use crate::support::eventually;
 use crate::support::proxy::{Proxy, Wire};
+use orchestrix_testbed::eventually;
 
 /// A journal behind a wire, with some batches, so that all its statements have been prepared.
 fn behind(database: &Database) -> (Proxy, Box<dyn Journal>) {

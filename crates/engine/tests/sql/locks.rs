@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::{Cell, Claim, Register, Set, Shared, Version};
 
 use super::Database;
-use crate::support::eventually;
+use orchestrix_testbed::eventually;
 
 fn claim(owner: &str, epoch: u64, ttl_ms: u64) -> Claim {
     Claim { owner: owner.to_owned(), epoch, ttl_ms, held: true, value: b"a seat".to_vec() }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Journal, Shared};
 
-use crate::support::{Server, eventually};
+use orchestrix_testbed::{Server, eventually};
 
 pub(crate) mod conformance;
 pub(crate) mod damage;
@@ -18,7 +18,6 @@ pub(crate) mod faults;
 pub(crate) mod locks;
 pub(crate) mod refusals;
 pub(crate) mod restarts;
-pub(crate) mod tls;
 
 /// Longer than a statement takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::suite::batch_after;
 use orchestrix_engine::{Appended, Cause, Error, Shared};
-use orchestrix_ports::free_port;
+use orchestrix_testbed::free_port;
 
 use super::{Database, PASSWORD, PASSWORD_ENCODED, SHORT, TIMEOUT};
 

@@ -10,7 +10,7 @@ use orchestrix_engine::{Appended, Cause, Journal, Link, Shared};
 
 use super::faults::settle;
 use super::{Kind, SHORT, TIMEOUT, ask};
-use crate::support::{Server, eventually};
+use orchestrix_testbed::{Server, eventually};
 
 const ROUNDS: u64 = 5;
 
@@ -20,7 +20,7 @@ fn url(kind: Kind, server: &Server) -> String {
 
 /// Kills the server, and waits until everything that belonged to it is gone.
 fn kill(server: &mut Server) {
-    let pid = server.pid().as_raw_nonzero();
+    let pid = server.pid().unwrap().as_raw_nonzero();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     server.kill();
     for child in children.split_whitespace() {
@@ -66,7 +66,7 @@ pub(crate) fn nothing_acknowledged_is_lost_when_the_server_is_killed(kind: Kind)
             eventually("work goes on", || (watching.refresh().unwrap().position.0 > from + 20).then_some(()));
             drop(watching);
             kill(&mut server);
-            server.launch();
+            server.launch().unwrap();
         }
         let mut watching = watcher(&server);
         let from = watching.end().position.0;
@@ -94,7 +94,7 @@ pub(crate) fn a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked
     }
     kill(&mut server);
     copy(&server, "data", "backup");
-    server.launch();
+    server.launch().unwrap();
     for _ in 0..5 {
         let batch = batch_after(journal.end(), 1, 10);
         assert!(matches!(settle(&mut *journal, &batch), Appended::Done(_)));
@@ -103,7 +103,7 @@ pub(crate) fn a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked
     kill(&mut server);
     std::fs::remove_dir_all(server.folder().join("data")).unwrap();
     copy(&server, "backup", "data");
-    server.launch();
+    server.launch().unwrap();
     let error = eventually("the server answers", || match journal.append(&next) {
         Ok(Appended::Unknown) => None,
         other => Some(other.expect_err("what it follows is gone")),

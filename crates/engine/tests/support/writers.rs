@@ -8,7 +8,7 @@ use orchestrix_core::{LeaseId, Position, TaskId};
 use orchestrix_engine::suite::{batch_after, read_all};
 use orchestrix_engine::{Appended, Batch, Claim, Error, Journal, LogPlace, Logs, Register, Set, Shared};
 
-use super::{Server, eventually};
+use orchestrix_testbed::{Server, eventually};
 
 /// What must be acknowledged between two kills.
 const BETWEEN: usize = 25;
@@ -32,7 +32,7 @@ pub fn nothing_acknowledged_is_lost(server: &mut Server, kills: usize, fresh: &d
                 heard.iter().zip(&before).all(more).then_some(())
             });
             server.kill();
-            server.launch();
+            server.launch().unwrap();
         }
         heard.iter().for_each(|one| one.ended.store(true, SeqCst));
         (appending.join().unwrap(), counting.join().unwrap(), logging.join().unwrap())

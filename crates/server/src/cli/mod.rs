@@ -1,5 +1,6 @@
 //! The command line: what can be said, and who does it.
 
+mod bench;
 mod change;
 mod completions;
 mod explain;
@@ -22,7 +23,7 @@ use std::sync::Once;
 
 use clap::{Parser, Subcommand};
 use orchestrix_client::{Client, ClientBuilder};
-use orchestrix_server::{bench, serve, tokens};
+use orchestrix_server::{serve, tokens};
 
 use self::fail::{EXIT_CODES, Exit, Fail};
 use self::out::{Color, Format, Out};
@@ -117,7 +118,7 @@ enum Command {
     Shards(shards::ShardsArgs),
     /// Look at a data folder without a coordinator
     Journal(journal::JournalArgs),
-    /// Measure a coordinator beside Redis Streams and beanstalkd
+    /// Measure a coordinator beside Redis Streams and beanstalkd, with `orchestrix-bench`
     Bench(bench::BenchArgs),
     /// Write a completion script for a shell
     Completions(completions::CompletionsArgs),
@@ -139,7 +140,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Serve(args) => return serve::run(*args),
         Command::Token(command) => return tokens::run(&command, global.json),
         Command::Journal(args) => journal::run(&args, out),
-        Command::Bench(args) => measure(&args, format),
+        Command::Bench(args) => bench::run(args, format),
         Command::Completions(args) => completions::run(&args, out),
         Command::Submit(args) => with_client(&global, out, async |context| submit::run(args, &context).await),
         // It has words of its own for a missing leader, which wait for no reader.
@@ -172,14 +173,6 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     ExitCode::from(exit as u8)
-}
-
-fn measure(args: &bench::BenchArgs, format: Format) -> Result<(), Fail> {
-    let output = match format {
-        Format::People => bench::Output::People,
-        Format::Json => bench::Output::Json,
-    };
-    bench::run(args, output).map_err(|error| Fail::new(Exit::Refused, format!("{error:#}")))
 }
 
 fn with_client(

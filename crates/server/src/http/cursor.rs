@@ -1,17 +1,11 @@
 //! Where the next page of a list begins: opaque to callers, and good only for the list it came from.
 
-use std::fmt::Write;
-
 use orchestrix_core::TaskId;
 use sha2::{Digest, Sha256};
 
 /// Writes the cursor after a task, for the list that `list` describes.
 pub(crate) fn write(list: &str, after: TaskId) -> String {
-    let mut text = format!("{:x}", after.0);
-    for byte in check(list, after) {
-        write!(text, "{byte:02x}").expect("writing to memory cannot fail");
-    }
-    text
+    format!("{:x}{}", after.0, hex::encode(check(list, after)))
 }
 
 /// Reads a cursor of the same list; `None` when it is from somewhere else.

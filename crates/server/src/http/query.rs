@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use orchestrix_core::limits::ID_MAX;
 use orchestrix_core::{Name, TaskId};
+use percent_encoding::percent_decode_str;
 
 use crate::http::error::Fault;
 
@@ -107,20 +108,14 @@ fn decode(text: &str, plus: Plus) -> Result<Cow<'_, str>, Fault> {
         return Ok(Cow::Borrowed(text));
     }
     let wrong = || Fault::Invalid(format!("{text:?} in the address is not well escaped"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16)).ok_or_else(wrong);
-        bytes.push(match byte {
-            b'%' => {
-                let value = digit(rest.next())? * 16 + digit(rest.next())?;
-                u8::try_from(value).map_err(|_| wrong())?
-            }
-            b'+' if spaced => b' ',
-            other => other,
-        });
+    let is_escape =
+        |after: &str| after.get(..2).is_some_and(|two| two.bytes().all(|it| it.is_ascii_hexdigit()));
+    if !text.split('%').skip(1).all(is_escape) {
+        return Err(wrong());
     }
-    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| wrong())
+    let text = if spaced { text.replace('+', " ") } else { text.to_owned() };
+    let decoded = percent_decode_str(&text).decode_utf8().map_err(|_| wrong())?;
+    Ok(Cow::Owned(decoded.into_owned()))
 }
 
 #[cfg(test)]

@@ -65,13 +65,13 @@ pub fn make(args: &NewArgs) -> Result<NewToken, String> {
     let source = std::fs::OpenOptions::new().read(true).open("/dev/urandom");
     let filled = source.and_then(|mut source| source.read_exact(&mut random));
     filled.map_err(|error| format!("cannot read /dev/urandom: {error}"))?;
-    let token = Secret::new(format!("{PREFIX}{}", hex(&random)));
+    let token = Secret::new(format!("{PREFIX}{}", hex::encode(random)));
     let roles: Vec<String> = args.roles.iter().map(|role| format!("{:?}", role.as_str())).collect();
     let mut lines = format!(
         "[[token]]\nname = {:?}\nroles = [{}]\nsha256 = \"{}\"\n",
         args.name.as_str(),
         roles.join(", "),
-        hex(&token.digest())
+        hex::encode(token.digest())
     );
     if !args.queues.is_empty() {
         let queues: Vec<String> = args.queues.iter().map(|queue| format!("{:?}", queue.as_str())).collect();
@@ -106,8 +106,4 @@ pub fn run(command: &TokenCommand, json: bool) -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,9 +5,10 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
+use orchestrix_testbed::eventually;
 use serde_json::json;
 
-use crate::support::{Coordinator, eventually, text};
+use crate::support::{Coordinator, text};
 
 fn code(output: &std::process::Output) -> Option<i32> {
     output.status.code()

@@ -1,11 +1,11 @@
 //! What people see of a leader that is killed: nothing but a wait.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use tempfile::TempDir;
+use orchestrix_testbed::{SYNCED, Server, eventually, redis};
 
-use crate::support::{Coordinator, Running, eventually, text};
+use crate::support::{Coordinator, Running, text};
 
 /// Lines of the command: it writes them while one leader is killed and until the next one leads.
 const LINES: usize = 120;
@@ -16,26 +16,19 @@ const LEASE: &str = "12s";
 /// Three nodes on one Redis server.
 struct Cluster {
     nodes: Vec<Coordinator>,
-    _redis: Running,
-    _folder: TempDir,
+    _redis: Server,
 }
 
 impl Cluster {
     fn start() -> Self {
-        let (folder, port) = (TempDir::new().unwrap(), orchestrix_ports::free_port().to_string());
-        let mut redis = Command::new("redis-server");
-        redis.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
-        redis.args(["--appendfsync", "always", "--dir"]).arg(folder.path()).stdout(Stdio::null());
-        let redis = Running(redis.spawn().unwrap());
-        let address = format!("127.0.0.1:{port}");
-        eventually("redis listens", || std::net::TcpStream::connect(&address).ok());
-        let engine = format!("redis://{address}");
+        let redis = Server::start(redis(&SYNCED)).unwrap();
+        let engine = format!("redis://{}", redis.address());
         let start = |n: usize| {
             let mut node = Coordinator::prepared();
             node.launch_with(&["--engine", &engine, "--node", &format!("n{n}"), "--leader-ttl", TTL]);
             node
         };
-        let cluster = Self { nodes: (0..3).map(start).collect(), _redis: redis, _folder: folder };
+        let cluster = Self { nodes: (0..3).map(start).collect(), _redis: redis };
         eventually("all nodes know each other", || {
             let known = cluster.nodes[0].json(&["nodes"]).remove(0);
             (known["nodes"].as_array()?.len() == 3 && known["leader"].is_string()).then_some(())

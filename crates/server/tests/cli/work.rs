@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use orchestrix_testbed::eventually;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Coordinator, Running, eventually, is_alive, text};
+use crate::support::{Coordinator, Running, is_alive, text};
 
 /// Shell code that starts a process of its own, writes both numbers to a file, and stays.
 fn tree(file: &Path) -> String {

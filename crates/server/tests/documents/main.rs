@@ -65,7 +65,7 @@ fn every_variable_in_the_compose_file_is_a_setting() {
 #[test]
 fn the_compose_file_makes_a_cluster() {
     let text = std::fs::read_to_string(root().join("compose.yaml")).unwrap();
-    let [redis, ports @ ..]: [u16; 4] = std::array::from_fn(|_| orchestrix_ports::free_port());
+    let [redis, ports @ ..]: [u16; 4] = std::array::from_fn(|_| orchestrix_testbed::free_port());
     let (common, services) = text.split_once("\nservices:").unwrap();
     let server =
         services.lines().find_map(|line| line.trim().strip_prefix("command: [redis-server,")).unwrap();
@@ -139,7 +139,7 @@ fn shell_blocks(document: &str) -> String {
 /// Runs a script in an empty folder, with the binary on its path and a port of its own.
 fn run(script: &str) -> String {
     let folder = TempDir::new().unwrap();
-    let port = orchestrix_ports::free_port();
+    let port = orchestrix_testbed::free_port();
     let binary = Path::new(env!("CARGO_BIN_EXE_orchestrix"));
     let path = std::env::join_paths(
         std::iter::once(binary.parent().unwrap().to_owned())

@@ -3,46 +3,28 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use orchestrix_testbed::{Server, redis};
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::access::{secret, tokens_file};
 use crate::kit::within;
 use crate::process::{Process, command, refused, spawn, wait_until};
 
-/// A Redis server of its own; killed when it is dropped.
-struct Redis {
-    child: Child,
-    port: u16,
-    folder: TempDir,
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+/// A Redis server, and nodes on it.
+struct Redis(Server);
 
 impl Redis {
     fn start() -> Self {
-        let folder = TempDir::new().unwrap();
-        let port = orchestrix_ports::free_port();
-        let mut redis = Command::new("redis-server");
-        redis.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"]);
-        let child = redis.arg(folder.path()).stdout(Stdio::null()).spawn().unwrap();
-        wait_until("Redis answers", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Self { child, port, folder }
+        Self(Server::start(redis(&[])).unwrap())
     }
 
     /// Sets how many bytes it may have; 0 is no limit.
     fn limit(&self, bytes: u64) {
-        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut connection = TcpStream::connect(self.0.address()).unwrap();
         write!(connection, "CONFIG SET maxmemory {bytes}\r\n").unwrap();
         let mut answer = [0; 5];
         connection.read_exact(&mut answer).unwrap();
@@ -50,13 +32,13 @@ impl Redis {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.0.signal(signal).unwrap();
     }
 
     /// A node on it, with a folder and a name.
     fn node(&self, data: &str, name: &str, ttl: &str) -> Command {
-        let mut command = command(&self.folder.path().join(data));
-        let engine = format!("redis://127.0.0.1:{}", self.port);
+        let mut command = command(&self.0.folder().join(data));
+        let engine = format!("redis://{}", self.0.address());
         command.args(["--engine", &engine, "--node", name, "--leader-ttl", ttl, "--log", "error"]);
         command
     }
@@ -148,7 +130,7 @@ fn a_full_engine_is_said_to_be_full_and_new_work_is_refused() {
         let first = scope.spawn(|| node.send("POST", "/v1/tasks", SUBMIT));
         let full = format!(
             "the engine is full and refuses writes: no space left in redis://127.0.0.1:{}",
-            redis.port
+            redis.0.port()
         );
         wait_until("it is not ready", || node.send("GET", "/ready", "").contains(&full).then_some(()));
         let refused = node.send("POST", "/v1/tasks", SUBMIT);
@@ -218,16 +200,16 @@ async fn ask_from(from: &str, port: u16, request: String) -> String {
 #[tokio::test]
 async fn the_leader_logs_the_address_of_the_caller() {
     let redis = Redis::start();
-    let tokens = redis.folder.path().join("tokens.toml");
+    let tokens = redis.0.folder().join("tokens.toml");
     std::fs::write(&tokens, tokens_file()).unwrap();
-    let node_token = redis.folder.path().join("node-token");
+    let node_token = redis.0.folder().join("node-token");
     std::fs::write(&node_token, secret("node")).unwrap();
     for path in [&tokens, &node_token] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
     let node = |name: &str| {
-        let mut node = command(&redis.folder.path().join(name));
-        let engine = format!("redis://127.0.0.1:{}", redis.port);
+        let mut node = command(&redis.0.folder().join(name));
+        let engine = format!("redis://{}", redis.0.address());
         node.args(["--engine", &engine, "--node", name, "--leader-ttl", "60s", "--zmq", "off", "--tokens"]);
         node.arg(&tokens).arg("--node-token").arg(&node_token);
         node

@@ -6,9 +6,6 @@
 #[path = "../support/campaign.rs"]
 mod campaign;
 mod pruned;
-#[expect(dead_code, unreachable_pub, reason = "it serves the tests of several engines")]
-#[path = "../../../engine/tests/support/mod.rs"]
-mod support;
 
 use campaign::holds;
 

@@ -1,8 +1,5 @@
 //! A node loads a snapshot from a real Redis while the leader takes others, prunes, and truncates the journal.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,8 +11,7 @@ use orchestrix_engine::{
     SnapshotWriter, Snapshots, Space,
 };
 use orchestrix_node::{Failure, Follower, Following, HighWater, Options, Progress, SystemClock};
-
-use crate::support::Server;
+use orchestrix_testbed::{Server, redis};
 
 const PATIENT: Duration = Duration::from_secs(30);
 
@@ -168,23 +164,9 @@ impl Snapshots for BusySnapshots {
     }
 }
 
-fn redis() -> Server {
-    let command = |folder: &std::path::Path, port: u16| {
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port"]).arg(port.to_string());
-        command.arg("--dir").arg(folder);
-        command
-    };
-    Server::start(tempfile::tempdir().unwrap(), command, |port| {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-        let mut answer = [0; 5];
-        stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut answer).is_ok() && answer == *b"+PONG"
-    })
-}
-
 /// Loads from an engine with two snapshots, whose leader goes on so many times meanwhile.
 fn load(when: When, times: usize) -> Result<(Position, u64), Failure> {
-    let server = redis();
+    let server = Server::start(redis(&[])).unwrap();
     let url = format!("redis://127.0.0.1:{}", server.port());
     let place = Arc::new(RedisPlace::connect(&url, PATIENT)?);
     let busy = Busy { place, when, times: Arc::default() };

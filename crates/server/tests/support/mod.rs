@@ -4,13 +4,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use orchestrix_testbed::{eventually, free_port};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running coordinator.
 pub(crate) struct Coordinator {
@@ -31,7 +29,7 @@ impl Coordinator {
 
     /// A folder and a port, and nobody there yet.
     pub(crate) fn prepared() -> Self {
-        let port = orchestrix_ports::free_port();
+        let port = free_port();
         Self { child: None, port, data: TempDir::new().unwrap() }
     }
 
@@ -170,18 +168,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
-    }
-}
-
-/// Waits until something is there.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

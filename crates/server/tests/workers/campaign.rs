@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use orchestrix_testbed::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::measure::{Life, measure};
 use crate::process::{Language, Process, now};
-use crate::support::eventually;
 use crate::town::{LEASE_MS, Town};
 
 /// Every so many workers there is a plain one, with others of its kind in a service of their own.

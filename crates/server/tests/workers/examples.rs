@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use orchestrix_testbed::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::measure::{Life, measure};
 use crate::process::Language::{Plain, Python, Rust, TypeScript};
 use crate::process::{Event, Language, Process, now};
-use crate::support::eventually;
 use crate::town::{LEASE_MS, Town};
 
 const SHARDS: u32 = 10;

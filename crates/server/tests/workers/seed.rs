@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use orchestrix_testbed::eventually;
 use tempfile::TempDir;
 
-use crate::support::{Running, eventually};
+use crate::support::Running;
 use crate::town::Town;
 
 /// What the usage at the end of the client names.

@@ -21,7 +21,7 @@ impl Town {
     }
 
     pub(crate) fn with_lease(lease_ms: u64) -> Self {
-        let zmq = orchestrix_ports::free_port();
+        let zmq = orchestrix_testbed::free_port();
         let lease = format!("{lease_ms}ms");
         let options =
             ["--zmq", &format!("127.0.0.1:{zmq}"), "--shard-lease", &lease, "--shard-check", "500ms"];
@@ -33,7 +33,7 @@ impl Town {
 
     /// With the times that the seed says, which are the defaults.
     pub(crate) fn of_the_seed() -> Self {
-        let zmq = orchestrix_ports::free_port();
+        let zmq = orchestrix_testbed::free_port();
         let options = ["--zmq", &format!("127.0.0.1:{zmq}")].map(str::to_owned).to_vec();
         let mut town = Self { coordinator: Coordinator::prepared(), options, zmq };
         town.launch();

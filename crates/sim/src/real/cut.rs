@@ -7,11 +7,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use orchestrix_testbed::Store;
 use tempfile::TempDir;
 
 use super::nodes::{NODES, Nodes, prepare};
 use super::process::{Under, eventually};
-use super::servers::Server;
 use super::wires::Wires;
 use super::{Checked, Round, Trial, Tried, failed};
 
@@ -44,11 +44,8 @@ impl Net {
         let wires = Arc::new(Wires::lay(NODES)?);
         let (tokens, token) = tokens(trial)?;
         let file = tokens.path().join("tokens").display().to_string();
-        let under: Under = Box::new({
-            let wires = Arc::clone(&wires);
-            move || wires.at_hub()
-        });
-        let engine = Server::start_redis_at(IpAddr::V4(Wires::hub_address()), under)?;
+        let hub = Arc::clone(&wires);
+        let engine = Store::start_redis_at(IpAddr::V4(Wires::hub_address()), move || hub.at_hub())?;
         let mut nodes = Vec::new();
         for n in 0..NODES {
             let more = ["--tokens", &file, "--insecure-plaintext"];

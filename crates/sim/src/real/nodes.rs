@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use orchestrix_client::Client;
 use orchestrix_core::wire::Cluster;
+use orchestrix_testbed::{Kind, Store};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
@@ -14,7 +15,7 @@ use super::ledger::Ledger;
 use super::load::{Actor, Answered};
 use super::oracle::hold;
 use super::process::{Coordinator, PATIENCE, eventually};
-use super::servers::{Kind, Server};
+use super::servers;
 use super::strace::{Injection, On, Writes};
 use super::{Checked, Round, Trial, Tried};
 
@@ -88,7 +89,7 @@ fn ttl(kind: Kind) -> Duration {
 /// A node of a number that is not started yet.
 pub(super) fn prepare(
     trial: &Trial<'_>,
-    engine: &Server,
+    engine: &Store,
     number: usize,
     ttl: Duration,
     more: &[&str],
@@ -100,7 +101,7 @@ pub(super) fn prepare(
 
 /// Three nodes, their engine, and what they are held to.
 pub(super) struct Nodes {
-    engine: Server,
+    engine: Store,
     kind: Kind,
     /// How long a leader holds its office.
     pub(super) ttl: Duration,
@@ -118,7 +119,7 @@ pub(super) struct Load {
 
 impl Nodes {
     fn start(trial: &Trial<'_>, kind: Kind) -> Checked<Self> {
-        let (engine, ttl) = (Server::start(kind)?, ttl(kind));
+        let (engine, ttl) = (Store::start(kind)?, ttl(kind));
         let mut nodes = Vec::new();
         for n in 0..NODES {
             nodes.push(prepare(trial, &engine, n, ttl, &[])?);
@@ -127,7 +128,7 @@ impl Nodes {
     }
 
     /// Starts all of them.
-    pub(super) fn launch(engine: Server, ttl: Duration, mut nodes: Vec<Coordinator>) -> Checked<Self> {
+    pub(super) fn launch(engine: Store, ttl: Duration, mut nodes: Vec<Coordinator>) -> Checked<Self> {
         nodes.iter_mut().try_for_each(Coordinator::launch)?;
         let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
         let kind = engine.kind();
@@ -258,10 +259,10 @@ impl Nodes {
     }
 
     fn kill_engine(&mut self, round: &mut Round<'_>) -> Checked {
-        self.engine.kill()?;
+        self.engine.server.kill();
         round.tried.see("engines killed", 1);
         std::thread::sleep(Duration::from_millis(round.rng.range(10, 2_000)));
-        self.engine.launch()
+        Ok(self.engine.server.launch()?)
     }
 
     /// The engine answers everybody with a refusal for about as long as a switchover takes. Nobody ends because of it.
@@ -269,7 +270,7 @@ impl Nodes {
         if matches!(self.kind, Kind::SeaweedFs) {
             return self.kill_engine(round);
         }
-        let refusal = self.engine.refuse()?;
+        let refusal = servers::refuse(&self.engine)?;
         round.tried.see("engines that refused", 1);
         let says_so = || -> Checked<Option<()>> {
             let why = self.nodes.iter().map(|node| {
@@ -291,7 +292,7 @@ impl Nodes {
             ("cannot use the engine and waits", "cannot use the engine: waiting until it answers");
         let lines = |node: &Coordinator| node.said().matches(logged).count();
         let before: Vec<usize> = self.nodes.iter().map(lines).collect();
-        self.engine.change_password()?;
+        servers::change_password(&self.engine)?;
         round.tried.see("passwords changed", 1);
         for (n, node) in self.nodes.iter().enumerate() {
             let says_so = || -> Checked<Option<()>> {
@@ -304,7 +305,7 @@ impl Nodes {
             eventually(&format!("n{n} says that it is not let in"), says_so)?;
         }
         std::thread::sleep(Duration::from_millis(round.rng.range(10, 1_000)));
-        self.engine.restore_password()?;
+        servers::restore_password(&self.engine)?;
         self.outlive(round)
     }
 

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use orchestrix_client::Client;
-use orchestrix_ports::free_port;
+use orchestrix_testbed::{Kind, Store, free_port};
 use rustix::process::Signal;
 
 use super::load::{Actor, Answered};
 use super::nodes::{NODES, Nodes, prepare};
 use super::process::{PATIENCE, eventually};
-use super::servers::{Kind, Server};
 use super::{Checked, Round, Trial, Tried, failed};
 
 const ACTORS: usize = 3;
@@ -35,7 +34,7 @@ pub(super) fn run(trial: &Trial<'_>) -> Tried {
 }
 
 fn start(trial: &Trial<'_>) -> Checked<Nodes> {
-    let engine = Server::start(Kind::Redis)?;
+    let engine = Store::start(Kind::Redis)?;
     let mut nodes = Vec::new();
     for n in 0..NODES {
         nodes.push(prepare(trial, &engine, n, TTL, &[])?.on_port(free_port()));
