@@ -90,26 +90,22 @@ pub(crate) fn check_named(ask: &Ask, own: &[Name]) -> Result<(), Refusal> {
 }
 
 fn check_submit(command: &Command, own: &[Name]) -> Result<(), Refusal> {
+    // Nobody outside of this crate asks for other commands by themselves.
+    let foreign = Err(Refusal::Forbidden(Forbidden::Everything));
+    let Command::Task(command) = command else { return foreign };
     match command {
-        Command::Task(TaskCommand::Submit { task, .. }) => check_queue(&task.queue, own),
-        Command::Task(
-            TaskCommand::Heartbeat { .. }
-            | TaskCommand::HeartbeatAll { .. }
-            | TaskCommand::Complete { .. }
-            | TaskCommand::Fail { .. }
-            | TaskCommand::Release { .. }
-            | TaskCommand::Cancel { .. }
-            | TaskCommand::Retry { .. },
-        ) => Ok(()),
-        // Nobody outside of this crate asks for these by themselves.
-        Command::Task(
-            TaskCommand::Lease(_)
-            | TaskCommand::Abandon { .. }
-            | TaskCommand::Expire { .. }
-            | TaskCommand::Purge(_),
-        )
-        | Command::Term(_)
-        | Command::Shard(_) => Err(Refusal::Forbidden(Forbidden::Everything)),
+        TaskCommand::Submit { task, .. } => check_queue(&task.queue, own),
+        TaskCommand::Heartbeat { .. }
+        | TaskCommand::HeartbeatAll { .. }
+        | TaskCommand::Complete { .. }
+        | TaskCommand::Fail { .. }
+        | TaskCommand::Release { .. }
+        | TaskCommand::Cancel { .. }
+        | TaskCommand::Retry { .. } => Ok(()),
+        TaskCommand::Lease(_)
+        | TaskCommand::Abandon { .. }
+        | TaskCommand::Expire { .. }
+        | TaskCommand::Purge(_) => foreign,
     }
 }
 

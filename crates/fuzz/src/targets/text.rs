@@ -80,21 +80,13 @@ pub(super) fn names(input: &[u8]) {
     assert_eq!(key.ok().as_ref().map(Key::as_str), is_key.then_some(text));
 }
 
-/// A duration or a size is what its number and unit say, or refused.
+/// A duration is the sum of what its numbers and units say, a size what its number and unit say, or they are refused.
 pub(super) fn units(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
+    assert_eq!(text.parse::<Span>().ok().map(Span::millis), sum_of_spans(text));
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = (text[..digits].parse::<u64>().ok(), text[digits..].trim_start());
     let scaled = |scale: Option<u64>| number?.checked_mul(scale?);
-    let millis = scaled(match unit {
-        "ms" => Some(1),
-        "s" => Some(1_000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        "d" => Some(86_400_000),
-        _ => None,
-    });
-    assert_eq!(text.parse::<Span>().ok().map(Span::millis), millis);
     let bytes = scaled(match unit {
         "" | "B" => Some(1),
         "KiB" => Some(1 << 10),
@@ -103,4 +95,27 @@ pub(super) fn units(input: &[u8]) {
         _ => None,
     });
     assert_eq!(text.parse::<Size>().ok().map(|size| size.0 as u64), bytes);
+}
+
+/// Read from the end: the last unit, the blanks and the number before it, and then the same of what is left.
+fn sum_of_spans(mut text: &str) -> Option<u64> {
+    let mut sum = 0_u64;
+    loop {
+        let before_unit = text.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        let scale = match &text[before_unit.len()..] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return None,
+        };
+        let before_blanks = before_unit.trim_end();
+        text = before_blanks.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number: u64 = before_blanks[text.len()..].parse().ok()?;
+        sum = number.checked_mul(scale)?.checked_add(sum)?;
+        if text.is_empty() {
+            return Some(sum);
+        }
+    }
 }
