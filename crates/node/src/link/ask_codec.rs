@@ -84,10 +84,12 @@ impl Field for TaskCommand {
 
     fn take(from: &mut Decoder<'_>) -> Result<Self, Bad> {
         Ok(match take_choice(from)? {
-            0 => match Command::submit(Submit::take(from)?) {
-                Command::Task(submit) => submit,
-                Command::Term(_) | Command::Shard(_) => return Err(bad("a submit is about a task")),
-            },
+            0 => {
+                let Command::Task(submit) = Command::submit(Submit::take(from)?) else {
+                    return Err(bad("a submit is about a task"));
+                };
+                submit
+            }
             1 => take!(from, { 0 task, 1 lease, 2 worker, 3 progress, 4 note } =>
                 Self::Heartbeat { task, lease, worker, progress, note }),
             2 => take!(from, { 0 task, 1 lease, 2 worker, 3 result } =>
