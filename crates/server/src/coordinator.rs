@@ -111,7 +111,7 @@ impl Coordinator {
             question,
             |node| async move { Ok(node.ask(&question.client.caller, ask()?).await?) },
             |leader, epoch| async move {
-                match question.by_link {
+                match question.by_link && question.app.node_link {
                     true => question.ask_by_link(self.member(), ask()?, &leader, epoch).await,
                     false => Ok(ByLink::NoLink),
                 }

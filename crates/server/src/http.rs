@@ -91,9 +91,9 @@ pub struct Options {
     pub zmq: Option<zmq::Listening>,
     /// Lines that this process could not print.
     pub unprinted: Arc<Counter>,
-    /// Refuses node links, as nodes before them did. For tests.
+    /// Takes node links of followers, and opens them to the leader. Without, requests are passed on by HTTP.
     #[doc(hidden)]
-    pub without_link: bool,
+    pub node_link: bool,
 }
 
 /// What all requests share.
@@ -112,7 +112,7 @@ pub(crate) struct App {
     /// Passes asks to the leader, when that is another node and has the link.
     pub(crate) leader_links: Links,
     pub(crate) links: LinkMetrics,
-    pub(crate) without_link: bool,
+    pub(crate) node_link: bool,
     /// Links of other nodes, while they are served.
     pub(crate) link_tasks: TaskTracker,
     pub(crate) seats: Arc<accept::Seats>,
@@ -138,7 +138,7 @@ impl App {
             zmq: ZmqMetrics::default(),
             leader_links: Links::default(),
             links: LinkMetrics::default(),
-            without_link: options.without_link,
+            node_link: options.node_link,
             link_tasks: TaskTracker::new(),
             seats: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),

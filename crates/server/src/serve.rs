@@ -82,27 +82,16 @@ fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
     let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
     let node_token = settings.node_token.as_deref().map(Secret::load).transpose().map_err(unusable)?;
     check_exposure(&settings, tokens.is_some())?;
-    check_node_token(&settings.engine, tokens.is_some(), node_token.is_some())?;
     // One core is for the loop: on two cores this serves a fifth more requests than a worker for each.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
     let (limits, unprinted) = (settings.limits.clone(), Arc::clone(&printing.dropped));
-    let options = http::Options { limits, tokens, node_token, zmq: None, unprinted, without_link: false };
+    // Links stay off until the leader bounds what it holds for the followers that take its answers slowly.
+    let node_link = false;
+    let options = http::Options { limits, tokens, node_token, zmq: None, unprinted, node_link };
     runtime.block_on(serve(settings, options, printing))
-}
-
-/// Nodes that know callers by tokens know each other by one, too: the leader believes what a follower says of a caller.
-fn check_node_token(engine: &Engine, with_tokens: bool, with_node_token: bool) -> Result<(), Ended> {
-    if matches!(engine, Engine::Shared(_)) && with_tokens && !with_node_token {
-        return Err(unusable(
-            "the nodes of a cluster with tokens show each other a token: give --node-token FILE with the text of a \
-             token that has the role node"
-                .to_owned(),
-        ));
-    }
-    Ok(())
 }
 
 /// Other machines are served only with tokens, and without encryption only when that was asked for.

@@ -16,11 +16,8 @@ use crate::link::{PROTOCOL, leading};
 /// Answers that the connection is a link from now on, and serves it.
 pub(crate) fn take(call: &Call<'_>) -> Result<Response<Body>, Fault> {
     let (app, peer) = (Arc::clone(call.app), call.peer);
-    if app.without_link {
-        return Err(Fault::NoRoute);
-    }
     let asks = call.head.headers.get(UPGRADE).is_some_and(|value| value.as_bytes() == PROTOCOL.as_bytes());
-    let upgrade = call.head.extensions.get::<OnUpgrade>().cloned().filter(|_| asks);
+    let upgrade = call.head.extensions.get::<OnUpgrade>().cloned().filter(|_| asks && app.node_link);
     let Some(upgrade) = upgrade else {
         return Err(Fault::UpgradeRequired(format!(
             "send the headers `connection: upgrade` and `upgrade: {PROTOCOL}`"

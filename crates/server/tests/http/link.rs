@@ -15,6 +15,10 @@ const CONNECTIONS_MAX: u64 = 8;
 /// Calls that wait at one follower.
 const WAITING: usize = 5_000;
 
+fn linked() -> Options {
+    Options { node_link: true, ..Options::default() }
+}
+
 async fn two(leader: Options, follower: Options) -> (OneOf, OneOf) {
     let place = place();
     let first = join_as(Arc::new(place.clone()), "a", true, leader).await;
@@ -73,7 +77,7 @@ async fn life_cycle(door: &Door) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_cycle_through_a_follower_goes_by_link() {
-    let (leader, follower) = two(Options::default(), Options::default()).await;
+    let (leader, follower) = two(linked(), linked()).await;
     life_cycle(&follower).await;
     let batch =
         json!({"tasks": [{"queue": "q", "payload": 1}, {"queue": "q", "payload": 2, "max_attempts": 0}]});
@@ -91,8 +95,7 @@ async fn a_life_cycle_through_a_follower_goes_by_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_link_is_reached_by_http() {
-    let old = Options { without_link: true, ..Options::default() };
-    let (leader, follower) = two(old, Options::default()).await;
+    let (leader, follower) = two(Options::default(), linked()).await;
     life_cycle(&follower).await;
     assert_eq!(metric(&follower, "orchestrix_link_asks_total").await, 0);
     assert_eq!(metric(&follower, "orchestrix_link_connections").await, 0);
@@ -102,10 +105,8 @@ async fn a_leader_without_link_is_reached_by_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_wait_at_a_follower_over_few_connections() {
-    let options = || Options {
-        limits: Limits { connections_per_ip: 2 * WAITING, ..Limits::default() },
-        ..Options::default()
-    };
+    let options =
+        || Options { limits: Limits { connections_per_ip: 2 * WAITING, ..Limits::default() }, ..linked() };
     let (leader, follower) = two(options(), options()).await;
     let mut calls = Vec::new();
     for n in 0..WAITING {
@@ -131,7 +132,7 @@ async fn thousands_wait_at_a_follower_over_few_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_hangs_up_at_a_follower_takes_no_task() {
-    let (leader, follower) = two(Options::default(), Options::default()).await;
+    let (leader, follower) = two(linked(), linked()).await;
     let gone = wait_for_task(&follower, "gone").await;
     until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == 1).await;
     drop(gone);
@@ -146,7 +147,7 @@ async fn a_caller_who_hangs_up_at_a_follower_takes_no_task() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopping_leader_answers_those_who_wait_at_a_follower() {
-    let (leader, follower) = two(Options::default(), Options::default()).await;
+    let (leader, follower) = two(linked(), linked()).await;
     let mut waits = wait_for_task(&follower, "w").await;
     until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == 1).await;
     leader.stop().await;
@@ -159,7 +160,7 @@ async fn a_stopping_leader_answers_those_who_wait_at_a_follower() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_leader_is_followed() {
-    let (leader, follower) = two(Options::default(), Options::default()).await;
+    let (leader, follower) = two(linked(), linked()).await;
     life_cycle(&follower).await;
     until("b is seen", || leader.member.cluster().nodes.iter().any(|node| node.name == "b")).await;
     follower.done("/v1/cluster/leader", &json!({"desired": "b"})).await;
