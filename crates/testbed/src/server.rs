@@ -20,6 +20,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A server that used no processor for so long has nothing left to do.
 const QUIET: Duration = Duration::from_millis(300);
 
+/// What PostgreSQL says while processes of the one that was killed before it have not noticed that yet.
+const STILL_IN_USE: &str = "pre-existing shared memory block";
+
 /// A server, running or not. Killed when dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -77,8 +80,15 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn launch(&mut self) -> Result {
-        self.spawn()?;
-        self.wait_for(|| Ok(self.recipe.is_ready(&self.place).then_some(())))
+        let began = Instant::now();
+        loop {
+            self.spawn()?;
+            let ready = self.wait_for(|| Ok(self.recipe.is_ready(&self.place).then_some(())));
+            if ready.is_ok() || !self.log().contains(STILL_IN_USE) || began.elapsed() > PATIENCE {
+                return ready;
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
     }
 
     fn spawn(&mut self) -> Result {
@@ -312,6 +322,19 @@ mod tests {
         assert!(folder.exists() && server.is_alive());
         drop(server);
         assert!(!folder.exists() && !Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_start_waits_for_what_a_killed_server_left_behind() {
+        let script = r#"[ -e "$0/first" ] && touch "$0/second" && exec sleep 600
+            touch "$0/first"; echo "FATAL: pre-existing shared memory block is still in use"; exit 1"#;
+        let launch = move |place: &Place| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).arg(&place.folder);
+            Ok(command)
+        };
+        let ready = |place: &Place| place.folder.join("second").exists();
+        assert!(Server::start(Recipe::new("sh", launch, ready)).is_ok());
     }
 
     #[test]

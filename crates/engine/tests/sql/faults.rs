@@ -14,7 +14,9 @@ use orchestrix_testbed::eventually;
 /// A journal behind a wire, with some batches, so that all its statements have been prepared.
 fn behind(database: &Database) -> (Proxy, Box<dyn Journal>) {
     let proxy = Proxy::to(database.server.port());
-    let mut journal = database.connect_at(proxy.port()).journal().unwrap();
+    let place = database.connect_at(proxy.port());
+    // Its timeouts are short for what is lost later; a busy machine may need more than one try now.
+    let mut journal = eventually("the journal is opened", || place.journal().ok());
     for _ in 0..3 {
         append_one(&mut *journal, 1, 10);
     }
