@@ -14,9 +14,7 @@ use orchestrix_testbed::eventually;
 /// A journal behind a wire, with some batches, so that all its statements have been prepared.
 fn behind(database: &Database) -> (Proxy, Box<dyn Journal>) {
     let proxy = Proxy::to(database.server.port());
-    let place = database.connect_at(proxy.port());
-    // Its timeouts are short for what is lost later; a busy machine may need more than one try now.
-    let mut journal = eventually("the journal is opened", || place.journal().ok());
+    let mut journal = database.journal_at(proxy.port());
     for _ in 0..3 {
         append_one(&mut *journal, 1, 10);
     }
@@ -109,7 +107,7 @@ pub(crate) fn a_cut_wire_is_unknown_for_writers_and_an_error_for_readers(databas
 /// Somebody, a backup perhaps, locks the row of the journal. The statement waits in the server when its caller has
 /// given up, and may land whenever the lock is gone.
 pub(crate) fn an_append_that_waits_for_a_lock_lands_once(database: &Database) {
-    let mut journal = database.connect_at(database.server.port()).journal().unwrap();
+    let mut journal = database.journal_at(database.server.port());
     append_one(&mut *journal, 1, 10);
     let lock = format!(
         "BEGIN; SELECT id FROM orchestrix_journals WHERE domain = 'default' FOR UPDATE; SELECT {}; COMMIT",
@@ -183,7 +181,7 @@ pub(crate) fn output_under_a_number_that_is_being_written_is_refused(database: &
 }
 
 pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {
-    let mut journal = database.connect_at(database.server.port()).journal().unwrap();
+    let mut journal = database.journal_at(database.server.port());
     for _ in 0..2 {
         append_one(&mut *journal, 1, 10);
         append_one(&mut *journal, 1, 10);

@@ -151,6 +151,12 @@ impl Database {
         eventually("the server answers soon", || SqlPlace::connect(&self.url_at(port), SHORT).ok())
     }
 
+    /// A journal with little patience, opened with as many tries as a busy machine needs.
+    pub(crate) fn journal_at(&self, port: u16) -> Box<dyn Journal> {
+        let place = self.connect_at(port);
+        eventually("the journal is opened soon", || place.journal().ok())
+    }
+
     pub(crate) fn journal(&self) -> Box<dyn Journal> {
         self.connect().journal().unwrap()
     }
