@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{HighWater, Member, Membership, Node, Options, Seat};
+use orchestrix_node::{HighWater, Member, Membership, Node, NodeRole, Options};
 use orchestrix_testbed::Server;
 use serde::Serialize;
 use tokio::runtime::Runtime;
@@ -86,13 +86,15 @@ impl Ours {
                 })?)
             };
             let member = tokio::task::spawn_blocking(open).await.context("opening stopped")??;
-            let mut seats = member.seats();
-            let led =
-                tokio::time::timeout(ELECTED_WITHIN, seats.wait_for(|seat| !matches!(seat, Seat::Follows)));
-            let seat = led.await.context("nobody was elected")??.clone();
-            match seat {
-                Seat::Leads(node) => Ok((member, node)),
-                Seat::Follows => Err(anyhow!("it was waited for")),
+            let mut roles = member.roles();
+            let led = tokio::time::timeout(
+                ELECTED_WITHIN,
+                roles.wait_for(|role| !matches!(role, NodeRole::Follows)),
+            );
+            let role = led.await.context("nobody was elected")??.clone();
+            match role {
+                NodeRole::Leads(node) => Ok((member, node)),
+                NodeRole::Follows => Err(anyhow!("it was waited for")),
             }
         })?;
         Ok(Self::Library { runtime, member, node })

@@ -52,13 +52,13 @@ mod addresses;
 mod call;
 mod client;
 mod clock;
-#[doc(hidden)]
-pub mod doors;
 mod error;
 mod exchange;
 #[cfg(test)]
 mod fake;
 mod feed;
+#[doc(hidden)]
+pub mod fuzz_api;
 mod random;
 mod retry;
 #[cfg(test)]

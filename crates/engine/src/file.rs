@@ -14,8 +14,8 @@ mod logs;
 mod names;
 mod opening;
 mod segment;
+mod segment_pool;
 mod snapshot;
-mod stock;
 mod verify;
 
 pub use journal::FileJournal;

@@ -13,6 +13,7 @@
 //!
 //! **Invariant:** an engine knows bytes and positions, never what an event means.
 
+pub mod batch_frame;
 mod chain;
 mod clock;
 mod contract;
@@ -21,7 +22,6 @@ mod fault;
 pub mod file;
 mod limit;
 pub mod memory;
-pub mod parcel;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod register;

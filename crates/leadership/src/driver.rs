@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::duty::{self, Duty, Term};
+use crate::election::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::elector::Elector;
+use crate::event::LeadershipEvent;
 use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, Shared};
 use crate::lister::{Lister, NODES};
-use crate::news::News;
-use crate::office::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::options::{Options, Policy, Roster};
 use crate::own_name::OwnName;
 use crate::roster::Presence;
@@ -32,7 +32,7 @@ const SHOW: &str = "show that this node is present";
 const LIST: &str = "list who is present";
 
 /// What the thread tells those who run the duties.
-pub(crate) enum Turn {
+pub(crate) enum TermChange {
     /// With who asked for the change of leader, if somebody did.
     Began(u64, Option<String>),
     Ended(Reason),
@@ -58,7 +58,7 @@ pub(crate) struct Driver {
     mandate: Option<(Duration, Duration)>,
     /// The term that the duties act under.
     acting: Option<u64>,
-    turns: mpsc::UnboundedSender<Turn>,
+    term_changes: mpsc::UnboundedSender<TermChange>,
     /// Who waits for the end, and when it comes at the latest: what this one has is over by then.
     stopping: Option<(oneshot::Sender<()>, Duration)>,
 }
@@ -70,7 +70,7 @@ impl Driver {
         key: &str,
         elector: Elector,
         presence: Presence,
-        turns: mpsc::UnboundedSender<Turn>,
+        term_changes: mpsc::UnboundedSender<TermChange>,
     ) -> std::io::Result<Self> {
         let name = OwnName::new(shared.me.clone(), roster_of(&shared.options).worker_timeout);
         let lister = Lister::start(Arc::clone(&register))?;
@@ -89,7 +89,7 @@ impl Driver {
             shown_at: Duration::ZERO,
             mandate: None,
             acting: None,
-            turns,
+            term_changes,
             stopping: None,
         })
     }
@@ -127,7 +127,7 @@ impl Driver {
                     self.shared.clock.pause(until.saturating_sub(now).min(LONGEST_WAIT));
                 }
             }
-            if self.stopping.is_none() && self.turns.is_closed() {
+            if self.stopping.is_none() && self.term_changes.is_closed() {
                 return;
             }
         }
@@ -190,7 +190,8 @@ impl Driver {
         self.next_heartbeat = now + roster.heartbeat_interval;
         self.write_presence(true, roster.worker_timeout);
         let timestamp = self.shared.wall_ms_in(Duration::ZERO);
-        self.shared.tell(News::WorkerHeartbeat { worker_id: self.shared.me.name.clone(), timestamp });
+        self.shared
+            .tell(LeadershipEvent::WorkerHeartbeat { worker_id: self.shared.me.name.clone(), timestamp });
     }
 
     fn write_presence(&mut self, held: bool, timeout: Duration) {
@@ -316,9 +317,10 @@ impl Driver {
             self.acting = Some(epoch);
             let timestamp = self.shared.wall_ms_in(Duration::ZERO);
             let worker_id = self.shared.me.name.clone();
-            self.shared.tell(News::CoordinatorPromoted { worker_id, timestamp, term: epoch });
+            self.shared.tell(LeadershipEvent::CoordinatorPromoted { worker_id, timestamp, term: epoch });
             // Duties that are gone do nothing.
-            let _ = self.turns.send(Turn::Began(epoch, self.elector.asked_by().map(str::to_owned)));
+            let _ =
+                self.term_changes.send(TermChange::Began(epoch, self.elector.asked_by().map(str::to_owned)));
         }
     }
 
@@ -334,21 +336,25 @@ impl Driver {
             Change::Renewed { epoch } => {
                 if self.shared.options.policy == Policy::FirstCome {
                     let new_epoch = self.shared.wall_ms_in(self.shared.options.leader_ttl);
-                    self.shared.tell(News::CoordinatorEpochRenewed { worker_id, new_epoch, term: epoch });
+                    self.shared.tell(LeadershipEvent::CoordinatorEpochRenewed {
+                        worker_id,
+                        new_epoch,
+                        term: epoch,
+                    });
                 }
             }
             Change::Deposed { epoch, reason } => {
                 self.mandate = None;
                 self.shared.lock().office = None;
                 tracing::info!(epoch, reason = reason.word(), "leads no more");
-                self.shared.tell(News::CoordinatorDemoted {
+                self.shared.tell(LeadershipEvent::CoordinatorDemoted {
                     worker_id,
                     reason: reason.word().to_owned(),
                     term: epoch,
                 });
                 if self.acting.take().is_some() {
                     // Duties that are gone do nothing.
-                    let _ = self.turns.send(Turn::Ended(reason));
+                    let _ = self.term_changes.send(TermChange::Ended(reason));
                 }
             }
             Change::Leader(leader) => self.tell_leader(leader, now),
@@ -369,7 +375,12 @@ impl Driver {
         let active_workers = status.present.clone();
         drop(status);
         let epoch = self.shared.wall_ms_in(roster_of(&self.shared.options).max_epoch_duration);
-        self.shared.tell(News::CoordinatorElected { worker_id: holder.name, epoch, active_workers, term });
+        self.shared.tell(LeadershipEvent::CoordinatorElected {
+            worker_id: holder.name,
+            epoch,
+            active_workers,
+            term,
+        });
     }
 
     /// At the end of a mandate the lowest id present gets the office; most often that is this one again.
@@ -385,7 +396,7 @@ impl Driver {
         self.mandate = Some((renewed, now + roster.max_epoch_duration));
         let new_epoch = self.shared.wall_ms_in(roster.max_epoch_duration);
         let worker_id = self.shared.me.name.clone();
-        self.shared.tell(News::CoordinatorEpochRenewed { worker_id, new_epoch, term });
+        self.shared.tell(LeadershipEvent::CoordinatorEpochRenewed { worker_id, new_epoch, term });
     }
 
     fn obey(&mut self, command: Command) {
@@ -460,7 +471,7 @@ impl Driver {
 pub(crate) async fn run_duties(
     shared: Arc<Shared>,
     duties: Vec<Arc<dyn Duty>>,
-    mut turns: mpsc::UnboundedReceiver<Turn>,
+    mut term_changes: mpsc::UnboundedReceiver<TermChange>,
 ) {
     let mut over: Option<CancellationToken> = None;
     let mut running = tokio::task::JoinSet::new();
@@ -469,15 +480,15 @@ pub(crate) async fn run_duties(
         let left = trusted_until
             .map_or(Duration::from_secs(3_600), |until| until.saturating_sub(shared.clock.boot()));
         tokio::select! {
-            turn = turns.recv() => match turn {
-                Some(Turn::Began(epoch, asked_by)) => {
+            change = term_changes.recv() => match change {
+                Some(TermChange::Began(epoch, asked_by)) => {
                     let term = Term { epoch, over: CancellationToken::new(), asked_by };
                     for duty in &duties {
                         running.spawn(duty::run(Arc::clone(duty), term.clone()));
                     }
                     over = Some(term.over);
                 }
-                Some(Turn::Ended(reason)) => {
+                Some(TermChange::Ended(reason)) => {
                     over.take().inspect(CancellationToken::cancel);
                     // A duty that does not end holds up nobody: its token is over, and with it its right to act.
                     running.detach_all();

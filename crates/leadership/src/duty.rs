@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::office::Reason;
+use crate::election::Reason;
 
 /// What a duty does, in the future.
 pub type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;

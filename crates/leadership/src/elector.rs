@@ -11,11 +11,11 @@ use orchestrix_core::is_planted;
 use orchestrix_engine::{Cell, Claim, Set, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::office::{Candidate, Change, Reason, Stands, Step, Timing};
+use crate::election::{Candidate, Change, Reason, Stands, Step, Timing};
 
 /// What is in the cell besides the claim's own fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Seat {
+struct LeaderRecord {
     #[serde(flatten)]
     holder: Candidate,
     /// Counts the writings of this life, so that no two are the same.
@@ -56,7 +56,7 @@ struct Farewell {
 }
 
 #[derive(Clone, Debug)]
-struct Office {
+struct HeldLease {
     epoch: u64,
     version: Version,
     trusted_until: Duration,
@@ -83,7 +83,7 @@ pub struct Elector {
     writings: u64,
     highest_epoch: u64,
     view: Option<View>,
-    office: Option<Office>,
+    office: Option<HeldLease>,
     attempt: Option<Attempt>,
     /// What is to be written as soon as the attempt that is under way is settled.
     after_attempt: Option<Farewell>,
@@ -235,7 +235,7 @@ impl Elector {
     }
 
     /// By when it has to be proved that the leader is well.
-    fn proof_due(&self, office: &Office) -> Duration {
+    fn proof_due(&self, office: &HeldLease) -> Duration {
         if self.timing.needs_proof { office.proved_at + self.timing.ttl / 2 } else { Duration::MAX }
     }
 
@@ -395,7 +395,7 @@ impl Elector {
             }
             Purpose::Take if now < trusted_until => {
                 let proved_at = attempt.asked;
-                self.office = Some(Office { epoch, version, trusted_until, renew_at, proved_at });
+                self.office = Some(HeldLease { epoch, version, trusted_until, renew_at, proved_at });
                 self.changes.push(Change::Elected { epoch });
                 self.set_leader(Some((self.me.clone(), epoch)));
                 self.view = None;
@@ -482,7 +482,8 @@ impl Elector {
         asked_by: Option<String>,
     ) {
         self.writings += 1;
-        let seat = Seat { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writings, asked_by };
+        let seat =
+            LeaderRecord { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writings, asked_by };
         let value = serde_json::to_vec(&seat).expect("a seat is plain JSON");
         let ttl_ms = u64::try_from(self.timing.ttl.as_millis()).unwrap_or(u64::MAX);
         let held = purpose != Purpose::Release;
@@ -500,6 +501,6 @@ fn margin(ttl: Duration) -> Duration {
     (ttl / 50).max(MARGIN_MIN)
 }
 
-fn seat(claim: &Claim) -> Option<Seat> {
+fn seat(claim: &Claim) -> Option<LeaderRecord> {
     serde_json::from_slice(&claim.value).ok()
 }

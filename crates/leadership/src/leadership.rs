@@ -11,14 +11,14 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::driver::{Driver, roster_of, run_duties};
 use crate::duty::Duty;
+use crate::election::{Candidate, Peer, Stands, Timing};
 use crate::elector::Elector;
-use crate::news::{News, Phase};
-use crate::office::{Candidate, Peer, Stands, Timing};
+use crate::event::{LeadershipEvent, Phase};
 use crate::options::{Options, OptionsError, Policy};
 use crate::roster::Presence;
 
-/// News that a slow watcher may be behind.
-const NEWS_MAX: usize = 256;
+/// Events that a slow watcher may be behind.
+const EVENTS_MAX: usize = 256;
 /// More changes of leader than this in [`RESTLESS_TIME`] are worth a warning.
 pub(crate) const RESTLESS_CHANGES: usize = 5;
 pub(crate) const RESTLESS_TIME: Duration = Duration::from_secs(300);
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     status: Mutex<Status>,
     /// The register refuses, or does not answer.
     pub(crate) trouble: Trouble,
-    news: broadcast::Sender<News>,
+    events: broadcast::Sender<LeadershipEvent>,
     /// Who else has this one's name, once that has shown.
     pub(crate) namesake: watch::Sender<Option<Candidate>>,
     /// Microseconds of the boot clock when something was last proved.
@@ -170,7 +170,7 @@ impl Leadership {
             clock,
             status: Mutex::new(status),
             trouble: Trouble::new("the register does not answer", "the register answers again"),
-            news: broadcast::Sender::new(NEWS_MAX),
+            events: broadcast::Sender::new(EVENTS_MAX),
             namesake: watch::Sender::new(None),
             proved_us: AtomicU64::new(0),
             leader_seen_us: AtomicU64::new(0),
@@ -224,8 +224,8 @@ impl Leadership {
 
     /// What happens from now on.
     #[must_use]
-    pub fn news(&self) -> broadcast::Receiver<News> {
-        self.shared.news.subscribe()
+    pub fn events(&self) -> broadcast::Receiver<LeadershipEvent> {
+        self.shared.events.subscribe()
     }
 
     /// Waits until another that is alive turns out to have this one's name. This one has then given up its office, and
@@ -413,8 +413,8 @@ impl Shared {
         u64::try_from((self.clock.wall() + time).as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn tell(&self, news: LeadershipEvent) {
         // Nobody has to watch.
-        let _ = self.news.send(news);
+        let _ = self.events.send(news);
     }
 }

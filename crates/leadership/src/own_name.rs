@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestrix_engine::{Cell, Version};
 
-use crate::office::{Candidate, Peer};
+use crate::election::{Candidate, Peer};
 
 /// What one candidate knows of the cell of its name.
 #[derive(Debug)]

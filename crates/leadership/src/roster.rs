@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use orchestrix_engine::{Cell, Version};
 
-use crate::news::{News, Phase};
-use crate::office::{Candidate, Peer};
+use crate::election::{Candidate, Peer};
+use crate::event::{LeadershipEvent, Phase};
 use crate::options::Roster;
 
 /// A candidate that was not seen to change for so long, and for so many times as long as anybody is waited for, is long
@@ -134,7 +134,7 @@ impl Presence {
     }
 
     /// Goes through the phases of the cold start; `leads` is whether this one was elected, `led` whether anybody was.
-    pub fn advance(&mut self, now: Duration, leads: bool, led: bool) -> Vec<News> {
+    pub fn advance(&mut self, now: Duration, leads: bool, led: bool) -> Vec<LeadershipEvent> {
         let mut news = Vec::new();
         loop {
             let since = *self.since.get_or_insert(now);
@@ -150,7 +150,7 @@ impl Presence {
                 Phase::Observing | Phase::Election | Phase::Preparation | Phase::Ready => return news,
             };
             let duration = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
-            news.push(News::ColdStartPhaseChanged { phase: next, duration });
+            news.push(LeadershipEvent::ColdStartPhaseChanged { phase: next, duration });
             (self.phase, self.since) = (next, Some(now));
         }
     }
@@ -179,7 +179,10 @@ mod tests {
         assert!(b.advance(SECOND, false, false).is_empty());
         assert!(b.advance(15 * SECOND, false, false).is_empty(), "it began to observe at 1 s");
         let news = b.advance(16 * SECOND, false, false);
-        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Election, duration: 15_000 }]);
+        assert_eq!(
+            news,
+            [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Election, duration: 15_000 }]
+        );
         assert!(!b.stands(16 * SECOND), "a is present");
         // a shows nothing any more.
         b.heard(80 * SECOND, vec![("a".into(), cell(1, true))]);
@@ -212,10 +215,13 @@ mod tests {
         a.advance(15 * SECOND, false, false);
         assert!(a.stands(15 * SECOND) && !a.acts());
         let news = a.advance(16 * SECOND, true, true);
-        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 1_000 }]);
+        assert_eq!(
+            news,
+            [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 1_000 }]
+        );
         assert!(a.advance(20 * SECOND, true, true).is_empty() && !a.acts());
         let news = a.advance(21 * SECOND, true, true);
-        assert_eq!(news, [News::ColdStartPhaseChanged { phase: Phase::Ready, duration: 5_000 }]);
+        assert_eq!(news, [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Ready, duration: 5_000 }]);
         assert!(a.acts());
     }
 
@@ -223,7 +229,7 @@ mod tests {
     fn who_was_not_elected_is_ready_at_once_and_a_skipped_start_has_no_phases() {
         let mut b = presence("b");
         b.advance(Duration::ZERO, false, false);
-        let phases: Vec<News> = b.advance(15 * SECOND, false, true);
+        let phases: Vec<LeadershipEvent> = b.advance(15 * SECOND, false, true);
         assert_eq!(phases.len(), 2, "{phases:?}");
         assert!(b.acts());
         let mut hasty = Presence::new("a".into(), Roster { skip_cold_start: true, ..Roster::default() });

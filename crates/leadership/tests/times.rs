@@ -146,9 +146,9 @@ async fn a_leader_that_changes_too_often_is_told_of() {
         assert_eq!(watcher.why().len(), usize::from(n == 1), "five changes are still fine");
         let name = format!("n{n}");
         let one = start(&name, true);
-        let mut news = watcher.news();
+        let mut news = watcher.events();
         while watcher.leader().is_none_or(|(leader, _)| leader.name != name) {
-            // Any news is a reason to look again.
+            // Any event is a reason to look again.
             let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
         }
         one.stop().await;
@@ -170,9 +170,9 @@ async fn a_leader_that_shows_no_sign_is_told_of_in_round_times() {
         Leadership::start_with(register, "leader", candidate(name), options, Vec::new(), clock).unwrap()
     };
     let (watcher, leader) = (start("watcher", clock.clone()), start("a", Arc::new(SystemClock)));
-    let mut news = watcher.news();
+    let mut news = watcher.events();
     while watcher.leader_age().is_none() {
-        // Any news is a reason to look again.
+        // Any event is a reason to look again.
         let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
     }
     assert!(watcher.why().is_empty(), "{:?}", watcher.why());

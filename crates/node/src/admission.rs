@@ -4,7 +4,7 @@
 //! the order in which they came, as long as they would have waited for a task. Heartbeats and reports do not stand in this
 //! line: whoever has work already keeps it.
 //!
-//! **Invariant:** nobody is passed in the line. After the first seconds it is emptied as fast as turns are written.
+//! **Invariant:** nobody is passed in the line. After the first seconds it is emptied as fast as groups are written.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use orchestrix_core::wire::LeaseQueues;
 const FIRST_MS: u64 = 5_000;
 /// Milliseconds of a window, from the beginning of the term.
 const WINDOW_MS: u64 = 100;
-/// Lease calls that are decided in a window. Less than half of a turn, if each gets one task.
+/// Lease calls that are decided in a window. Less than half of a group, if each gets one task.
 const CALLS_PER_WINDOW: u32 = 200;
 
 /// The line in front of the lease calls of a term.

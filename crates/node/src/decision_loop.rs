@@ -1,8 +1,8 @@
-//! The decision loop: questions in, turns out. One writer, one order.
+//! The decision loop: questions in, groups out. One writer, one order.
 //!
-//! A question is decided against the state, its event is put into the turn and folded into the state, and its
-//! answer waits in the same turn. Whoever runs the loop writes the events first and sends the answers after;
-//! answers without events travel in turns too, so nobody hears of anything that is not durable.
+//! A question is decided against the state, its event is put into the group and folded into the state, and its
+//! answer waits in the same group. Whoever runs the loop writes the events first and sends the answers after;
+//! answers without events travel in groups too, so nobody hears of anything that is not durable.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,6 +18,7 @@ use orchestrix_engine::Space;
 
 use crate::admission::Admission;
 use crate::caller;
+use crate::commit_group::CommitGroup;
 use crate::leasing::{HANDED_AGAIN_MIN, HandedAgain};
 use crate::options::Options;
 use crate::polls::Polls;
@@ -27,7 +28,6 @@ use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::room;
 use crate::sharding::Sharding;
 use crate::stats::Stats;
-use crate::turn::Turn;
 
 /// Events of purges in one tick.
 const PURGES_MAX: usize = 8;
@@ -48,7 +48,7 @@ pub struct DecisionLoop<R> {
     pub(crate) sharding: Sharding<R>,
     pub(crate) options: Options,
     pub(crate) stats: Arc<Stats>,
-    turn: Turn<R>,
+    group: CommitGroup<R>,
     /// Queues that got a task that could be leased.
     pub(crate) woken: Vec<Name>,
     space: Space,
@@ -81,7 +81,7 @@ impl<R: Recipient> DecisionLoop<R> {
             sharding: Sharding::default(),
             options,
             stats,
-            turn: Turn::default(),
+            group: CommitGroup::default(),
             woken: Vec::new(),
             space: Space::Plenty,
             refuses_work: false,
@@ -143,7 +143,7 @@ impl<R: Recipient> DecisionLoop<R> {
         self.admission = Some(Admission::begin(now));
     }
 
-    /// Takes a question of a caller who is limited to its `own` queues, or not. Its answer is in this turn, or in a later
+    /// Takes a question of a caller who is limited to its `own` queues, or not. Its answer is in this group, or in a later
     /// one if it waits.
     pub fn ask(&mut self, ask: Ask, own: Option<&[Name]>, to: R, now: Timestamp) {
         self.advance(now);
@@ -207,35 +207,35 @@ impl<R: Recipient> DecisionLoop<R> {
         self.tick_ms.map(|every| self.state.at().plus(every))
     }
 
-    /// The turn is large enough: it should be written before more is decided.
+    /// The group is large enough: it should be written before more is decided.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.turn.is_full()
+        self.group.is_full()
     }
 
     #[must_use]
-    pub fn has_turn(&self) -> bool {
-        !self.turn.is_empty()
+    pub fn has_group(&self) -> bool {
+        !self.group.is_empty()
     }
 
     /// Hands out what was decided since the last call.
-    pub fn take_turn(&mut self) -> Turn<R> {
+    pub fn take_group(&mut self) -> CommitGroup<R> {
         let position = self.state.position();
         self.stats.position.set(position.0);
-        self.space = room::after(self.space, self.turn.records.len());
-        let next = self.turn.next();
-        let mut turn = mem::replace(&mut self.turn, next);
-        turn.first = Position(position.0 + 1 - u64::from(turn.count));
-        turn
+        self.space = room::after(self.space, self.group.records.len());
+        let next = self.group.next();
+        let mut group = mem::replace(&mut self.group, next);
+        group.first = Position(position.0 + 1 - u64::from(group.count));
+        group
     }
 
-    /// Goes on with a turn that was handed out and not written.
+    /// Goes on with a group that was handed out and not written.
     ///
     /// # Panics
     /// If something was decided since.
-    pub(crate) fn take_back(&mut self, turn: Turn<R>) {
-        assert!(!self.has_turn(), "turns are written in the order of their decisions");
-        self.turn = turn;
+    pub(crate) fn take_back(&mut self, group: CommitGroup<R>) {
+        assert!(!self.has_group(), "groups are written in the order of their decisions");
+        self.group = group;
     }
 
     pub fn set_space(&mut self, space: Space) {
@@ -354,7 +354,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let decision = self.state.decide(&Command::Task(TaskCommand::Purge(self.options.retention)), now);
             let Ok(Decision::Event(Event::Task(TaskEvent::TaskPurged(event)))) = decision else { break };
             let more = event.tasks.len() == PURGE_TASKS_MAX;
-            self.turn.purged.extend(event.tasks.iter().map(|purge| purge.task));
+            self.group.purged.extend(event.tasks.iter().map(|purge| purge.task));
             self.commit(event.into(), now);
             if !more {
                 self.ended = 0;
@@ -370,10 +370,10 @@ impl<R: Recipient> DecisionLoop<R> {
         self.rates.retain(|queue| state.has_queue(queue));
     }
 
-    /// Puts an event into the turn and folds it into the state.
+    /// Puts an event into the group and folds it into the state.
     pub(crate) fn commit(&mut self, event: Event, now: Timestamp) -> Position {
         let at = now.max(self.state.at());
-        self.turn.record(at, &event);
+        self.group.record(at, &event);
         self.count(&event, at);
         let (ready, task) = (self.polls.len() > 0 && may_make_ready(&event), named(&event));
         let holder = if self.polls.len() > 0 { self.holder_of(task) } else { None };
@@ -400,7 +400,7 @@ impl<R: Recipient> DecisionLoop<R> {
             let _ = to.send(answer);
             return;
         }
-        self.turn.reply(to, answer);
+        self.group.reply(to, answer);
     }
 
     pub(crate) fn refuse(&self, refusal: Refusal) -> Error {
@@ -412,7 +412,7 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     fn check_space(&mut self, commands: &[Command]) -> Result<(), Error> {
-        let checked = room::check(self.space, self.turn.records.len(), commands);
+        let checked = room::check(self.space, self.group.records.len(), commands);
         if checked == Err(Error::StorageFull) {
             self.stats.storage_full.add(1);
             self.stats.space_low.set(1);

@@ -16,12 +16,12 @@ use orchestrix_engine::{Appended, Batch, Clock, Error, Journal, JournalId, Link,
 use shuttle::future::block_on;
 use shuttle::thread::{self, JoinHandle};
 
-use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::open::{Parts, Stored, Surroundings, assemble, open_memory, replay};
 use crate::options::Options;
 use crate::runner::Input;
 use crate::sync::Mutex;
+use crate::write_guard::WriteGuard;
 use crate::writer::{self, Writer};
 
 /// Orders that are tried of each case, at random and by changes of priority.
@@ -93,7 +93,8 @@ impl Running {
         let journal = Slow(MemoryJournal::new(JournalId([7; 16])));
         let stored = Stored { end: journal.end(), journal: Box::new(journal), ..open_memory() };
         let surroundings = Surroundings::new(Arc::new(StandsStill), stored.recovered.position, &options);
-        let parts = assemble(stored, options, Mandate::default(), surroundings, crate::logs::Calls::Threads);
+        let parts =
+            assemble(stored, options, WriteGuard::default(), surroundings, crate::logs::Calls::Threads);
         let Parts { node, mut runner, writer, handed, acks } = parts;
         runner.offers = offers == Offers::Yes;
         let (wake, offer, writes) = (node.inputs.clone(), Arc::clone(&runner.offer), Arc::clone(&writer));
@@ -122,7 +123,7 @@ impl Running {
     }
 }
 
-/// Whether turns are offered to a writer that is busy, as on shared engines.
+/// Whether groups are offered to a writer that is busy, as on shared engines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Offers {
     Yes,

@@ -264,7 +264,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 bytes += leased.payload.as_str().len();
                 leases.push(leased);
             } else if self.is_full() {
-                // Many tasks in a row have outlived their ttl: what is behind them is for the next turn.
+                // Many tasks in a row have outlived their ttl: what is behind them is for the next group.
                 self.woken.extend(request.queues.iter().cloned());
                 break;
             }

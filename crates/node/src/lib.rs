@@ -1,8 +1,8 @@
 //! One coordinator: the decision loop over a journal, ready to be embedded in another program.
 //!
 //! - [`Node`] is the handle: one method per thing that can be asked.
-//! - [`DecisionLoop`] is the logic of the loop without threads, clocks or disks: questions go in, turns come
-//!   out, and a turn says what is written first and what is sent after.
+//! - [`DecisionLoop`] is the logic of the loop without threads, clocks or disks: questions go in, groups come
+//!   out, and a group says what is written first and what is sent after.
 //! - [`open`] recovers a journal and starts the threads around the loop.
 //!
 //! **Invariant:** nothing is answered, published or snapshotted before the position it was decided on is durable.
@@ -11,6 +11,7 @@ mod admission;
 mod answers;
 mod caller;
 mod clock;
+mod commit_group;
 mod counting;
 mod decision_loop;
 mod events;
@@ -23,12 +24,11 @@ mod leasing;
 pub mod link;
 mod loading;
 mod logs;
-mod mandate;
 mod member;
 mod node;
-mod offer;
 mod open;
 mod options;
+mod pending_group;
 mod polls;
 mod progress;
 mod rates;
@@ -42,19 +42,19 @@ mod standby;
 mod stats;
 mod stepped;
 mod sync;
-mod turn;
+mod write_guard;
 mod writer;
 
 pub use caller::Caller;
 pub use clock::TermClock;
+pub use commit_group::CommitGroup;
 pub use decision_loop::DecisionLoop;
 pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use leasing::Abandoned;
 pub use logs::OutputCall;
-pub use mandate::{Mandate, Office};
-pub use member::{DUTY, Member, Membership, Seat};
+pub use member::{DUTY, Member, Membership, NodeRole};
 pub use node::Node;
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
@@ -64,4 +64,4 @@ pub use sharding::{ServicePage, ShardAsk, ShardTimes};
 pub use standby::{Beginning, Standby};
 pub use stats::{Counter, Histogram, Stats};
 pub use stepped::{Sent, Stepped};
-pub use turn::Turn;
+pub use write_guard::{LeaderLease, WriteGuard};

@@ -22,10 +22,10 @@ pub use self::store::OutputCall;
 use self::store::Store;
 pub(crate) use self::sweep::AskUnknown;
 use self::sweep::Sweep;
-use crate::mandate::Mandate;
 use crate::options::Options;
 use crate::request::Error;
 use crate::stats::Stats;
+use crate::write_guard::WriteGuard;
 
 /// Bytes of a line in JSON beside its text, at most: number, attempt, time, stream.
 const LINE_BYTES: usize = 128;
@@ -42,7 +42,7 @@ pub(crate) struct TaskLogs {
     tasks: Mutex<BTreeMap<TaskId, Arc<TaskLog>>>,
     clock: Arc<dyn Clock>,
     stats: Arc<Stats>,
-    mandate: Mandate,
+    guard: WriteGuard,
     line_bytes: usize,
     task_bytes: u64,
 }
@@ -103,7 +103,7 @@ impl TaskLogs {
         options: &Options,
         clock: Arc<dyn Clock>,
         stats: Arc<Stats>,
-        mandate: Mandate,
+        guard: WriteGuard,
         calls: Calls,
     ) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl TaskLogs {
             tasks: Mutex::default(),
             clock,
             stats,
-            mandate,
+            guard,
             line_bytes: options.log_line_bytes,
             task_bytes: options.log_task_bytes,
         }
@@ -147,7 +147,7 @@ impl TaskLogs {
     /// Whether the next leader will count what is stored by now. After the end of a term it may have counted before, and
     /// would not show what was acknowledged.
     fn may_acknowledge(&self) -> bool {
-        self.mandate.holds() || is_planted("output-acknowledged-late")
+        self.guard.holds() || is_planted("output-acknowledged-late")
     }
 
     /// Adds what is new of some lines, as far as it is known what is stored. `None` if more was stored than that, or

@@ -1,9 +1,9 @@
 //! One of several nodes on one engine: follows while another leads, and leads when it is elected.
 //!
-//! [`Member`] is the handle; the thread behind it is in `desk`.
+//! [`Member`] is the handle; the thread behind it is in `member_loop`.
 
-mod desk;
-mod fed;
+mod feed_liveness;
+mod member_loop;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
-use self::desk::{Desk, Leading, wait_for_growth};
-use self::fed::Fed;
+use self::feed_liveness::FeedLiveness;
+use self::member_loop::{Leading, MemberLoop, wait_for_growth};
 use crate::events::{Batches, Events};
 use crate::follower::Following;
 use crate::high_water::HighWater;
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Membership {
 
 /// Where requests go.
 #[derive(Clone, Debug)]
-pub enum Seat {
+pub enum NodeRole {
     /// This node leads: it decides.
     Leads(Node),
     /// Another does, or nobody.
@@ -84,8 +84,8 @@ struct Inner {
     growth: Rounds,
     /// A term that begins here, until its first event is durable.
     begins: Mutex<Option<Node>>,
-    seat: watch::Sender<Seat>,
-    fed: Fed,
+    role: watch::Sender<NodeRole>,
+    fed: FeedLiveness,
     leadership: OnceLock<Leadership>,
     running: Running,
     commands: Sender<Command>,
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Member")
             .field("me", &self.inner.me)
-            .field("seat", &*self.inner.seat.borrow())
+            .field("role", &*self.inner.role.borrow())
             .finish()
     }
 }
@@ -151,8 +151,8 @@ impl Member {
             following,
             growth,
             begins: Mutex::default(),
-            seat: watch::Sender::new(Seat::Follows),
-            fed: Fed::default(),
+            role: watch::Sender::new(NodeRole::Follows),
+            fed: FeedLiveness::default(),
             leadership: OnceLock::new(),
             running: Running::new(),
             commands,
@@ -171,14 +171,14 @@ impl Member {
         leadership.raise_epoch(standby.epoch());
         // Set here and nowhere else.
         let _ = inner.leadership.set(leadership);
-        let mut desk = Desk {
+        let mut decisions = MemberLoop {
             inner: Arc::clone(&inner),
             runtime: Handle::current(),
             standby,
             leads: None,
             waiting: None,
         };
-        spawn("orchestrix-member", move || desk.run(&heard))?;
+        spawn("orchestrix-member", move || decisions.run(&heard))?;
         tokio::spawn(Arc::clone(&inner).end_with_namesake());
         let waiter = Arc::clone(&inner);
         spawn("orchestrix-follow", move || {
@@ -195,14 +195,14 @@ impl Member {
 
     /// Where requests go now.
     #[must_use]
-    pub fn seat(&self) -> Seat {
-        self.inner.seat.borrow().clone()
+    pub fn role(&self) -> NodeRole {
+        self.inner.role.borrow().clone()
     }
 
     /// Changes whenever requests go elsewhere.
     #[must_use]
-    pub fn seats(&self) -> watch::Receiver<Seat> {
-        self.inner.seat.subscribe()
+    pub fn roles(&self) -> watch::Receiver<NodeRole> {
+        self.inner.role.subscribe()
     }
 
     #[must_use]
@@ -393,9 +393,9 @@ impl Inner {
 
     /// The term in this process, also while it begins.
     fn term(&self) -> Option<Node> {
-        match &*self.seat.borrow() {
-            Seat::Leads(node) => Some(node.clone()),
-            Seat::Follows => self.begins().clone(),
+        match &*self.role.borrow() {
+            NodeRole::Leads(node) => Some(node.clone()),
+            NodeRole::Follows => self.begins().clone(),
         }
     }
 
@@ -425,9 +425,9 @@ impl Inner {
 
     fn note(&self) -> Note {
         let stats = self.following.stats();
-        let load = match &*self.seat.borrow() {
-            Seat::Leads(_) => stats.tasks_leased.get(),
-            Seat::Follows => 0,
+        let load = match &*self.role.borrow() {
+            NodeRole::Leads(_) => stats.tasks_leased.get(),
+            NodeRole::Follows => 0,
         };
         Note { position: stats.durable.get(), load }
     }

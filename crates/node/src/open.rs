@@ -17,7 +17,6 @@ use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
 use crate::loading::{Loaded, newest_snapshot};
 use crate::logs::{Calls, TaskLogs};
-use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::options::Options;
 use crate::progress::Progress;
@@ -26,9 +25,10 @@ use crate::snapshotter::{LastSnapshot, SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use crate::write_guard::WriteGuard;
 use crate::writer::{self, Ack, Unsettled, Work, Writer};
 
-/// Works that may wait for the writer: a turn, and a truncation beside it.
+/// Works that may wait for the writer: a group, and a truncation beside it.
 const WORKS_MAX: usize = 2;
 
 /// What the journal and the logs stand on.
@@ -117,7 +117,7 @@ pub fn open(storage: &Storage, options: Options) -> Result<(Node, Recovered), Fa
     stored.recovered.took = clock.boot().saturating_sub(start);
     let recovered = stored.recovered.clone();
     let surroundings = Surroundings::new(clock, recovered.position, &options);
-    Ok((start_node(stored, options, Mandate::default(), surroundings)?, recovered))
+    Ok((start_node(stored, options, WriteGuard::default(), surroundings)?, recovered))
 }
 
 /// What a node is started from.
@@ -241,7 +241,7 @@ impl Surroundings {
 pub(crate) fn assemble(
     stored: Stored,
     options: Options,
-    mandate: Mandate,
+    guard: WriteGuard,
     surroundings: Surroundings,
     calls: Calls,
 ) -> Parts {
@@ -249,32 +249,32 @@ pub(crate) fn assemble(
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let (of_logs, counts) = (Arc::clone(&clock), Arc::clone(&stats));
-    let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, mandate.clone(), calls));
+    let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, guard.clone(), calls));
     let (inputs, asked) = sync_channel(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
     let (acks, heard) = channel();
 
     let mut term_clock = TermClock::start(Arc::clone(&clock), state.at());
     let snapshot = SnapshotPlan::new(options.snapshot_bytes, last_snapshot);
-    let mut epoch = mandate.epoch.max(state.epoch() + 1);
+    let mut epoch = guard.epoch.max(state.epoch() + 1);
     if is_planted("epoch-not-raised") {
-        epoch = mandate.epoch;
+        epoch = guard.epoch;
     }
-    let mut desk = DecisionLoop::new(state, options, Arc::clone(&stats));
-    desk.set_space(journal.space());
+    let mut decisions = DecisionLoop::new(state, options, Arc::clone(&stats));
+    decisions.set_space(journal.space());
     if !is_planted("term-unstarted") {
-        desk.start_term(epoch, mandate.actor.clone(), term_clock.now());
+        decisions.start_term(epoch, guard.actor.clone(), term_clock.now());
     }
-    desk.tick_every(mandate.tick_ms);
-    if mandate.office.is_some() {
-        desk.admit_slowly(term_clock.now());
+    decisions.tick_every(guard.tick_ms);
+    if guard.leader_lease.is_some() {
+        decisions.admit_slowly(term_clock.now());
     }
 
     stats.durable.set(end.position.0);
     stats.position.set(end.position.0);
     let (snapshots, linger) = (Some(journal.snapshots()), journal.linger());
     // Whoever holds an office shares an engine, which is a server somewhere.
-    let offers = mandate.office.is_some();
+    let offers = guard.leader_lease.is_some();
     let writer = Arc::new(Mutex::new(Writer {
         end,
         journal,
@@ -284,11 +284,11 @@ pub(crate) fn assemble(
         progress: Arc::clone(&progress),
         stats: Arc::clone(&stats),
         clock: Arc::clone(&clock),
-        mandate,
+        guard,
         unsettled,
     }));
     let runner = Runner {
-        desk,
+        decisions,
         term_clock,
         clock,
         inputs: asked,
@@ -316,12 +316,12 @@ pub(crate) fn assemble(
 pub(crate) fn start_node(
     stored: Stored,
     options: Options,
-    mandate: Mandate,
+    guard: WriteGuard,
     surroundings: Surroundings,
 ) -> Result<Node, Failure> {
     // Whoever is alone has looked when it opened its files.
-    let leads = mandate.office.is_some().then_some(stored.end.position);
-    let parts = assemble(stored, options, mandate, surroundings, Calls::Threads);
+    let leads = guard.leader_lease.is_some().then_some(stored.end.position);
+    let parts = assemble(stored, options, guard, surroundings, Calls::Threads);
     let Parts { node, mut runner, writer, handed, acks } = parts;
     let (wake, offer) = (node.inputs.clone(), Arc::clone(&runner.offer));
     let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));

@@ -8,12 +8,12 @@ use crate::request::{Ask, Error};
 /// Bytes of an event besides payload, result or error: names and numbers.
 const EVENT_BYTES: usize = 256;
 
-/// Whether there is room for commands that are decided together, in a turn that has so many bytes. New work does not get
+/// Whether there is room for commands that are decided together, in a group that has so many bytes. New work does not get
 /// what is left for the end of old work; and what ends more than fits waits at its worker, so that less can still end.
-pub(crate) fn check(space: Space, turn: usize, commands: &[Command]) -> Result<(), Error> {
+pub(crate) fn check(space: Space, group: usize, commands: &[Command]) -> Result<(), Error> {
     let Space::Short(room) = space else { return Ok(()) };
     let bytes: usize = commands.iter().map(stored_bytes).sum();
-    let bytes = (turn + bytes) as u64;
+    let bytes = (group + bytes) as u64;
     if commands.iter().any(is_new_work) && (room.new_work == 0 || bytes > room.new_work) {
         return Err(Error::StorageFull);
     }
@@ -23,7 +23,7 @@ pub(crate) fn check(space: Space, turn: usize, commands: &[Command]) -> Result<(
     Ok(())
 }
 
-/// What is left of the room when a turn is written.
+/// What is left of the room when a group is written.
 pub(crate) fn after(space: Space, bytes: usize) -> Space {
     match space {
         Space::Plenty => Space::Plenty,

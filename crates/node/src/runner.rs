@@ -1,8 +1,8 @@
-//! Runs the decision loop: takes questions, asks the loop, hands its turns to the writer, takes snapshots.
+//! Runs the decision loop: takes questions, asks the loop, hands its groups to the writer, takes snapshots.
 //!
-//! While the writer syncs one turn, the next one grows; when the writer is free it gets all that has come. A loop that
+//! While the writer syncs one group, the next one grows; when the writer is free it gets all that has come. A loop that
 //! waits for questions offers it what it has, so that the writer goes on by itself.
-//! [`Runner::run`] is the thread of a node and waits; [`Runner::turn`] is one round of it and never waits for
+//! [`Runner::run`] is the thread of a node and waits; [`Runner::step`] is one round of it and never waits for
 //! anybody, so that a simulation can do the same round by round.
 
 use std::ops::ControlFlow;
@@ -18,8 +18,8 @@ use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::leasing::Abandoned;
 use crate::node::Waiter;
-use crate::offer::Offer;
 use crate::open::Failure;
+use crate::pending_group::PendingGroup;
 use crate::progress::Progress;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
@@ -28,7 +28,7 @@ use crate::sync::{AtomicBool, Mutex};
 use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
-const INPUTS_PER_TURN: usize = 1_024;
+const INPUTS_PER_STEP: usize = 1_024;
 /// The longest wait for a question; bounds how late a step of the clock is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
@@ -52,7 +52,7 @@ pub(crate) enum Input {
 pub(crate) struct Running {
     ended: watch::Sender<Option<Result<(), Failure>>>,
     stopping: AtomicBool,
-    /// The loop holds a turn back until the writer is free.
+    /// The loop holds a group back until the writer is free.
     pub(crate) wants_ack: AtomicBool,
 }
 
@@ -92,7 +92,7 @@ impl Running {
 
 /// The loop and all that it talks to.
 pub(crate) struct Runner {
-    pub(crate) desk: DecisionLoop<Waiter>,
+    pub(crate) decisions: DecisionLoop<Waiter>,
     pub(crate) term_clock: TermClock,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inputs: Receiver<Input>,
@@ -100,7 +100,7 @@ pub(crate) struct Runner {
     /// Shared with its thread; taken here only while that has nothing to do.
     pub(crate) writer: Arc<Mutex<Writer>>,
     pub(crate) works: SyncSender<Work>,
-    pub(crate) offer: Arc<Offer>,
+    pub(crate) offer: Arc<PendingGroup>,
     pub(crate) acks: Receiver<Ack>,
     pub(crate) running: Arc<Running>,
     pub(crate) progress: Arc<Progress>,
@@ -111,8 +111,8 @@ pub(crate) struct Runner {
     pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
     /// Whether the loop does the writer's work where only one caller waits.
     pub(crate) writes_itself: bool,
-    /// Whether turns are offered to the writer while it is busy. Where an append takes long that saves time; where it
-    /// does not, turns would only become smaller, and more of them cost more.
+    /// Whether groups are offered to the writer while it is busy. Where an append takes long that saves time; where it
+    /// does not, groups would only become smaller, and more of them cost more.
     pub(crate) offers: bool,
     /// Works that the writer's thread has, or may take, and has not acknowledged yet.
     pub(crate) at_writer: u32,
@@ -139,7 +139,7 @@ impl Runner {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => Some(Input::Stop),
             };
-            if self.turn(input)?.is_break() {
+            if self.step(input)?.is_break() {
                 break;
             }
         }
@@ -173,20 +173,20 @@ impl Runner {
     }
 
     /// One round: what was asked, what time asks for, what the writer has done. Breaks when told to stop.
-    pub(crate) fn turn(&mut self, first: Option<Input>) -> Result<ControlFlow<()>, Failure> {
+    pub(crate) fn step(&mut self, first: Option<Input>) -> Result<ControlFlow<()>, Failure> {
         let (start, busy) = (self.clock.boot(), self.clock.busy());
         let mut now = self.term_clock.now();
         if self.take(first, &mut now).is_break() {
             // Everyone who waits is sent home; what is left to write is for `finish`.
             self.running.begin_stop();
             if !is_planted("stop-forgets-callers") {
-                self.desk.dismiss(now);
+                self.decisions.dismiss(now);
             }
             return Ok(ControlFlow::Break(()));
         }
         // The writer notes down what is durable before it answers, and is heard of later: whoever was answered has its lease.
-        self.desk.is_durable(Position(self.desk.stats.durable.get()));
-        self.desk.tick(now);
+        self.decisions.is_durable(Position(self.decisions.stats.durable.get()));
+        self.decisions.tick(now);
         self.hear(now)?;
         self.hand_over(now)?;
         self.rest_if_idle()?;
@@ -194,24 +194,24 @@ impl Runner {
         let end = self.clock.boot();
         self.progress.beat(end);
         let took = micros(end, start);
-        self.desk.stats.turn.observe_us(took);
-        self.desk.stats.turn_max_us.raise(took);
-        self.desk.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
+        self.decisions.stats.step.observe_us(took);
+        self.decisions.stats.turn_max_us.raise(took);
+        self.decisions.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
         Ok(ControlFlow::Continue(()))
     }
 
     /// Lets the writer finish after a stop. Breaks when all is written; before that it is called again when the
-    /// writer has done something. What nobody took of the last answers is given back in a turn of its own.
+    /// writer has done something. What nobody took of the last answers is given back in a group of its own.
     pub(crate) fn finish(&mut self) -> Result<ControlFlow<()>, Failure> {
         let now = self.term_clock.now();
         self.hear(now)?;
         // Nobody is kept waiting for a stop.
         self.linger = Duration::ZERO;
         self.next_batch = Duration::ZERO;
-        while self.is_writer_free() && self.desk.has_turn() {
+        while self.is_writer_free() && self.decisions.has_group() {
             self.hand_over(now)?;
         }
-        let done = self.is_writer_free() && !self.desk.has_turn();
+        let done = self.is_writer_free() && !self.decisions.has_group();
         Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
@@ -219,13 +219,13 @@ impl Runner {
     pub(crate) fn idle_for(&mut self) -> Duration {
         let now = self.term_clock.now();
         let longest = if self.unmarked.is_some() { REST } else { WAIT_MAX };
-        let due = self.desk.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
+        let due = self.decisions.next_due().map_or(longest, |due| Duration::from_millis(due.since(now)));
         due.min(longest)
     }
 
-    /// How long the next batch still grows before it is written. A turn that is full is not kept.
+    /// How long the next batch still grows before it is written. A group that is full is not kept.
     fn lingers(&self) -> Duration {
-        if self.linger.is_zero() || self.desk.is_full() {
+        if self.linger.is_zero() || self.decisions.is_full() {
             return Duration::ZERO;
         }
         self.next_batch.saturating_sub(self.clock.boot())
@@ -233,8 +233,8 @@ impl Runner {
 
     /// Waits for a question, or until something is due.
     fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
-        while self.desk.is_full() && !self.is_writer_free() {
-            // The turn must not grow any more: new questions stay in line.
+        while self.decisions.is_full() && !self.is_writer_free() {
+            // The group must not grow any more: new questions stay in line.
             let offered = self.offer();
             let ack = self.next_ack()?;
             self.take_back(offered);
@@ -242,14 +242,14 @@ impl Runner {
             self.acknowledged(ack, now);
         }
         let lingers = self.lingers();
-        if self.desk.has_turn() && self.is_writer_free() && !lingers.is_zero() {
+        if self.decisions.has_group() && self.is_writer_free() && !lingers.is_zero() {
             return Ok(self.inputs.recv_timeout(lingers));
         }
-        if self.desk.has_turn() && self.is_writer_free() {
+        if self.decisions.has_group() && self.is_writer_free() {
             return Ok(Ok(Input::Wake));
         }
         let mut offered = None;
-        if self.desk.has_turn() {
+        if self.decisions.has_group() {
             offered = self.offer();
             if offered.is_none() {
                 self.running.wants_ack.store(true, Ordering::SeqCst);
@@ -272,7 +272,7 @@ impl Runner {
         Ok(input)
     }
 
-    /// Whether the next turn with events is one that a snapshot ends with.
+    /// Whether the next group with events is one that a snapshot ends with.
     pub(crate) fn is_snapshot_due(&self) -> bool {
         self.snapshot.is_due() && self.snapshots.is_some()
     }
@@ -280,21 +280,21 @@ impl Runner {
     /// Takes what was asked. Whatever promises time counts from a moment after it was taken: this thread, or the whole
     /// machine, may have stood still since the round began.
     fn take(&mut self, mut first: Option<Input>, now: &mut Timestamp) -> ControlFlow<()> {
-        for _ in 0..INPUTS_PER_TURN {
+        for _ in 0..INPUTS_PER_STEP {
             // What is taken out of the line is answered: nothing is received that is not looked at.
-            if first.is_none() && self.desk.is_full() {
+            if first.is_none() && self.decisions.is_full() {
                 break;
             }
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(..))
-                    if is_planted("question-forgotten") && self.desk.state().position().0 % 50 == 7 => {}
+                    if is_planted("question-forgotten") && self.decisions.state().position().0 % 50 == 7 => {}
                 Some(Input::Ask(ask, own, to)) => {
                     if ask.promises_time() {
                         *now = self.term_clock.now();
                     }
-                    self.desk.ask(ask, own.as_deref(), to, *now);
+                    self.decisions.ask(ask, own.as_deref(), to, *now);
                 }
-                Some(Input::GiveBack(abandoned)) => self.desk.give_back(&abandoned, *now),
+                Some(Input::GiveBack(abandoned)) => self.decisions.give_back(&abandoned, *now),
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),
                 None => break,
@@ -331,9 +331,9 @@ impl Runner {
     }
 
     fn acknowledged(&mut self, ack: Ack, now: Timestamp) {
-        self.desk.set_space(ack.space);
-        self.desk.is_durable(ack.end.position);
-        self.desk.abandon(&ack.abandoned, ack.end.position, now);
+        self.decisions.set_space(ack.space);
+        self.decisions.is_durable(ack.end.position);
+        self.decisions.abandon(&ack.abandoned, ack.end.position, now);
         let begun = self.snapshot.begun.take_if(|(at, _)| *at == ack.end.position);
         if let Some((_, header)) = begun
             && let Some(snapshots) = self.snapshots.take()
@@ -344,28 +344,28 @@ impl Runner {
         }
     }
 
-    /// Gives the turn to the writer, if both are ready.
+    /// Gives the group to the writer, if both are ready.
     fn hand_over(&mut self, now: Timestamp) -> Result<(), Failure> {
-        if !self.is_writer_free() || !self.desk.has_turn() || !self.lingers().is_zero() {
+        if !self.is_writer_free() || !self.decisions.has_group() || !self.lingers().is_zero() {
             return Ok(());
         }
         if !self.linger.is_zero() {
             self.next_batch = self.clock.boot() + self.linger;
         }
-        let turn = self.desk.take_turn();
-        self.snapshot.wrote(turn.records.len() as u64);
-        let (count, term) = (turn.count, self.desk.state().term());
+        let group = self.decisions.take_group();
+        self.snapshot.wrote(group.records.len() as u64);
+        let (count, term) = (group.count, self.decisions.state().term());
         if count > 0 {
             self.unmarked = Some(self.clock.boot());
         }
         if count > 0 && self.is_snapshot_due() {
-            let (position, start) = (self.desk.state().position(), self.clock.busy());
-            let header = self.desk.state_mut().begin_capture();
+            let (position, start) = (self.decisions.state().position(), self.clock.busy());
+            let header = self.decisions.state_mut().begin_capture();
             self.snapshot.begin(position, header);
             self.paused_since(start);
         }
-        let alone = self.writes_itself && turn.replies.len() <= 1;
-        let work = Work::Turn { turn, term };
+        let alone = self.writes_itself && group.replies.len() <= 1;
+        let work = Work::Write { group, term };
         if alone {
             let ack = writer::lock(&self.writer).work(work)?;
             self.acknowledged(ack, now);
@@ -395,7 +395,7 @@ impl Runner {
     fn continue_snapshot(&mut self) -> Result<(), Failure> {
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
         let start = self.clock.busy();
-        under_way.step(self.desk.state_mut());
+        under_way.step(self.decisions.state_mut());
         self.paused_since(start);
         let Some(under_way) = &mut self.snapshot.under_way else { return Ok(()) };
         let Some((snapshots, result)) = under_way.result() else {
@@ -407,19 +407,19 @@ impl Runner {
         let (link, bytes) = (under_way.link, under_way.bytes);
         self.snapshots = snapshots;
         self.snapshot.under_way = None;
-        self.desk.state_mut().end_capture();
+        self.decisions.state_mut().end_capture();
         match result {
             Ok(()) => {
                 tracing::info!(position = %link.position, bytes, "took a snapshot");
                 self.snapshot.finished(bytes);
-                self.desk.stats.snapshots.add(1);
-                self.desk.stats.snapshot_position.set(link.position.0);
+                self.decisions.stats.snapshots.add(1);
+                self.decisions.stats.snapshot_position.set(link.position.0);
                 self.send(Work::Truncate)
             }
             Err(error) => {
                 tracing::warn!(%error, "a snapshot failed; the journal is kept and another is tried later");
                 self.snapshot.failed();
-                self.desk.stats.snapshot_failures.add(1);
+                self.decisions.stats.snapshot_failures.add(1);
                 Ok(())
             }
         }
@@ -427,7 +427,7 @@ impl Runner {
 
     /// The snapshot kept the loop from deciding until now.
     fn paused_since(&self, start: Duration) {
-        self.desk.stats.snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
+        self.decisions.stats.snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Snapshots beside the loop: the loop hands out pieces between its turns, a thread writes them, many in a chunk.
+//! Snapshots beside the loop: the loop hands out pieces between its steps, a thread writes them, many in a chunk.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ pub(crate) struct SnapshotPlan {
     covered_bytes: u64,
     /// After one that failed: no other is begun before there is so much journal since the last one.
     retry_bytes: u64,
-    /// A capture that waits for the turn it ends with to be durable: its position and first chunk.
+    /// A capture that waits for the group it ends with to be durable: its position and first chunk.
     pub(crate) begun: Option<(Position, Vec<u8>)>,
     pub(crate) under_way: Option<Snapshotting>,
 }

@@ -110,7 +110,7 @@ pub struct Stats {
     /// Time that shards were without a worker, from the end of one to the grant to the next.
     pub shard_vacant: Histogram,
     /// How long the loop was busy without looking at new questions.
-    pub turn: Histogram,
+    pub step: Histogram,
     pub turn_max_us: Counter,
     /// The longest that a snapshot kept the loop from deciding, at one go, in processor time of the loop.
     pub snapshot_pause_max_us: Counter,

@@ -13,7 +13,6 @@ use orchestrix_engine::{Appended, Batch, Clock, Read, file};
 
 use crate::follower::Follower;
 use crate::logs::{Calls, OutputCall};
-use crate::mandate::Mandate;
 use crate::node::Node;
 use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, open_journal};
 use crate::options::Options;
@@ -21,6 +20,7 @@ use crate::runner::{Input, Runner};
 use crate::snapshotter::SnapshotJob;
 use crate::sync::Mutex;
 use crate::sync::mpsc::{Receiver, Sender, channel};
+use crate::write_guard::WriteGuard;
 use crate::writer::{self, Ack, Begun, RETRY, Tried, Work, Writer, Writing};
 
 /// A node that does one thing at a time, when told to. Its callers use the [`Node`] beside it.
@@ -34,7 +34,7 @@ pub struct Stepped {
     jobs: Receiver<SnapshotJob>,
     job: Option<SnapshotJob>,
     given: Option<Work>,
-    /// A turn that was sent to the journal, or is to be sent again.
+    /// A group that was sent to the journal, or is to be sent again.
     writing: Option<Writing>,
 }
 
@@ -66,23 +66,24 @@ impl Stepped {
         let stored = open_journal(disk, files)?;
         let recovered = stored.recovered.clone();
         let surroundings = Surroundings::new(clock, recovered.position, &options);
-        let (node, stepped) = Self::start(stored, options, Mandate::default(), surroundings, Calls::Threads);
+        let (node, stepped) =
+            Self::start(stored, options, WriteGuard::default(), surroundings, Calls::Threads);
         Ok((node, stepped, recovered))
     }
 
     /// Begins a term on what a follower has read. It writes nothing by itself: every batch goes through
     /// [`Stepped::send`] and [`Stepped::heard`], and anything may happen between the two.
     #[must_use]
-    pub fn lead(follower: Follower, mandate: Mandate) -> (Node, Self) {
+    pub fn lead(follower: Follower, guard: WriteGuard) -> (Node, Self) {
         let (stored, options, surroundings) = follower.into_parts();
         let (calls, handed) = channel();
-        let (node, mut stepped) = Self::start(stored, options, mandate, surroundings, Calls::Handed(calls));
+        let (node, mut stepped) = Self::start(stored, options, guard, surroundings, Calls::Handed(calls));
         stepped.output_calls = Some(handed);
         stepped.never_writes_itself();
         (node, stepped)
     }
 
-    /// From now on every turn goes through the writer, also where only one caller waits: while one is written, the next
+    /// From now on every group goes through the writer, also where only one caller waits: while one is written, the next
     /// one grows.
     pub fn never_writes_itself(&mut self) {
         self.runner.writes_itself = false;
@@ -91,11 +92,11 @@ impl Stepped {
     fn start(
         stored: Stored,
         options: Options,
-        mandate: Mandate,
+        guard: WriteGuard,
         surroundings: Surroundings,
         calls: Calls,
     ) -> (Node, Self) {
-        let parts = assemble(stored, options, mandate, surroundings, calls);
+        let parts = assemble(stored, options, guard, surroundings, calls);
         let Parts { node, mut runner, writer, handed, acks } = parts;
         let (started, jobs) = channel();
         runner.start_snapshot = Box::new(move |job| {
@@ -132,7 +133,7 @@ impl Stepped {
     /// # Errors
     /// Why the node cannot go on.
     pub fn decide(&mut self) -> Result<ControlFlow<()>, Failure> {
-        self.runner.turn(None)
+        self.runner.step(None)
     }
 
     /// Whether the loop has handed something to the writer that is not done.
@@ -226,7 +227,7 @@ impl Stepped {
     /// # Errors
     /// Why it could not.
     pub fn stop(mut self) -> Result<(), Failure> {
-        self.runner.turn(Some(Input::Stop)).map(|_| ())?;
+        self.runner.step(Some(Input::Stop)).map(|_| ())?;
         while self.runner.finish()?.is_continue() {
             self.write()?;
         }
@@ -252,7 +253,7 @@ impl Stepped {
     /// What the decisions so far amount to, durable or not.
     #[must_use]
     pub fn state(&self) -> &State {
-        self.runner.desk.state()
+        self.runner.decisions.state()
     }
 }
 

@@ -1,7 +1,7 @@
-//! Makes turns durable, in order, and then sends what may be sent.
+//! Makes groups durable, in order, and then sends what may be sent.
 //!
-//! Under load this happens on a thread of its own, while the loop decides the next turn, and the writer takes that as
-//! soon as it is done with the one before. When only one caller waits, the loop does it itself: handing a turn to
+//! Under load this happens on a thread of its own, while the loop decides the next group, and the writer takes that as
+//! soon as it is done with the one before. When only one caller waits, the loop does it itself: handing a group to
 //! another thread and back costs as much as half a sync.
 
 use std::mem;
@@ -12,30 +12,30 @@ use std::time::Duration;
 use orchestrix_core::{TaskId, Term, is_planted};
 use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Room, Space};
 
+use crate::commit_group::{CommitGroup, split_records};
 use crate::events::EventFeed;
 use crate::leasing::Abandoned;
 use crate::logs::TaskLogs;
-use crate::mandate::Mandate;
 use crate::node::Waiter;
-use crate::offer::Offer;
 use crate::open::Failure;
+use crate::pending_group::PendingGroup;
 use crate::progress::Progress;
 use crate::request::{Answer, Error, Recipient, Seen};
 use crate::runner::{Input, Running};
 use crate::stats::Stats;
 use crate::sync::mpsc::{Receiver, Sender, SyncSender};
 use crate::sync::{Mutex, MutexGuard};
-use crate::turn::{Turn, split_records};
+use crate::write_guard::WriteGuard;
 
-/// Between two tries of a turn, while the disk is full or the engine does not answer.
+/// Between two tries of a group, while the disk is full or the engine does not answer.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
 /// Every so many tries it is looked whether there are segments to drop.
 const TRUNCATE_EVERY: u64 = 10;
 
 /// What the loop gives to the writer.
 pub(crate) enum Work {
-    Turn {
-        turn: Turn<Waiter>,
+    Write {
+        group: CommitGroup<Waiter>,
         term: Term,
     },
     /// Nothing happened for a while: note down how far the journal is durable.
@@ -44,7 +44,7 @@ pub(crate) enum Work {
     Truncate,
 }
 
-/// What the loop hears when a turn is durable.
+/// What the loop hears when a group is durable.
 #[derive(Debug)]
 pub(crate) struct Ack {
     pub(crate) end: Link,
@@ -53,7 +53,7 @@ pub(crate) struct Ack {
     pub(crate) abandoned: Vec<Abandoned>,
 }
 
-/// What is known of a turn that is given up, and so of the calls in it.
+/// What is known of a group that is given up, and so of the calls in it.
 #[derive(Clone, Copy, Debug)]
 enum Unanswered {
     NotAccepted,
@@ -64,7 +64,7 @@ enum Unanswered {
 /// Answers, and to whom.
 type Replies = Vec<(Waiter, Result<Answer, Error>)>;
 
-/// A turn on its way into the journal.
+/// A group on its way into the journal.
 pub(crate) struct Writing {
     batch: Batch,
     /// What follows the batch, where there was no room for all in one: records, and how many they are.
@@ -77,7 +77,7 @@ pub(crate) struct Writing {
     last: Heard,
 }
 
-/// What the last try of a turn came to, while it is not written.
+/// What the last try of a group came to, while it is not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     /// There is no room. This try has written nothing.
@@ -111,7 +111,7 @@ pub(crate) struct Writer {
     pub(crate) progress: Arc<Progress>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) mandate: Mandate,
+    pub(crate) guard: WriteGuard,
     pub(crate) unsettled: Arc<Unsettled>,
 }
 
@@ -136,7 +136,7 @@ impl Unsettled {
 pub(crate) fn run(
     writer: &Mutex<Writer>,
     works: &Receiver<Work>,
-    offer: &Offer,
+    offer: &PendingGroup,
     acks: &Sender<Ack>,
     wake: &SyncSender<Input>,
 ) -> Result<(), Failure> {
@@ -189,17 +189,17 @@ impl Writer {
         self.heard(writing, answer)
     }
 
-    /// Does what needs no append; a turn with events has to go into the journal first.
+    /// Does what needs no append; a group with events has to go into the journal first.
     pub(crate) fn begin(&mut self, work: Work) -> Result<Begun, Failure> {
         let abandoned = match work {
-            Work::Turn { mut turn, term } => {
+            Work::Write { mut group, term } => {
                 if is_planted("ack-before-sync") {
-                    let _ = turn.replies.drain(..).flat_map(|(to, answer)| send(to, answer)).count();
+                    let _ = group.replies.drain(..).flat_map(|(to, answer)| send(to, answer)).count();
                 }
-                if turn.count > 0 {
-                    return Ok(Begun::Writing(self.writing(turn, term)));
+                if group.count > 0 {
+                    return Ok(Begun::Writing(self.writing(group, term)));
                 }
-                self.answer(turn.replies, turn.purged)?
+                self.answer(group.replies, group.purged)?
             }
             Work::Rest => {
                 self.progress.asking(|| self.journal.rest())?;
@@ -213,9 +213,9 @@ impl Writer {
         Ok(Begun::Done(self.ack(abandoned)))
     }
 
-    fn writing(&self, turn: Turn<Waiter>, term: Term) -> Writing {
-        let Turn { first, records, count, replies, purged, .. } = turn;
-        assert_eq!(first, self.end.position.next(), "turns are written in the order of their decisions");
+    fn writing(&self, group: CommitGroup<Waiter>, term: Term) -> Writing {
+        let CommitGroup { first, records, count, replies, purged, .. } = group;
+        assert_eq!(first, self.end.position.next(), "groups are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
         self.progress.batch_begins(started);
@@ -226,7 +226,7 @@ impl Writer {
     /// identical batch may follow an unknown outcome.
     pub(crate) fn to_append<'a>(&self, writing: &'a Writing) -> Result<&'a Batch, Failure> {
         if !is_planted("append-untrusted") {
-            self.check_mandate()?;
+            self.check_write_guard()?;
         }
         Ok(&writing.batch)
     }
@@ -305,7 +305,7 @@ impl Writer {
     }
 
     /// Where there is no room for the batch as it is, what fits is sent first. Answers whether that is less. Nothing
-    /// of it was written, and nobody is answered before all of it is: whoever reads it sees two turns.
+    /// of it was written, and nobody is answered before all of it is: whoever reads it sees two groups.
     fn shorten(&self, writing: &mut Writing) -> bool {
         let Space::Short(Room { batch: fits, .. }) = self.journal.space() else { return false };
         let batch = &mut writing.batch;
@@ -325,15 +325,15 @@ impl Writer {
         writing.unanswered = Unanswered::PerhapsAccepted;
         writing.tried = 0;
         let next = Batch { previous: self.end, term: writing.batch.term, count, records };
-        self.mandate.prove(self.end);
+        self.guard.prove(self.end);
         self.events.publish(mem::replace(&mut writing.batch, next));
         true
     }
 
-    /// The turn is durable: now it may be told.
+    /// The group is durable: now it may be told.
     pub(crate) fn finish(&mut self, writing: Writing) -> Result<Ack, Failure> {
         let Writing { batch, replies, purged, .. } = writing;
-        self.mandate.prove(self.end);
+        self.guard.prove(self.end);
         self.events.publish(batch);
         let abandoned = self.answer(replies, purged)?;
         Ok(self.ack(abandoned))
@@ -343,7 +343,7 @@ impl Writer {
     fn answer(&mut self, replies: Replies, purged: Vec<TaskId>) -> Result<Vec<Abandoned>, Failure> {
         // The append may have taken long: whoever leads by now may have decided otherwise.
         if !is_planted("answer-untrusted") {
-            self.check_mandate()?;
+            self.check_write_guard()?;
         }
         let abandoned = replies.into_iter().flat_map(|(to, answer)| send(to, answer)).collect();
         self.logs.forget(purged);
@@ -354,8 +354,8 @@ impl Writer {
         Ack { end: self.end, space: self.journal.space(), abandoned }
     }
 
-    fn check_mandate(&self) -> Result<(), Failure> {
-        if self.mandate.holds() {
+    fn check_write_guard(&self) -> Result<(), Failure> {
+        if self.guard.holds() {
             return Ok(());
         }
         Err(Failure::new("this node does not lead any more".to_owned()))
@@ -386,7 +386,7 @@ impl Writer {
     }
 }
 
-/// Answers the calls that changed something in a turn that is given up, if it is certain that nothing of it was written,
+/// Answers the calls that changed something in a group that is given up, if it is certain that nothing of it was written,
 /// for want of room.
 fn refuse(writing: Writing) {
     let (Heard::NoRoom, Unanswered::NotAccepted) = (writing.last, writing.unanswered) else { return };

@@ -8,7 +8,7 @@ use orchestrix_core::{Event, Position, State, Term, TermEvent, TermStarted, Time
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Read, Shared};
 use orchestrix_node::{
-    Failure, Follower, Following, HighWater, Mandate, Mark, Options, Progress, Stepped, SystemClock,
+    Failure, Follower, Following, HighWater, Mark, Options, Progress, Stepped, SystemClock, WriteGuard,
 };
 
 fn follower(place: &MemoryPlace) -> Follower {
@@ -49,7 +49,7 @@ fn whoever_is_overtaken_between_reading_and_its_first_event_is_refused_by_the_jo
     let follower = follower(&place);
     assert_eq!(follower.link(), first);
     let second = begin_term(&mut *journal, first, 2);
-    let (_, mut stepped) = Stepped::lead(follower, Mandate { epoch: 3, ..Mandate::default() });
+    let (_, mut stepped) = Stepped::lead(follower, WriteGuard { epoch: 3, ..WriteGuard::default() });
     let refused = round(&mut stepped).unwrap_err();
     assert!(refused.contains("somebody else has written to the journal: it ends at 2"), "{refused}");
     assert_eq!(journal.refresh().unwrap(), second, "it added nothing");
@@ -60,7 +60,7 @@ fn whoever_has_read_to_the_end_leads_from_there() {
     let place = MemoryPlace::new(JournalId([5; 16]));
     let mut journal = place.journal().unwrap();
     begin_term(&mut *journal, Link::default(), 1);
-    let (_, mut stepped) = Stepped::lead(follower(&place), Mandate { epoch: 2, ..Mandate::default() });
+    let (_, mut stepped) = Stepped::lead(follower(&place), WriteGuard { epoch: 2, ..WriteGuard::default() });
     round(&mut stepped).unwrap();
     assert_eq!(journal.refresh().unwrap().position, Position(2));
 }

@@ -10,7 +10,7 @@ use orchestrix_core::{Json, LeaseId, Name, Position, Retention, TaskId};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{JournalId, LogPlace, Shared};
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Happening, HighWater, Member, Membership, Node, Options, Seat};
+use orchestrix_node::{Happening, HighWater, Member, Membership, Node, NodeRole, Options};
 
 const TTL: Duration = Duration::from_millis(1_500);
 
@@ -37,13 +37,13 @@ fn open(place: &MemoryPlace, name: &str) -> Member {
 }
 
 async fn leads(member: &Member) -> Node {
-    let mut seats = member.seats();
-    let led = seats.wait_for(|seat| matches!(seat, Seat::Leads(_)));
+    let mut roles = member.roles();
+    let led = roles.wait_for(|role| matches!(role, NodeRole::Leads(_)));
     let led =
         tokio::time::timeout(Duration::from_secs(20), led).await.expect("it should lead by now").unwrap();
     match &*led {
-        Seat::Leads(node) => node.clone(),
-        Seat::Follows => unreachable!("it was waited for"),
+        NodeRole::Leads(node) => node.clone(),
+        NodeRole::Follows => unreachable!("it was waited for"),
     }
 }
 
@@ -77,7 +77,7 @@ async fn one_leads_and_the_others_stay_warm() {
     let mut events = second.events(Some(Position(outcome.id.0 - 1)));
     let Happening::Event { position, event, .. } = events.next().await else { panic!("no gap") };
     assert_eq!((position.0, event.name()), (outcome.id.0, "TaskCreated"));
-    assert!(matches!(second.seat(), Seat::Follows));
+    assert!(matches!(second.role(), NodeRole::Follows));
     second.stop().await.unwrap();
     first.stop().await.unwrap();
 }
@@ -278,7 +278,7 @@ async fn an_idle_leader_keeps_its_office_by_ticks() {
         assert_eq!(event.name(), "Tick");
     }
     assert_eq!(member.stats().epoch.get(), 1, "it was one term");
-    assert!(matches!(member.seat(), Seat::Leads(_)));
+    assert!(matches!(member.role(), NodeRole::Leads(_)));
     member.stop().await.unwrap();
 }
 

@@ -11,7 +11,7 @@ use orchestrix_core::{Json, Name, Position, Retention};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{JournalId, Read, Shared};
 use orchestrix_node::{
-    Beginning, Following, HighWater, Mandate, Node, Options, Standby, Stepped, SystemClock,
+    Beginning, Following, HighWater, Node, Options, Standby, Stepped, SystemClock, WriteGuard,
 };
 
 const SNAPSHOT_BYTES: u64 = 32 << 10;
@@ -28,7 +28,7 @@ fn standby(place: &MemoryPlace) -> Standby {
 
 fn lead(standby: &mut Standby, epoch: u64) -> (Node, Stepped) {
     let Beginning::Term(follower) = standby.begin(epoch).unwrap() else { panic!("a later epoch was seen") };
-    Stepped::lead(*follower, Mandate { epoch, ..Mandate::default() })
+    Stepped::lead(*follower, WriteGuard { epoch, ..WriteGuard::default() })
 }
 
 /// Decides and writes until nothing is left, and all of a snapshot if `snapshots` says so.

@@ -407,7 +407,7 @@ fn shard_times(
     Ok(ShardTimes { lease_ms, check_ms })
 }
 
-/// An address that the courier between nodes can use.
+/// An address that other nodes can use.
 pub(crate) fn advertised(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
     match host {

@@ -11,7 +11,7 @@ use http::Response;
 use orchestrix_core::Position;
 use orchestrix_core::wire::Cluster;
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, Seat, Stats};
+use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, NodeRole, Stats};
 use tokio::time::Instant;
 
 use crate::http::{App, Body, Carried, Client, Fault, Passed};
@@ -71,9 +71,9 @@ impl Coordinator {
     pub(crate) fn decides(&self) -> Option<Cow<'_, Node>> {
         match self {
             Self::Alone(node) => Some(Cow::Borrowed(node)),
-            Self::Member(member) => match member.seat() {
-                Seat::Leads(node) => Some(Cow::Owned(node)),
-                Seat::Follows => None,
+            Self::Member(member) => match member.role() {
+                NodeRole::Leads(node) => Some(Cow::Owned(node)),
+                NodeRole::Follows => None,
             },
         }
     }
@@ -173,7 +173,7 @@ impl Coordinator {
                     ByLink::Answer(answer, at) => return Ok(Decided::Linked(answer, at)),
                     ByLink::NotAccepted => Passed::NotAccepted,
                     ByLink::Unknown => Passed::Unknown,
-                    ByLink::NoLink => app.courier.pass(question, member, &leader, epoch).await,
+                    ByLink::NoLink => app.leader_client.pass(question, member, &leader, epoch).await,
                 };
                 match passed {
                     Passed::Answer(response) => return Ok(Decided::Passed(response)),
@@ -191,10 +191,10 @@ impl Coordinator {
             if Instant::now() >= give_up {
                 return Err(Fault::NoLeader("no node leads at the moment".to_owned()));
             }
-            let mut seats = member.seats();
-            seats.mark_unchanged();
+            let mut roles = member.roles();
+            roles.mark_unchanged();
             // The leader may have changed, here or elsewhere; the look says which.
-            let _ = tokio::time::timeout(LOOK_EVERY, seats.changed()).await;
+            let _ = tokio::time::timeout(LOOK_EVERY, roles.changed()).await;
         }
     }
 

@@ -17,13 +17,13 @@ mod bounds;
 mod connection;
 mod cursor;
 mod dashboard;
-#[doc(hidden)]
-pub mod doors;
 mod endings;
 mod error;
 mod events;
 mod feed;
 mod forward;
+#[doc(hidden)]
+pub mod fuzz_api;
 mod guard;
 mod handle;
 mod leasing;
@@ -62,7 +62,7 @@ use crate::metrics::HttpMetrics;
 use crate::tokens::{Keyring, Replaced, Secret, Tokens};
 use crate::zmq::{self, ZmqMetrics};
 
-pub(crate) use accept::Seats;
+pub(crate) use accept::ConnectionPermits;
 pub(crate) use access::{Client, authorize};
 pub(crate) use answer::Body;
 pub(crate) use audit::Seen;
@@ -101,7 +101,7 @@ pub struct Options {
 pub(crate) struct App {
     pub(crate) coordinator: Coordinator,
     /// Reaches the leader, when that is another node.
-    pub(crate) courier: forward::Courier,
+    pub(crate) leader_client: forward::LeaderClient,
     pub(crate) limits: Limits,
     pub(crate) tokens: Option<Keyring>,
     pub(crate) refusals: audit::Refusals,
@@ -115,7 +115,7 @@ pub(crate) struct App {
     pub(crate) node_link: bool,
     /// Links of other nodes, while they are served.
     pub(crate) link_tasks: TaskTracker,
-    pub(crate) seats: Arc<accept::Seats>,
+    pub(crate) permits: Arc<accept::ConnectionPermits>,
     pub(crate) quotas: quota::Quotas,
     pub(crate) unsent: Arc<unsent::Unsent>,
     pub(crate) streams: Arc<streams::Streams>,
@@ -140,7 +140,7 @@ impl App {
             links: LinkMetrics::default(),
             node_link: options.node_link,
             link_tasks: TaskTracker::new(),
-            seats: Arc::default(),
+            permits: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),
             refusals: audit::Refusals::default(),
             unsent: Arc::new(unsent::Unsent::new(&options.limits)),
@@ -153,7 +153,7 @@ impl App {
             accept_fails: AtomicBool::new(false),
             limits: options.limits,
             tokens: options.tokens.map(Keyring::new),
-            courier: forward::Courier::new(options.node_token.as_ref()),
+            leader_client: forward::LeaderClient::new(options.node_token.as_ref()),
             coordinator,
         }
     }
@@ -300,7 +300,7 @@ impl Serving {
 
     /// What this node shows the others from now on.
     pub fn replace_node_token(&self, token: &Secret) {
-        self.app.courier.show(token);
+        self.app.leader_client.show(token);
     }
 
     /// Stops: no new connections, what is in flight is answered, then the node makes everything durable.

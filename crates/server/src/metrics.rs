@@ -271,8 +271,8 @@ pub(crate) fn render(
     );
     text.histogram(
         "orchestrix_turn_seconds",
-        "Time of one turn of the decision loop.",
-        &[(&[], &stats.turn)],
+        "Time of one step of the decision loop.",
+        &[(&[], &stats.step)],
     );
     text.histogram(
         "orchestrix_shard_vacant_seconds",

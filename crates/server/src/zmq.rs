@@ -9,7 +9,7 @@
 
 mod address;
 #[doc(hidden)]
-pub mod doors;
+pub mod fuzz_api;
 mod message;
 mod peer;
 mod pushes;
@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use self::peer::Strangers;
 use self::pushes::Pushes;
-use crate::http::{App, Seats};
+use crate::http::{App, ConnectionPermits};
 
 pub use self::address::Place;
 pub(crate) use self::address::host_of;
@@ -127,7 +127,7 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
     let front = Arc::new(Front { app: Arc::clone(&app), pushes: Pushes::default(), strangers });
     tokio::spawn(pushes::follow(Arc::clone(&front)));
     let connections = TaskTracker::new();
-    let seats = Arc::<Seats>::default();
+    let permits = Arc::<ConnectionPermits>::default();
     loop {
         let accepted = tokio::select! {
             accepted = listening.listener.accept() => accepted,
@@ -142,7 +142,7 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
             }
         };
         let (all, per_ip) = (app.limits.zmq_connections, app.limits.zmq_connections_per_ip);
-        let Some(seat) = Seats::take(&seats, peer.ip().to_canonical(), all, per_ip) else {
+        let Some(permit) = ConnectionPermits::take(&permits, peer.ip().to_canonical(), all, per_ip) else {
             app.zmq.connections_refused.add(1);
             continue;
         };
@@ -150,7 +150,7 @@ pub(crate) async fn serve(listening: Listening, app: Arc<App>) {
         let _ = stream.set_nodelay(true);
         let front = Arc::clone(&front);
         connections.spawn(async move {
-            let _seat = seat;
+            let _permit = permit;
             front.app.zmq.connections.fetch_add(1, Relaxed);
             peer::serve(stream, peer.ip().to_canonical(), &front).await;
             front.app.zmq.connections.fetch_sub(1, Relaxed);

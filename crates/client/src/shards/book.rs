@@ -13,7 +13,7 @@ use std::time::Duration;
 use orchestrix_core::Position;
 use orchestrix_core::wire::Assignment;
 
-use super::shard::{Shard, Trust};
+use super::shard::{Shard, ShardLease};
 
 /// How long a lease is taken to be before the first answer.
 const LEASE_FIRST: Duration = Duration::from_secs(15);
@@ -26,16 +26,16 @@ const CONFLICT_LEASES_MAX: u32 = 32;
 
 /// What is said to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct Request {
     /// No other of this worker has it.
     pub(super) number: u64,
-    pub(super) words: Words,
+    pub(super) kind: RequestKind,
     /// How long an answer may take.
     pub(super) patience: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Words {
+pub(super) enum RequestKind {
     Register,
     Heartbeat { serves: Vec<u32>, generation: Position },
     Deregister,
@@ -50,7 +50,7 @@ pub(super) enum Change {
 
 #[derive(Debug)]
 pub(super) struct Book {
-    trust: Arc<Trust>,
+    trust: Arc<ShardLease>,
     served: BTreeMap<u32, Served>,
     /// What should be served, by the newest assignment.
     told: BTreeMap<u32, Position>,
@@ -61,7 +61,7 @@ pub(super) struct Book {
     wind_up: Option<Duration>,
     last: u64,
     /// What has no answer yet.
-    said: BTreeMap<u64, Unanswered>,
+    request: BTreeMap<u64, Unanswered>,
     /// The registration among them.
     registered: Option<u64>,
     /// The last registration. What was said before belongs to a life that is over.
@@ -98,7 +98,7 @@ enum Phase {
 }
 
 impl Book {
-    pub(super) fn new(trust: Arc<Trust>, interval: Option<Duration>, wind_up: Option<Duration>) -> Self {
+    pub(super) fn new(trust: Arc<ShardLease>, interval: Option<Duration>, wind_up: Option<Duration>) -> Self {
         Self {
             trust,
             served: BTreeMap::new(),
@@ -108,7 +108,7 @@ impl Book {
             interval,
             wind_up,
             last: 0,
-            said: BTreeMap::new(),
+            request: BTreeMap::new(),
             registered: None,
             came: 0,
             came_at: Duration::ZERO,
@@ -142,7 +142,7 @@ impl Book {
 
     /// The coordinator says what to serve: in answer to something, or because it changed.
     pub(super) fn hear(&mut self, told: &Assignment, answers: Option<u64>, now: Duration) {
-        let unanswered = answers.and_then(|number| self.said.remove(&number));
+        let unanswered = answers.and_then(|number| self.request.remove(&number));
         if answers.is_some_and(|number| number < self.came) {
             return;
         }
@@ -205,7 +205,7 @@ impl Book {
         self.trust.end();
         self.is_fenced = true;
         self.told.clear();
-        self.said.clear();
+        self.request.clear();
         self.registered = None;
         self.speak_at = self.come_again_at.max(now);
     }
@@ -259,18 +259,18 @@ impl Book {
     }
 
     /// What to say now, if anything.
-    pub(super) fn speak(&mut self, now: Duration) -> Option<Said> {
+    pub(super) fn speak(&mut self, now: Duration) -> Option<Request> {
         self.speak_at = now + self.interval();
         let serves_nothing = self.served.is_empty();
         if self.is_leaving && serves_nothing {
-            return Some(self.say(Words::Deregister, now));
+            return Some(self.say(RequestKind::Deregister, now));
         }
         if self.is_fenced && !serves_nothing {
             return None;
         }
         if !serves_nothing || self.is_live(now) {
             let serves = self.served.keys().copied().collect();
-            return Some(self.say(Words::Heartbeat { serves, generation: self.generation }, now));
+            return Some(self.say(RequestKind::Heartbeat { serves, generation: self.generation }, now));
         }
         if self.registered.is_some() {
             return None;
@@ -282,27 +282,29 @@ impl Book {
         // A coordinator that began anew counts from the beginning.
         self.generation = Position(0);
         self.told.clear();
-        self.said.clear();
+        self.request.clear();
         self.is_fenced = false;
-        let said = self.say(Words::Register, now);
-        (self.came, self.came_at, self.registered) = (said.number, now, Some(said.number));
-        Some(said)
+        let request = self.say(RequestKind::Register, now);
+        (self.came, self.came_at, self.registered) = (request.number, now, Some(request.number));
+        Some(request)
     }
 
-    fn say(&mut self, words: Words, now: Duration) -> Said {
+    fn say(&mut self, kind: RequestKind, now: Duration) -> Request {
         self.last += 1;
-        let patience = match words {
+        let patience = match kind {
             // It is answered when others have let go, which takes about a lease at most.
-            Words::Register => self.lease.map_or(REGISTER_FIRST, |lease| 2 * lease + Duration::from_secs(5)),
-            Words::Heartbeat { .. } | Words::Deregister => 2 * self.interval(),
+            RequestKind::Register => {
+                self.lease.map_or(REGISTER_FIRST, |lease| 2 * lease + Duration::from_secs(5))
+            }
+            RequestKind::Heartbeat { .. } | RequestKind::Deregister => 2 * self.interval(),
         };
-        self.said.insert(self.last, Unanswered { sent: now, late: now + patience });
-        Said { number: self.last, words, patience }
+        self.request.insert(self.last, Unanswered { sent: now, late: now + patience });
+        Request { number: self.last, kind, patience }
     }
 
     /// There will be no answer to this; it is said again after a pause.
     pub(super) fn unanswered(&mut self, number: u64, pause: Duration, now: Duration) {
-        self.said.remove(&number);
+        self.request.remove(&number);
         if self.registered == Some(number) {
             self.registered = None;
         }
@@ -311,7 +313,7 @@ impl Book {
 
     /// There will be no answer to anything that was said so far.
     pub(super) fn disconnected(&mut self, pause: Duration, now: Duration) {
-        self.said.clear();
+        self.request.clear();
         self.registered = None;
         // Who comes again because of a conflict is not made faster by a broken connection.
         self.speak_at =
@@ -320,7 +322,7 @@ impl Book {
 
     /// Whether an answer takes so long that the connection is not to be trusted.
     pub(super) fn is_overdue(&self, now: Duration) -> bool {
-        self.said.values().any(|unanswered| unanswered.late <= now)
+        self.request.values().any(|unanswered| unanswered.late <= now)
     }
 
     /// Gives everything up, and comes no more.
@@ -337,7 +339,7 @@ impl Book {
     /// When to look again.
     pub(super) fn next(&self, now: Duration) -> Duration {
         let give_up = Some(self.give_up_at()).filter(|at| !self.told.is_empty() && *at > now);
-        let late = self.said.values().map(|unanswered| unanswered.late).min();
+        let late = self.request.values().map(|unanswered| unanswered.late).min();
         [give_up, late].into_iter().flatten().fold(self.speak_at, Duration::min)
     }
 }

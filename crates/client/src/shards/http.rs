@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::book::{Said, Words};
+use super::book::{Request, RequestKind};
 use super::link::{Heard, Who};
 use crate::call::{Call, View, encode};
 use crate::client::Client;
@@ -44,9 +44,9 @@ impl Http {
         Self { client, who, path, calls: JoinSet::new(), stream: None }
     }
 
-    pub(super) fn say(&mut self, said: Said) {
+    pub(super) fn say(&mut self, request: Request) {
         // Before the first heartbeat, the coordinator may not know of us.
-        if matches!(said.words, Words::Heartbeat { .. }) && self.stream.is_none() {
+        if matches!(request.kind, RequestKind::Heartbeat { .. }) && self.stream.is_none() {
             let (sender, hints) = mpsc::channel(HINTS_MAX);
             let path = format!("{}/assignments?session={}", self.path, encode(self.who.session.as_str()));
             let following = tokio::spawn(follow(self.client.clone(), path, sender));
@@ -54,9 +54,9 @@ impl Http {
         }
         let (client, who, path) = (self.client.clone(), Arc::clone(&self.who), self.path.clone());
         self.calls.spawn(async move {
-            let number = said.number;
-            match ask(&client, &who, &path, &said).await {
-                Ok(told) => Heard::Told { told, answers: Some(number) },
+            let number = request.number;
+            match ask(&client, &who, &path, &request).await {
+                Ok(told) => Heard::Assigned { told, answers: Some(number) },
                 Err(error) => Heard::Unanswered { number, error },
             }
         });
@@ -77,11 +77,11 @@ impl Http {
     }
 }
 
-async fn ask(client: &Client, who: &Who, path: &str, said: &Said) -> Result<Assignment, Error> {
-    let (kind, body) = who.write(said);
+async fn ask(client: &Client, who: &Who, path: &str, request: &Request) -> Result<Assignment, Error> {
+    let (kind, body) = who.write(request);
     // To say something twice is harmless: the coordinator knows the session.
     let call = Call::post(format!("{path}/{kind}"), &body, Repeat::Harmless)?;
-    client.transport().ask_once(&Call { held: said.patience, limit: said.patience, ..call }).await
+    client.transport().ask_once(&Call { held: request.patience, limit: request.patience, ..call }).await
 }
 
 /// Follows what is said about a name, until it is refused.

@@ -1,10 +1,10 @@
-//! The way to a coordinator, over ZeroMQ or HTTP: words go in, assignments come out. Nothing here knows what they mean.
+//! The way to a coordinator, over ZeroMQ or HTTP: requests go in, assignments come out. Nothing here knows what they mean.
 
 use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Position};
 use serde::Serialize;
 
-use super::book::{Said, Words};
+use super::book::{Request, RequestKind};
 use super::http::Http;
 use super::zmq::Zmq;
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub(super) struct Who {
 #[derive(Debug)]
 pub(super) enum Heard {
     /// What to serve; in answer to something, or because it changed.
-    Told { told: Assignment, answers: Option<u64> },
+    Assigned { told: Assignment, answers: Option<u64> },
     /// Something may have changed for whoever has this name.
     Hint(Position),
     /// This was not answered.
@@ -51,10 +51,10 @@ pub(super) enum Link {
 }
 
 impl Link {
-    pub(super) fn say(&mut self, said: Said) {
+    pub(super) fn say(&mut self, request: Request) {
         match self {
-            Self::Zmq(zmq) => zmq.say(said),
-            Self::Http(http) => http.say(said),
+            Self::Zmq(zmq) => zmq.say(request),
+            Self::Http(http) => http.say(request),
         }
     }
 
@@ -77,22 +77,22 @@ impl Link {
 
 impl Who {
     /// What is said: its kind, and the rest.
-    pub(super) fn write(&self, said: &Said) -> (&'static str, Body) {
+    pub(super) fn write(&self, request: &Request) -> (&'static str, Body) {
         let session = Some(self.session.clone());
-        match &said.words {
-            Words::Register => {
+        match &request.kind {
+            RequestKind::Register => {
                 let (capacity, group) = (self.capacity, self.group.clone());
-                let seq = Some(said.number);
+                let seq = Some(request.number);
                 let register =
                     ShardRegister { max_shard_count: self.shards, capacity, group, session, seq, by: None };
                 ("register", Body::Register(register))
             }
-            Words::Heartbeat { serves, generation } => {
+            RequestKind::Heartbeat { serves, generation } => {
                 let heartbeat = ShardHeartbeat {
                     max_shard_count: self.shards,
                     assigned_shards: serves.clone(),
                     generation: Some(*generation),
-                    seq: Some(said.number),
+                    seq: Some(request.number),
                     session,
                     capacity: self.capacity,
                     group: self.group.clone(),
@@ -100,8 +100,8 @@ impl Who {
                 };
                 ("heartbeat", Body::Heartbeat(heartbeat))
             }
-            Words::Deregister => {
-                ("deregister", Body::Deregister(ShardDeregister { session, seq: Some(said.number) }))
+            RequestKind::Deregister => {
+                ("deregister", Body::Deregister(ShardDeregister { session, seq: Some(request.number) }))
             }
         }
     }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::book::{Book, Change};
 use self::http::Http;
 use self::link::{Heard, Link, Who};
-use self::shard::Trust;
+use self::shard::ShardLease;
 use self::zmq::Zmq;
 use crate::addresses::split;
 use crate::client::Client;
@@ -188,7 +188,7 @@ impl ShardWorker {
     /// When a callback does: whether the shards are served is not known then, so others get them when the time is over.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let link = self.link()?;
-        let trust = Arc::new(Trust::new(Arc::clone(&self.clock)));
+        let trust = Arc::new(ShardLease::new(Arc::clone(&self.clock)));
         let book = Book::new(trust, self.heartbeat, self.wind_up);
         let running = Running {
             link,
@@ -311,9 +311,9 @@ impl Running {
             self.book.disconnected(Duration::ZERO, now);
         }
         if now >= self.book.speak_at
-            && let Some(said) = self.book.speak(now)
+            && let Some(request) = self.book.speak(now)
         {
-            self.link.say(said);
+            self.link.say(request);
         }
     }
 
@@ -353,7 +353,7 @@ impl Running {
     fn take(&mut self, heard: Heard) -> Result<(), Error> {
         let now = self.clock.now();
         match heard {
-            Heard::Told { told, answers } => {
+            Heard::Assigned { told, answers } => {
                 self.backoff.reset();
                 self.book.hear(&told, answers, now);
             }
@@ -406,15 +406,15 @@ impl Running {
         if !is_welcome {
             return;
         }
-        let Some(said) = self.book.speak(self.clock.now()) else { return };
-        let number = said.number;
-        self.link.say(said);
+        let Some(request) = self.book.speak(self.clock.now()) else { return };
+        let number = request.number;
+        self.link.say(request);
         let answered = async {
             loop {
                 match self.link.hear().await {
-                    Heard::Told { answers, told } if answers == Some(number) || told.fenced => return,
+                    Heard::Assigned { answers, told } if answers == Some(number) || told.fenced => return,
                     Heard::Unanswered { .. } | Heard::Disconnected(_) | Heard::Refused(_) => return,
-                    Heard::Told { .. } | Heard::Hint(_) => {}
+                    Heard::Assigned { .. } | Heard::Hint(_) => {}
                 }
             }
         };

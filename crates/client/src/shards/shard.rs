@@ -15,20 +15,20 @@ use crate::clock::Clock;
 pub struct Shard {
     number: u32,
     token: Position,
-    trust: Arc<Trust>,
+    trust: Arc<ShardLease>,
     pub(super) revoked: CancellationToken,
 }
 
 /// Until when all shards of a worker may be served, on its own clock.
 #[derive(Debug)]
-pub(super) struct Trust {
+pub(super) struct ShardLease {
     clock: Arc<dyn Clock>,
     /// Nanoseconds. Nothing else is published with it, so its order among other memory does not matter.
     until: AtomicU64,
 }
 
 impl Shard {
-    pub(super) fn new(number: u32, token: Position, trust: &Arc<Trust>) -> Self {
+    pub(super) fn new(number: u32, token: Position, trust: &Arc<ShardLease>) -> Self {
         Self { number, token, trust: Arc::clone(trust), revoked: CancellationToken::new() }
     }
 
@@ -65,7 +65,7 @@ impl fmt::Debug for Shard {
     }
 }
 
-impl Trust {
+impl ShardLease {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, until: AtomicU64::new(0) }
     }

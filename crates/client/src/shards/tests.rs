@@ -6,8 +6,8 @@ use std::time::Duration;
 use orchestrix_core::Position;
 use orchestrix_core::wire::Assignment;
 
-use super::book::{Book, Change, Words};
-use super::shard::{Shard, Trust};
+use super::book::{Book, Change, RequestKind};
+use super::shard::{Shard, ShardLease};
 use super::{ShardWorker, tcp};
 use crate::clock::Clock;
 use crate::clock::manual::ManualClock;
@@ -41,15 +41,15 @@ impl Desk {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::default());
         clock.advance(Duration::from_secs(1_000));
-        let trust = Arc::new(Trust::new(Arc::<ManualClock>::clone(&clock)));
+        let trust = Arc::new(ShardLease::new(Arc::<ManualClock>::clone(&clock)));
         Self { clock, book: Book::new(trust, None, None) }
     }
 
     /// A worker that serves these since a moment ago, by generation 5.
     fn serving(shards: &[u32]) -> Self {
         let mut desk = Self::new();
-        let (number, words) = desk.speak().expect("it comes");
-        assert_eq!(words, Words::Register);
+        let (number, kind) = desk.speak().expect("it comes");
+        assert_eq!(kind, RequestKind::Register);
         desk.answer(told(shards, 5), number);
         let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("they are assigned") };
         assert_eq!(numbers(assigned), shards);
@@ -61,8 +61,8 @@ impl Desk {
         self.clock.advance(Duration::from_millis(ms));
     }
 
-    fn speak(&mut self) -> Option<(u64, Words)> {
-        self.book.speak(self.clock.now()).map(|said| (said.number, said.words))
+    fn speak(&mut self) -> Option<(u64, RequestKind)> {
+        self.book.speak(self.clock.now()).map(|request| (request.number, request.kind))
     }
 
     fn answer(&mut self, told: Assignment, number: u64) {
@@ -98,7 +98,7 @@ impl Desk {
     /// What the next heartbeat says, and that it is one.
     fn beat(&mut self) -> (u64, Vec<u32>, u64) {
         match self.speak() {
-            Some((number, Words::Heartbeat { serves, generation })) => (number, serves, generation.0),
+            Some((number, RequestKind::Heartbeat { serves, generation })) => (number, serves, generation.0),
             other => panic!("{other:?} is no heartbeat"),
         }
     }
@@ -239,8 +239,8 @@ fn at_the_end_of_its_time_a_worker_gives_up_and_comes_anew() {
     let revoked = desk.revoked();
     assert_eq!(desk.beat().1, [1], "until it has stopped");
     desk.returned(&revoked);
-    let (number, words) = desk.speak().unwrap();
-    assert_eq!(words, Words::Register);
+    let (number, kind) = desk.speak().unwrap();
+    assert_eq!(kind, RequestKind::Register);
     assert!(desk.speak().is_none(), "it waits for the answer");
     // A coordinator that began a new journal counts from the beginning.
     desk.answer(told(&[1], 2), number);
@@ -268,7 +268,7 @@ fn who_is_fenced_stops_says_nothing_until_it_has_and_comes_again() {
     let revoked = desk.revoked();
     assert!(desk.speak().is_none());
     desk.returned(&revoked);
-    assert_eq!(desk.speak().unwrap().1, Words::Register, "at once: its time was over");
+    assert_eq!(desk.speak().unwrap().1, RequestKind::Register, "at once: its time was over");
 }
 
 #[test]
@@ -281,8 +281,8 @@ fn two_of_one_name_leave_it_to_each_other_for_longer_and_longer() {
         assert_eq!(desk.book.speak_at, desk.clock.now() + Duration::from_millis(leases * LEASE_MS));
         assert!(desk.speak().is_none());
         desk.advance(leases * LEASE_MS);
-        let (number, words) = desk.speak().unwrap();
-        assert_eq!(words, Words::Register);
+        let (number, kind) = desk.speak().unwrap();
+        assert_eq!(kind, RequestKind::Register);
         desk.answer(told(&[], 5), number);
     }
 }
@@ -316,7 +316,7 @@ fn who_leaves_gives_up_everything_first() {
     desk.answer(told(&[1], 5), number);
     desk.returned(&revoked);
     assert!(desk.changes().is_empty(), "it takes nothing any more");
-    assert_eq!(desk.speak().unwrap().1, Words::Deregister);
+    assert_eq!(desk.speak().unwrap().1, RequestKind::Deregister);
 }
 
 #[test]

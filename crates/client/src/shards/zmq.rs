@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::book::Said;
+use super::book::Request;
 use super::link::{Body, Heard, Who};
 use crate::error::{Error, Kind, Repeat};
 
@@ -35,7 +35,7 @@ pub(super) struct Zmq {
 
 #[derive(Debug)]
 struct Open {
-    said: mpsc::Sender<Vec<u8>>,
+    request: mpsc::Sender<Vec<u8>>,
     heard: mpsc::Receiver<Heard>,
     _task: AbortOnDropHandle<()>,
 }
@@ -70,14 +70,14 @@ impl Zmq {
         Self { addresses: addresses.into(), current: 0, who, token, open: None }
     }
 
-    pub(super) fn say(&mut self, said: Said) {
-        let (kind, body) = self.who.write(&said);
+    pub(super) fn say(&mut self, request: Request) {
+        let (kind, body) = self.who.write(&request);
         let Who { service, worker, .. } = &*self.who;
         let data = Data { service_name: service, worker_id: worker, token: self.token.as_deref(), body };
         let text = serde_json::to_vec(&Message { kind, data }).expect("a message is plain JSON");
         let address = &self.addresses[self.current];
         let open = self.open.get_or_insert_with(|| Open::new(address.clone()));
-        if open.said.try_send(text).is_err() {
+        if open.request.try_send(text).is_err() {
             // It hears that it is over, if it has not heard it yet.
             open.heard.close();
         }
@@ -108,18 +108,18 @@ impl std::fmt::Debug for Zmq {
 
 impl Open {
     fn new(address: String) -> Self {
-        let (said, outgoing) = mpsc::channel(QUEUE_MAX);
+        let (request, outgoing) = mpsc::channel(QUEUE_MAX);
         let (incoming, heard) = mpsc::channel(QUEUE_MAX);
         let task = tokio::spawn(async move {
             let error = speak(&address, outgoing, &incoming).await;
             // Nobody listens to a connection that was left.
             drop(incoming.send(Heard::Disconnected(error)).await);
         });
-        Self { said, heard, _task: AbortOnDropHandle::new(task) }
+        Self { request, heard, _task: AbortOnDropHandle::new(task) }
     }
 }
 
-/// Connects and carries words until the connection is over; why it is.
+/// Connects and carries requests until the connection is over; why it is.
 async fn speak(
     address: &str,
     mut outgoing: mpsc::Receiver<Vec<u8>>,
@@ -142,7 +142,7 @@ async fn speak(
     let (mut reader, mut writer) = connection.split();
     loop {
         let carried = tokio::select! {
-            said = outgoing.recv() => match said {
+            request = outgoing.recv() => match request {
                 Some(text) => writer.send(&[&text]).await,
                 None => return lost(address, "nobody speaks any more".to_owned()),
             },
@@ -178,7 +178,7 @@ fn understand(parts: &[Bytes]) -> Option<Heard> {
         Answer::Assignment(told) => {
             // Everything that is said has a number, which comes back.
             let answers = told.seq;
-            Some(Heard::Told { told, answers })
+            Some(Heard::Assigned { told, answers })
         }
     }
 }
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn only_what_has_a_number_answers_something() {
         let push = r#"{"type":"assignment","data":{"assignedShards":[1],"tokens":[4],"generation":4}}"#;
-        assert!(matches!(heard(push), Some(Heard::Told { answers: None, .. })));
+        assert!(matches!(heard(push), Some(Heard::Assigned { answers: None, .. })));
         let beat = r#"{"type":"assignment","data":{"assignedShards":[],"tokens":[],"generation":4,"leaseMs":5,"seq":9}}"#;
-        assert!(matches!(heard(beat), Some(Heard::Told { answers: Some(9), .. })));
+        assert!(matches!(heard(beat), Some(Heard::Assigned { answers: Some(9), .. })));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) struct Completer {
 
 /// Tells one batch after the other, and insists.
 #[derive(Clone, Debug)]
-struct Desk {
+struct Reporter {
     client: Client,
     give_up: CancellationToken,
 }
@@ -55,7 +55,7 @@ type NotTaken = (Vec<Completion>, Error);
 
 impl Completer {
     pub(crate) async fn run(mut self) {
-        let desk = Desk { client: self.client.clone(), give_up: self.give_up.clone() };
+        let reporter = Reporter { client: self.client.clone(), give_up: self.give_up.clone() };
         let insisting = TaskTracker::new();
         let mut left_over = None;
         loop {
@@ -68,9 +68,9 @@ impl Completer {
             };
             let batch;
             (batch, left_over) = self.gather(first).await;
-            if let Err(not_taken) = desk.tell(batch).await {
-                let desk = desk.clone();
-                insisting.spawn(async move { desk.insist(not_taken).await });
+            if let Err(not_taken) = reporter.tell(batch).await {
+                let reporter = reporter.clone();
+                insisting.spawn(async move { reporter.insist(not_taken).await });
             }
         }
         insisting.close();
@@ -101,7 +101,7 @@ impl Completer {
     }
 }
 
-impl Desk {
+impl Reporter {
     /// Tells completions once.
     async fn tell(&self, batch: Vec<Completion>) -> Result<(), NotTaken> {
         let items: Vec<_> = batch.iter().map(|completion| completion.item.clone()).collect();
@@ -211,14 +211,14 @@ mod tests {
         tasks: &[u64],
         answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
     ) -> Vec<Result<TaskState, String>> {
-        let desk = Desk { client: coordinator(answer).await, give_up: CancellationToken::new() };
+        let reporter = Reporter { client: coordinator(answer).await, give_up: CancellationToken::new() };
         let complete = |task: &u64| {
             let (answer, answered) = oneshot::channel();
             let item = CompleteItem { task_id: TaskId(*task), lease_id: LeaseId(task + 1_000), result: None };
             (Completion { item, answer }, answered)
         };
         let (batch, answers): (Vec<_>, Vec<_>) = tasks.iter().map(complete).unzip();
-        in_time(desk.tell_all(batch)).await;
+        in_time(reporter.tell_all(batch)).await;
         let mut told = Vec::new();
         for answer in answers {
             let outcome = answer.await.unwrap();

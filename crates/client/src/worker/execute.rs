@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::completer::Completion;
 use super::held::{Signal, Stop, lock, wind_up};
 use super::job::{Job, JobError, Verdict};
+use super::log_sender::{JobLog, cut};
 use super::notice::Noticed;
-use super::teller::{Teller, cut};
 use super::{Shared, persist};
 use crate::client::to_json;
 use crate::error::Error;
@@ -45,16 +45,16 @@ pub(crate) async fn execute<H, F, T>(
 {
     let leased = Arc::new(leased);
     let held = Arc::clone(&shared.held);
-    let (teller, listener) =
-        Teller::new(shared.client.clone(), Arc::clone(&held), Arc::clone(&signal), Arc::clone(&leased));
-    let listening = tokio::spawn(listener.run());
+    let (log, sender) =
+        JobLog::new(shared.client.clone(), Arc::clone(&held), Arc::clone(&signal), Arc::clone(&leased));
+    let listening = tokio::spawn(sender.run());
     shared.notice(&leased, Noticed::Began);
-    let job = Job::new(Arc::clone(&leased), Arc::clone(&signal), teller.clone());
+    let job = Job::new(Arc::clone(&leased), Arc::clone(&signal), log.clone());
     let running = tokio::spawn(async move { handler(job).await });
     let ended = watch_over(&shared, &leased, &signal, running).await;
     held.ended(leased.lease_id);
-    teller.last();
-    // The listener ends by itself: when all is sent, when nobody takes it, or when the lease is gone.
+    log.last();
+    // The sender ends by itself: when all is sent, when nobody takes it, or when the lease is gone.
     let listening = AbortOnDropHandle::new(listening);
     let hurried = async {
         shared.drop_handlers.cancelled().await;

@@ -33,7 +33,7 @@ pub enum Stop {
 
 /// Until when a lease is trusted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trust {
+pub(crate) struct TrustedUntil {
     /// When the handler is asked to stop.
     until: Duration,
     /// How much later the lease is gone for it.
@@ -64,12 +64,12 @@ pub(crate) struct Held {
 #[derive(Debug)]
 struct Entry {
     /// None once the handler has ended: there is nothing left to stop.
-    trust: Option<Trust>,
+    trust: Option<TrustedUntil>,
     signal: Arc<Signal>,
 }
 
 /// Of a lease that ends by itself.
-impl From<Duration> for Trust {
+impl From<Duration> for TrustedUntil {
     fn from(until: Duration) -> Self {
         Self { until, moment: Duration::ZERO, end: Stop::Deadline }
     }
@@ -121,7 +121,7 @@ impl Held {
         self.clock.now()
     }
 
-    pub(crate) fn add(&self, lease: LeaseId, trust: impl Into<Trust>) -> Arc<Signal> {
+    pub(crate) fn add(&self, lease: LeaseId, trust: impl Into<TrustedUntil>) -> Arc<Signal> {
         let signal = Arc::new(Signal::default());
         let entry = Entry { trust: Some(trust.into()), signal: Arc::clone(&signal) };
         lock(&self.leases).insert(lease, entry);
@@ -149,7 +149,7 @@ impl Held {
         lock(&self.leases).values().filter(|entry| entry.trust.is_some()).count()
     }
 
-    pub(crate) fn extend(&self, lease: LeaseId, trust: impl Into<Trust>) {
+    pub(crate) fn extend(&self, lease: LeaseId, trust: impl Into<TrustedUntil>) {
         let (now, trust) = (self.now(), trust.into());
         if let Some(Entry { trust: Some(old), signal }) = lock(&self.leases).get_mut(&lease)
             && !signal.gone.is_cancelled()
@@ -188,7 +188,7 @@ impl Held {
         let live = |entry: &&Entry| !entry.signal.gone.is_cancelled();
         let mut next: Option<Duration> = None;
         for Entry { trust, signal } in leases.values().filter(live) {
-            let Some(Trust { until, moment, end }) = *trust else { continue };
+            let Some(TrustedUntil { until, moment, end }) = *trust else { continue };
             if until + moment <= now {
                 signal.end(end);
                 continue;
@@ -217,14 +217,19 @@ impl Held {
 
 /// How far a lease is trusted that was asked for at `sent`. One that ends with the time limit of its attempt is used for as long
 /// as the limit allows: there is no more than a moment for the end of the handler.
-pub(crate) fn trusted(sent: Duration, waited_ms: u64, lease_ms: u64, timeout_ms: Option<u64>) -> Trust {
+pub(crate) fn trusted(
+    sent: Duration,
+    waited_ms: u64,
+    lease_ms: u64,
+    timeout_ms: Option<u64>,
+) -> TrustedUntil {
     let until = trusted_until(sent, waited_ms, lease_ms);
     if timeout_ms.is_none_or(|timeout_ms| timeout_ms > lease_ms) {
         return until.into();
     }
     let lease = Duration::from_millis(lease_ms);
     let moment = (lease / 50).min(LAST_MOMENT);
-    Trust { until: until + wind_up(lease) - moment, moment, end: Stop::TimedOut }
+    TrustedUntil { until: until + wind_up(lease) - moment, moment, end: Stop::TimedOut }
 }
 
 /// The moment up to which a lease is trusted that was asked for at `sent`.

@@ -9,19 +9,19 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Signal, Stop};
-use super::teller::Teller;
+use super::log_sender::JobLog;
 
 /// A task that a worker executes. Clones are the same job.
 #[derive(Clone, Debug)]
 pub struct Job {
     leased: Arc<Leased>,
     signal: Arc<Signal>,
-    teller: Teller,
+    log: JobLog,
 }
 
 impl Job {
-    pub(crate) fn new(leased: Arc<Leased>, signal: Arc<Signal>, teller: Teller) -> Self {
-        Self { leased, signal, teller }
+    pub(crate) fn new(leased: Arc<Leased>, signal: Arc<Signal>, log: JobLog) -> Self {
+        Self { leased, signal, log }
     }
 
     #[must_use]
@@ -77,19 +77,19 @@ impl Job {
 
     /// Shows how far the work is, 0 to 100. Only the latest of a moment is sent.
     pub fn progress(&self, percent: u8, note: &str) {
-        self.teller.progress(percent.min(100), note);
+        self.log.progress(percent.min(100), note);
     }
 
     /// Adds a line to the log of the task. Never waits: when lines come faster than they can be sent, some
     /// are dropped, and the log says how many.
     pub fn log(&self, line: &str) {
-        self.teller.line(LogStream::Stdout, line);
+        self.log.line(LogStream::Stdout, line);
     }
 
     /// Adds a line of one of the two streams, and waits while there is no room for it. Not for ever: lines that
     /// the coordinator does not take for some seconds are dropped, and the log says how many.
     pub async fn log_from(&self, stream: LogStream, line: &str) {
-        self.teller.line_when_there_is_room(stream, line).await;
+        self.log.line_when_there_is_room(stream, line).await;
     }
 }
 

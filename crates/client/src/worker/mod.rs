@@ -10,8 +10,8 @@ mod heart;
 mod held;
 mod job;
 mod leasing;
+mod log_sender;
 mod notice;
-mod teller;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -12,8 +12,8 @@ use orchestrix_core::{Position, is_planted};
 use super::layout::{self, MARK_BYTES, SEGMENT_HEADER_BYTES, SegmentHeader};
 use super::opening::{Opening, Recovery};
 use super::segment::{Segment, Step, Walk};
+use super::segment_pool::SegmentPool;
 use super::snapshot::SnapshotStore;
-use super::stock::Stock;
 use super::{Options, floor};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::{damaged, invalid, io_error, stopped};
@@ -33,7 +33,7 @@ pub struct FileJournal {
     /// The frame being written; kept, so that an append allocates nothing.
     buffer: Vec<u8>,
     stopped: bool,
-    stock: Arc<Stock>,
+    pool: Arc<SegmentPool>,
     preparer: Option<JoinHandle<()>>,
     recovery: Recovery,
     /// Holds the lock of the folder; last, so that it is let go last.
@@ -103,10 +103,10 @@ impl FileJournal {
         floor: Position,
         segments: Vec<Segment>,
         writing: Writing,
-        stock: Arc<Stock>,
+        pool: Arc<SegmentPool>,
         snapshots: SnapshotStore,
     ) -> Self {
-        stock.set_current(writing.size);
+        pool.set_current(writing.size);
         snapshots.durable.store(writing.end.position.0, Ordering::Release);
         Self {
             disk,
@@ -116,7 +116,7 @@ impl FileJournal {
             writing,
             buffer: Vec::new(),
             stopped: false,
-            stock,
+            pool,
             preparer: None,
             recovery: Recovery::default(),
             snapshots,
@@ -128,7 +128,7 @@ impl FileJournal {
         self.recovery = recovery;
         self.mark()?;
         floor::prepare(&*self.disk);
-        self.preparer = self.stock.start();
+        self.preparer = self.pool.start();
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl FileJournal {
     /// Goes on in a new segment with room for this frame.
     fn change_segment(&mut self, frame: usize) -> Result<(), Error> {
         let follows = self.writing.end;
-        let changed = next_segment(&*self.disk, &self.stock, self.id, follows, frame);
+        let changed = next_segment(&*self.disk, &self.pool, self.id, follows, frame);
         let (segment, file) = match changed {
             Ok(changed) => changed,
             Err(error) => {
@@ -181,7 +181,7 @@ impl FileJournal {
         // A batch that does not fit an empty segment: the new file took the place of the old one.
         self.segments.pop_if(|last| last.name == segment.name);
         self.segments.push(segment);
-        self.stock.wake();
+        self.pool.wake();
         Ok(())
     }
 
@@ -307,7 +307,7 @@ impl Journal for FileJournal {
     }
 
     fn space(&self) -> Space {
-        self.stock.space(self.writing.size.saturating_sub(self.writing.offset))
+        self.pool.space(self.writing.size.saturating_sub(self.writing.offset))
     }
 
     fn snapshots(&self) -> Box<dyn Snapshots> {
@@ -331,14 +331,14 @@ impl Journal for FileJournal {
         }
         self.disk.sync_dir().map_err(|error| io_error(&*self.disk, "sync", "the data folder", error))?;
         floor::prepare(&*self.disk);
-        self.stock.wake();
+        self.pool.wake();
         Ok(floor)
     }
 }
 
 impl Drop for FileJournal {
     fn drop(&mut self) {
-        self.stock.close();
+        self.pool.close();
         if let Some(preparer) = self.preparer.take() {
             // It has nothing to tell: what it could not prepare, the next start prepares.
             let _ = preparer.join();
@@ -349,12 +349,12 @@ impl Drop for FileJournal {
 /// Makes a spare into the segment after `follows`, durably, with room for a frame of this length.
 pub(super) fn next_segment(
     disk: &dyn Disk,
-    stock: &Stock,
+    pool: &SegmentPool,
     journal: JournalId,
     follows: Link,
     frame: usize,
 ) -> Result<(Segment, Arc<dyn DiskFile>), Error> {
-    let spare = stock.take((SEGMENT_HEADER_BYTES + frame + MARK_BYTES) as u64)?;
+    let spare = pool.take((SEGMENT_HEADER_BYTES + frame + MARK_BYTES) as u64)?;
     let failed = |error| {
         let mut error = io_error(disk, "begin journal segment after", &follows.position.to_string(), error);
         error.retryable = false;

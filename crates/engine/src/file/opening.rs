@@ -10,8 +10,8 @@ use orchestrix_core::{Position, is_planted};
 
 use super::journal::{self, FileJournal, Writing};
 use super::segment::{Segment, Step, Tail, Walk, is_same};
+use super::segment_pool::{SegmentPool, write_zeros};
 use super::snapshot::SnapshotStore;
-use super::stock::{Stock, write_zeros};
 use super::{Options, floor, names};
 use crate::disk::{Disk, DiskFile, DiskLock, Lock};
 use crate::fault::{damaged, io_error};
@@ -50,7 +50,7 @@ pub struct Opening {
     id: JournalId,
     floor: Position,
     segments: Vec<Segment>,
-    stock: Arc<Stock>,
+    pool: Arc<SegmentPool>,
     snapshots: SnapshotStore,
 }
 
@@ -60,14 +60,11 @@ impl Opening {
         // A process that died may have left names that everybody sees and that a crash would take back.
         disk.sync_dir().map_err(|error| io_error(&*disk, "sync", "the data folder", error))?;
         let found = Found::list(&*disk)?;
-        let stock = Arc::new(Stock::new(Arc::clone(&disk), options, found.spares.clone()));
-        let (id, floor, segments) = if found.segments.is_empty() {
-            create(&*disk, &stock, &found)?
-        } else {
-            examine(&*disk, &found)?
-        };
+        let pool = Arc::new(SegmentPool::new(Arc::clone(&disk), options, found.spares.clone()));
+        let (id, floor, segments) =
+            if found.segments.is_empty() { create(&*disk, &pool, &found)? } else { examine(&*disk, &found)? };
         let snapshots = SnapshotStore::new(Arc::clone(&disk), id, Some(lock));
-        Ok(Self { disk, id, floor, segments, stock, snapshots })
+        Ok(Self { disk, id, floor, segments, pool, snapshots })
     }
 
     #[must_use]
@@ -172,7 +169,7 @@ impl Opening {
             self.floor,
             self.segments,
             writing,
-            self.stock,
+            self.pool,
             self.snapshots,
         );
         journal.recovered(recovery)?;
@@ -284,7 +281,7 @@ pub fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskLock>, Error> {
 /// The first segment of a new journal.
 fn create(
     disk: &dyn Disk,
-    stock: &Stock,
+    pool: &SegmentPool,
     found: &Found,
 ) -> Result<(JournalId, Position, Vec<Segment>), Error> {
     if found.snapshots > 0 || floor::read(disk)?.is_some() {
@@ -293,7 +290,7 @@ fn create(
     }
     let mut id = JournalId([0; 16]);
     disk.random(&mut id.0).map_err(|error| io_error(disk, "name", "the journal", error))?;
-    let (segment, _) = journal::next_segment(disk, stock, id, Link::default(), 0)?;
+    let (segment, _) = journal::next_segment(disk, pool, id, Link::default(), 0)?;
     Ok((id, Position(0), vec![segment]))
 }
 

@@ -15,8 +15,8 @@ use super::keys::Keys;
 use super::server::{Command, Failure, Script, Server, random};
 use super::snapshots::RedisSnapshots;
 use super::watch::{Outcome, ShortWay};
+use crate::batch_frame::{BATCH_FRAME_OVERHEAD_BYTES, pack, unpack};
 use crate::fault::invalid;
-use crate::parcel::{PARCEL_BYTES_MORE, pack, unpack};
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, ChainHash, Error, Journal, JournalId, Link, Read, Snapshots, Space,
 };
@@ -198,8 +198,8 @@ impl RedisJournal {
             let name = String::from_utf8_lossy(entry.first().map_or(b"", |name| name));
             let place = format!("{}/{name}", self.keys.journal());
             let damaged = |what: String| self.server.damaged(DO_READ, &place, what);
-            let [_, hash, parcel] = entry else { return Err(damaged("a part of it is missing".to_owned())) };
-            let batch = unpack(self.id, parcel).map_err(|no| damaged(no.to_string()))?;
+            let [_, hash, frame] = entry else { return Err(damaged("a part of it is missing".to_owned())) };
+            let batch = unpack(self.id, frame).map_err(|no| damaged(no.to_string()))?;
             let link = batch.link(self.id);
             if name != format!("{}-0", link.position.0) || hex(hash) != Some(link.hash.0) {
                 return Err(damaged(format!(
@@ -322,7 +322,7 @@ impl Journal for RedisJournal {
     fn read(&self, after: Position, limit_bytes: usize) -> Result<Read, Error> {
         let old = *self.seen();
         let mut command = self.script(&READ);
-        command.arg(after.0).arg(limit_bytes).arg(PARCEL_BYTES_MORE).arg(READ_BATCHES_MAX);
+        command.arg(after.0).arg(limit_bytes).arg(BATCH_FRAME_OVERHEAD_BYTES).arg(READ_BATCHES_MAX);
         let answer = self.heard(DO_READ, self.server.get(DO_READ, &command)?)?;
         if after < answer.floor {
             return Ok(Read::Truncated(answer.floor));

@@ -84,7 +84,7 @@ impl ShortWay {
         keys: &Keys,
         id: JournalId,
         end: Link,
-        (link, parcel): (Link, impl FnOnce() -> Vec<u8>),
+        (link, frame): (Link, impl FnOnce() -> Vec<u8>),
     ) -> Result<Outcome, Failure> {
         // Whatever does not end well ends the use of this connection: it is in a transaction.
         *self = match std::mem::take(self) {
@@ -99,7 +99,7 @@ impl ShortWay {
                 return Ok(Outcome::Dropped);
             }
         };
-        let outcome = watch.append(server, keys, link, &parcel())?;
+        let outcome = watch.append(server, keys, link, &frame())?;
         match outcome {
             Outcome::Done => *self = Self::Watched(watch),
             Outcome::Denied => *self = Self::Denied,
@@ -130,17 +130,11 @@ impl Watch {
         ShortWay::Watched(self)
     }
 
-    fn append(
-        &mut self,
-        server: &Server,
-        keys: &Keys,
-        link: Link,
-        parcel: &[u8],
-    ) -> Result<Outcome, Failure> {
+    fn append(&mut self, server: &Server, keys: &Keys, link: Link, frame: &[u8]) -> Result<Outcome, Failure> {
         let name = format!("{}-0", link.position.0);
         let mut add = Command::new("XADD");
         add.arg(keys.journal()).arg("NOMKSTREAM").arg(&name);
-        add.arg("hash").arg(link.hash.to_string()).arg("batch").arg(parcel);
+        add.arg("hash").arg(link.hash.to_string()).arg("batch").arg(frame);
         let mut note = Command::new("HSET");
         note.arg(keys.meta()).arg("position").arg(link.position.0).arg("hash").arg(link.hash.to_string());
         let [watch, look, begin] = watching(keys);

@@ -14,8 +14,8 @@ use orchestrix_core::Position;
 use super::head::Head;
 use super::keys::{Keys, number};
 use super::store::{Failure, SharedStore};
+use crate::batch_frame::{BATCH_FRAME_OVERHEAD_BYTES, unpack};
 use crate::limit::fitting;
-use crate::parcel::{PARCEL_BYTES_MORE, unpack};
 use crate::{Batch, Error, JournalId, Link};
 
 /// Batches in one answer, read at once. Bounds the listing that says which.
@@ -203,9 +203,10 @@ impl History {
         let failed = |failure: Failure| self.store.error(doing, failure);
         let after = self.name(Position(next.0 - 1));
         let listed = self.store.list(&self.folder(), Some(&after), READ_BATCHES_MAX).map_err(failed)?;
-        let sizes = listed.iter().map(|listed| listed.size.saturating_sub(PARCEL_BYTES_MORE));
+        let sizes = listed.iter().map(|listed| listed.size.saturating_sub(BATCH_FRAME_OVERHEAD_BYTES));
         let mut count = fitting(sizes, room);
-        if count == 1 && listed.first().is_some_and(|listed| listed.size > PARCEL_BYTES_MORE + room) {
+        if count == 1 && listed.first().is_some_and(|listed| listed.size > BATCH_FRAME_OVERHEAD_BYTES + room)
+        {
             count = 0;
         }
         let names: Vec<String> = listed.into_iter().take(count).map(|listed| listed.name).collect();

@@ -14,8 +14,8 @@ use super::keys::Keys;
 use super::poll::{PAUSE_MIN, Poll};
 use super::snapshots::S3Snapshots;
 use super::store::{Failure, SharedStore};
+use crate::batch_frame::pack;
 use crate::fault::invalid;
-use crate::parcel::pack;
 use crate::{Appended, BATCH_BYTES_MAX, Batch, Error, Journal, JournalId, Link, Read, Snapshots, Space};
 
 /// How often an append is sent when the store says that it wrote nothing, but may the next time.
@@ -173,14 +173,14 @@ impl S3Journal {
 
     /// Races for the name after a batch that was seen.
     fn race(&mut self, batch: &Batch, link: Link) -> Result<Appended, Error> {
-        let parcel = pack(self.history.id, batch);
+        let frame = pack(self.history.id, batch);
         let first = batch.previous.position.next();
         let name = self.history.name(first);
         // That nothing was sent now says nothing about what was sent before.
         let again = self.unresolved == Some(link);
         for _ in 0..TRIES {
             let store = &self.history.store;
-            match store.create(&name, &parcel) {
+            match store.create(&name, &frame) {
                 Ok(_) => return self.confirm(batch, link),
                 Err(Failure::Unmet | Failure::Contested) => {}
                 Err(failure @ Failure::Lost(_)) => {
@@ -194,7 +194,7 @@ impl S3Journal {
             }
             // Somebody was first, and it may have been us.
             match self.history.fetch(DO_APPEND, first) {
-                Ok(Some(there)) if there == parcel => {
+                Ok(Some(there)) if there == frame => {
                     // It counts as if it had been written now; others may have gone on from it.
                     return match self.confirm(batch, link)? {
                         Appended::Done(_) => self.settle(link),

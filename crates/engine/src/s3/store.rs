@@ -24,11 +24,11 @@ use tokio::time::timeout_at;
 
 use super::address::Address;
 use super::wire::{Connector, No, Tls, innermost, within};
-use crate::parcel::PARCEL_BYTES_MORE;
+use crate::batch_frame::BATCH_FRAME_OVERHEAD_BYTES;
 use crate::{BATCH_BYTES_MAX, Cause, Clock as _, Error, SystemClock, Trouble};
 
 /// The largest object that is read. Bounds memory.
-const OBJECT_BYTES_MAX: u64 = (BATCH_BYTES_MAX + PARCEL_BYTES_MORE) as u64;
+const OBJECT_BYTES_MAX: u64 = (BATCH_BYTES_MAX + BATCH_FRAME_OVERHEAD_BYTES) as u64;
 /// Objects read or folders listed at once by one caller.
 const AT_ONCE: usize = 16;
 /// How often something that may be repeated is tried, within the time that one request has.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use orchestrix_core::Position;
 
+use crate::batch_frame;
 use crate::fault::invalid;
 use crate::limit::fitting;
-use crate::parcel;
 use crate::{
     Appended, BATCH_BYTES_MAX, Batch, ChainHash, Error, Journal, JournalId, Link, Read, Snapshots, Space,
 };
@@ -108,14 +108,14 @@ impl SqlJournal {
     /// One statement: written if and only if the batch follows the end.
     fn insert(&self, batch: &Batch, link: Link) -> Result<u64, Failure> {
         let home = self.home();
-        let parcel = parcel::pack(self.id, batch);
+        let frame = batch_frame::pack(self.id, batch);
         let previous = int(batch.previous.position);
         let mut values = vec![
             Value::Int(previous + 1),
             Value::Int(int(link.position)),
             Value::Bytes(&batch.previous.hash.0),
             Value::Bytes(&link.hash.0),
-            Value::Bytes(&parcel),
+            Value::Bytes(&frame),
             Value::Text(&home.domain),
             Value::Bytes(&self.id.0),
             Value::Int(previous),
@@ -148,7 +148,13 @@ impl SqlJournal {
         let rows = self.session.rows(sql, &[Column::Int, Column::Bytes, Column::Int], &values)?;
         let head = |mut row: Row| {
             let (last, hash) = (position(row.int()), hash(&row.bytes()));
-            (last, hash, usize::try_from(row.int()).unwrap_or(0).saturating_sub(parcel::PARCEL_BYTES_MORE))
+            (
+                last,
+                hash,
+                usize::try_from(row.int())
+                    .unwrap_or(0)
+                    .saturating_sub(batch_frame::BATCH_FRAME_OVERHEAD_BYTES),
+            )
         };
         Ok(rows.into_iter().map(head).collect())
     }
@@ -163,18 +169,18 @@ impl SqlJournal {
         rows.into_iter().map(|row| self.unpack(doing, row)).collect()
     }
 
-    /// A batch whose row says the same as its parcel.
+    /// A batch whose row says the same as its frame.
     fn unpack(&self, doing: &str, mut row: Row) -> Result<Batch, Error> {
         let (first, last) = (position(row.int()), position(row.int()));
         let (previous, own) = (hash(&row.bytes()), hash(&row.bytes()));
         let wrong = |what: String| damaged(self.home(), doing, BATCHES, last, what);
-        let batch = parcel::unpack(self.id, &row.bytes()).map_err(|why| wrong(why.to_string()))?;
+        let batch = batch_frame::unpack(self.id, &row.bytes()).map_err(|why| wrong(why.to_string()))?;
         let link = batch.link(self.id);
         if (batch.previous.position.next(), batch.previous.hash) != (first, previous) {
-            return Err(wrong(format!("its parcel follows {:?}", batch.previous)));
+            return Err(wrong(format!("its frame follows {:?}", batch.previous)));
         }
         if link != (Link { position: last, hash: own }) {
-            return Err(wrong(format!("its parcel ends as {link:?}")));
+            return Err(wrong(format!("its frame ends as {link:?}")));
         }
         Ok(batch)
     }

@@ -8,9 +8,9 @@ mod support;
 
 mod common;
 mod conformance;
+mod connecting;
 mod crash;
 mod damage;
-mod doors;
 mod failover;
 mod forgetting;
 mod keeping;

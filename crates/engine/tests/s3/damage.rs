@@ -41,7 +41,7 @@ fn another_batch_at_the_end_is_noticed() {
     let prefix = new_prefix();
     let mut handle = journal(&prefix);
     append_one(&mut *handle, 2, 100);
-    let other = orchestrix_engine::parcel::pack(handle.id(), &batch_after(Default::default(), 2, 101));
+    let other = orchestrix_engine::batch_frame::pack(handle.id(), &batch_after(Default::default(), 2, 101));
     Raw::of(&prefix).put(&format!("batches/{}/{:020}", handle.id(), 1), &other);
     names(&handle.read(Position(0), 1 << 20).unwrap_err(), "/00000000000000000001");
     append_one(&mut *handle, 1, 10);

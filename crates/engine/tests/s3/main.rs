@@ -8,10 +8,10 @@ mod support;
 
 mod common;
 mod conformance;
+mod connecting;
 mod cost;
 mod crash;
 mod damage;
-mod doors;
 mod faults;
 mod forgetting;
 mod keeping;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use orchestrix_engine::disk::sim::SimDisk;
 use orchestrix_engine::file;
 use orchestrix_node::{Clock, Stepped};
-use orchestrix_server::http::{Options, doors};
+use orchestrix_server::http::{Options, fuzz_api};
 use orchestrix_server::tokens::Tokens;
 use tokio::io::{AsyncRead, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::runtime::Runtime;
@@ -50,7 +50,7 @@ async fn serve(sent: &[u8], guarded: bool) -> Vec<u8> {
     let (node, mut stepped, _) = opened.expect("an empty disk is a node");
     let tokens = guarded.then(|| Tokens::parse(TOKENS).expect("the tokens of the fuzzer can be read"));
     let (mut client, server) = tokio::io::duplex(1 << 20);
-    let mut serving = pin!(doors::serve(server, node, Options { tokens, ..Options::default() }));
+    let mut serving = pin!(fuzz_api::serve(server, node, Options { tokens, ..Options::default() }));
     let room = sent.len().min(1 << 19);
     client.write_all(&sent[..room]).await.expect("the pipe has room");
     let (mut answered, mut quiet, mut open) = (Vec::new(), 0, Some(client));

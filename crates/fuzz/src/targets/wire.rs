@@ -1,7 +1,7 @@
 //! JSON between server and client, read by either side.
 
 use orchestrix_core::wire;
-use orchestrix_server::http::{ROUTES, doors};
+use orchestrix_server::http::{ROUTES, fuzz_api};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 pub(super) fn bodies(input: &[u8]) {
     let Some((&choice, body)) = input.split_first() else { return };
     let route = &ROUTES[usize::from(choice) % ROUTES.len()];
-    match doors::body(route, body) {
+    match fuzz_api::body(route, body) {
         Some(Ok(understood)) if !understood.is_empty() => {
-            let again = doors::body(route, &understood).expect("the route has a body");
+            let again = fuzz_api::body(route, &understood).expect("the route has a body");
             assert_eq!(again.as_ref(), Ok(&understood), "what was understood is understood again");
         }
         Some(Err(why)) => assert!(why.len() <= 2_000 + 8 * body.len(), "a complaint is about the body"),

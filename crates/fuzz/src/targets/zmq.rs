@@ -2,8 +2,8 @@
 
 use bytes::{BufMut, Bytes};
 use http::Method;
-use orchestrix_server::http::doors;
-use orchestrix_server::zmq::doors::message;
+use orchestrix_server::http::fuzz_api;
+use orchestrix_server::zmq::fuzz_api::message;
 use orchestrix_zmtp::{Broken, Command, Decoder, Frame, Limits};
 
 const LIMITS: Limits = Limits { message_bytes: 4 << 10, parts: 8, message_time: None };
@@ -45,9 +45,9 @@ pub(super) fn messages(input: &[u8]) {
     match said {
         Ok((path, body)) => {
             assert_eq!(path.matches('/').count(), 6, "{path}");
-            let (route, parts) = doors::route(&Method::POST, &path).expect("there is such a route");
+            let (route, parts) = fuzz_api::route(&Method::POST, &path).expect("there is such a route");
             assert_eq!(parts.len(), 2);
-            let understood = doors::body(route, &body);
+            let understood = fuzz_api::body(route, &body);
             assert!(understood.is_some(), "its route reads a body");
         }
         Err(why) => assert!(!why.is_empty()),

@@ -13,21 +13,21 @@ use super::*;
 use orchestrix_core::LeaseId;
 use orchestrix_engine::{Bookmark, Cause, Link, LogChunk, SystemClock};
 
-use crate::mandate::Office;
+use crate::write_guard::LeaderLease;
 
 const TASK: TaskId = TaskId(1);
 
 fn logs(engine: impl Logs + 'static) -> TaskLogs {
-    under(engine, Mandate::default())
+    under(engine, WriteGuard::default())
 }
 
-fn under(engine: impl Logs + 'static, mandate: Mandate) -> TaskLogs {
+fn under(engine: impl Logs + 'static, guard: WriteGuard) -> TaskLogs {
     TaskLogs::new(
         Arc::new(engine),
         &Options::default(),
         Arc::new(SystemClock),
         Arc::default(),
-        mandate,
+        guard,
         Calls::Threads,
     )
 }
@@ -226,7 +226,7 @@ async fn an_append_that_lands_after_others_is_not_stored() {
 #[derive(Default)]
 struct Ending(AtomicU32);
 
-impl Office for Ending {
+impl LeaderLease for Ending {
     fn holds(&self) -> bool {
         self.0.load(SeqCst) == 0
     }
@@ -237,7 +237,8 @@ impl Office for Ending {
 #[tokio::test]
 async fn lines_stored_after_the_end_of_a_term_are_not_acknowledged() {
     let (engine, office) = (MemoryLogs::default(), Arc::new(Ending::default()));
-    let deposed = under(engine.clone(), Mandate { office: Some(office.clone()), ..Mandate::default() });
+    let deposed =
+        under(engine.clone(), WriteGuard { leader_lease: Some(office.clone()), ..WriteGuard::default() });
     deposed.append(TASK, 1, lines(0, &["one"])).await.unwrap();
     let leader = logs(engine.clone());
     assert_eq!(texts(&leader).await, ["one"]);

@@ -30,7 +30,7 @@ fn start(disk: &SimDisk, prepare: Prepare) -> Node {
     let stored = open_journal(Arc::new(disk.clone()), files).unwrap();
     let options = Options::default();
     let surroundings = Surroundings::new(Arc::new(SystemClock), stored.recovered.position, &options);
-    start_node(stored, options, Mandate::default(), surroundings).unwrap()
+    start_node(stored, options, WriteGuard::default(), surroundings).unwrap()
 }
 
 fn name(text: &str) -> Name {

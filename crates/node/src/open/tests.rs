@@ -61,7 +61,7 @@ impl Journal for Scripted {
 
 fn begin(stored: Stored, options: Options) -> Node {
     let surroundings = Surroundings::new(Arc::new(SystemClock), stored.recovered.position, &options);
-    start_node(stored, options, Mandate::default(), surroundings).unwrap()
+    start_node(stored, options, WriteGuard::default(), surroundings).unwrap()
 }
 
 async fn until(check: impl Fn() -> bool) {

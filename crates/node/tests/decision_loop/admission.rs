@@ -13,7 +13,7 @@ fn begun(options: Options) -> World {
     for _ in 0..2 * WINDOW + 10 {
         world.submit("mail");
     }
-    world.desk.admit_slowly(world.now);
+    world.decisions.admit_slowly(world.now);
     world
 }
 
@@ -41,11 +41,11 @@ fn a_window_takes_so_many_calls_and_the_next_one_waits_for_the_next_window() {
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "late", 5_000, 1);
     assert_eq!(answered(&mut world), [("w", WINDOW)]);
-    assert_eq!(world.desk.next_due(), Some(world.now.plus(100)));
+    assert_eq!(world.decisions.next_due(), Some(world.now.plus(100)));
     world.wait(99);
-    assert!(!world.desk.has_turn());
+    assert!(!world.decisions.has_group());
     world.wait(1);
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     let Ok(Answer::Leases { leases: granted, .. }) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((answers.len(), granted.leases.len(), events), (1, 1, vec!["LeaseGranted"]));
     assert!((90..100).contains(&granted.waited_ms), "it is told that it waited: {}", granted.waited_ms);
@@ -55,7 +55,7 @@ fn a_window_takes_so_many_calls_and_the_next_one_waits_for_the_next_window() {
 fn whoever_has_work_is_answered_while_others_stand_in_line() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW + 1);
-    let held = leases(world.turn().0.remove(0).1).remove(0);
+    let held = leases(world.commit().0.remove(0).1).remove(0);
     let heartbeat = orchestrix_core::Command::Task(orchestrix_core::TaskCommand::Heartbeat {
         task: held.task_id,
         lease: held.lease_id,
@@ -65,7 +65,7 @@ fn whoever_has_work_is_answered_while_others_stand_in_line() {
     });
     world.ask("busy", Ask::Heartbeat(heartbeat));
     world.ask("client", Ask::Command(submit("mail")));
-    let names: Vec<_> = world.turn().0.into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = world.commit().0.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["busy", "client"]);
 }
 
@@ -75,7 +75,7 @@ fn nobody_is_passed_in_the_line() {
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "first", 5_000, WINDOW - 1);
     ask(&mut world, "second", 5_000, 2);
-    world.turn();
+    world.commit();
     // The next window is there, and whoever comes now stands behind those who wait.
     world.now = world.now.plus(100);
     ask(&mut world, "third", 5_000, 1);
@@ -93,7 +93,7 @@ fn a_call_whose_wait_ends_in_the_line_gets_an_empty_answer() {
     ask(&mut world, "short", 60, 1);
     ask(&mut world, "patient", 100, 1);
     assert_eq!(answered(&mut world), [("w", WINDOW), ("hasty", 0)]);
-    assert_eq!(world.desk.next_due(), Some(world.now.plus(60)));
+    assert_eq!(world.decisions.next_due(), Some(world.now.plus(60)));
     world.wait(60);
     assert_eq!(answered(&mut world), [("short", 0)]);
     world.wait(40);
@@ -105,10 +105,10 @@ fn a_call_of_somebody_who_left_the_line_takes_nothing() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "gone", 5_000, 1);
-    world.turn();
+    world.commit();
     world.gone.lock().unwrap().insert("gone");
     world.wait(100);
-    assert!(!world.desk.has_turn());
+    assert!(!world.decisions.has_group());
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn after_the_first_seconds_and_without_an_office_nobody_stands_in_line() {
     for (passed, decided) in [(4_999, WINDOW), (5_000, WINDOW + 1)] {
         let mut world = begun(Options::default());
         world.wait(passed);
-        world.turn();
+        world.commit();
         ask(&mut world, "w", 5_000, WINDOW + 1);
         assert_eq!(answered(&mut world), [("w", decided)], "after {passed} ms");
     }
@@ -132,7 +132,7 @@ fn after_the_first_seconds_and_without_an_office_nobody_stands_in_line() {
 fn the_line_is_empty_when_the_first_seconds_are_over() {
     let mut world = begun(Options::default());
     world.wait(4_950);
-    world.turn();
+    world.commit();
     ask(&mut world, "w", 5_000, 2 * WINDOW + 5);
     assert_eq!(answered(&mut world), [("w", WINDOW)]);
     world.wait(50);
@@ -144,20 +144,20 @@ fn the_line_is_empty_when_the_first_seconds_are_over() {
 fn the_line_counts_as_calls_that_wait_and_goes_home_at_the_end() {
     let mut world = begun(Options { polls_max: 2, ..Options::default() });
     ask(&mut world, "w", 5_000, WINDOW);
-    world.turn();
+    world.commit();
     ask(&mut world, "waits", 5_000, 2);
     ask(&mut world, "too-many", 5_000, 1);
-    let answers = world.turn().0;
+    let answers = world.commit().0;
     assert_eq!((answers.len(), answers[0].0), (1, "too-many"));
     assert!(matches!(answers[0].1, Err(Error::Overloaded)), "{answers:?}");
-    world.desk.tick(world.now);
+    world.decisions.tick(world.now);
     assert_eq!(world.stats.polls.get(), 2);
     // Whoever left makes room.
     world.gone.lock().unwrap().insert("waits");
     world.now = world.now.plus(100);
     ask(&mut world, "next", 5_000, 1);
-    assert!(!world.desk.has_turn());
-    world.desk.dismiss(world.now);
+    assert!(!world.decisions.has_group());
+    world.decisions.dismiss(world.now);
     assert_eq!(answered(&mut world), [("next", 0)]);
 }
 
@@ -166,11 +166,11 @@ fn a_call_that_stood_in_line_and_finds_nothing_waits_no_longer_than_it_wanted() 
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     world.ask("other", Ask::Lease(request("other", "empty", 150)));
-    world.turn();
+    world.commit();
     world.wait(100);
-    assert!(!world.desk.has_turn(), "it waits for a task now");
+    assert!(!world.decisions.has_group(), "it waits for a task now");
     world.wait(50);
-    let answers = world.turn().0;
+    let answers = world.commit().0;
     let Ok(Answer::Leases { leases: given, .. }) = &answers[0].1 else { panic!("{answers:?}") };
     assert!(tasks(&given.leases).is_empty() && (140..150).contains(&given.waited_ms), "{}", given.waited_ms);
 }

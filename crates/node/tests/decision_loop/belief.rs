@@ -98,10 +98,10 @@ fn after_a_change_of_leader_plain_processes_settle() {
 
 fn next_leader(mut world: World) -> World {
     let mut next = World::new();
-    *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
+    *next.decisions.state_mut() = std::mem::take(world.decisions.state_mut());
     next.now = world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
-    next.turn();
+    next.decisions.start_term(2, None, next.now);
+    next.commit();
     next
 }
 
@@ -191,7 +191,7 @@ fn whoever_names_no_session_is_refused() {
     let before = view(&mut world);
     for ask in asks {
         world.ask("nobody", Ask::Shards(Box::new(ask.clone())));
-        let answer = world.turn().0.pop().unwrap().1;
+        let answer = world.commit().0.pop().unwrap().1;
         let Err(Error::Refused(Refusal::Invalid { field, .. })) = &answer else {
             panic!("{ask:?}: {answer:?}")
         };
@@ -208,7 +208,7 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
     let look = |world: &mut World, session: &str| {
         let ask = ShardAsk::Assignment { service: name("s"), worker: name("a"), session: name(session) };
         world.ask("looks", Ask::Shards(Box::new(ask)));
-        let (answers, _) = world.turn();
+        let (answers, _) = world.commit();
         match &answers[..] {
             [("looks", Ok(Answer::Assignment(assignment)))] => assignment.clone(),
             other => panic!("{other:?}"),

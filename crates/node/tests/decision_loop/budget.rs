@@ -15,7 +15,7 @@ fn comes(world: &mut World, service: &str, count: u32) {
 
 fn services(world: &mut World) -> Vec<String> {
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Services { group: None })));
-    match world.turn().0.pop().unwrap().1 {
+    match world.commit().0.pop().unwrap().1 {
         Ok(Answer::Services(list)) => {
             list.services.iter().map(|service| service.service.as_str().to_owned()).collect()
         }
@@ -25,7 +25,7 @@ fn services(world: &mut World) -> Vec<String> {
 
 fn world() -> World {
     let mut world = World::new();
-    world.desk.start_term(1, None, world.now);
+    world.decisions.start_term(1, None, world.now);
     world
 }
 
@@ -35,12 +35,12 @@ fn a_million_shards_are_granted_in_slices() {
     for n in 0..10 {
         comes(&mut world, &format!("s{n}"), 100_000);
     }
-    world.turn();
+    world.commit();
     world.now = world.now.plus(250);
     let (mut slices, mut before) = (0, 0);
     let mut answered = Vec::new();
     while answered.len() < 10 {
-        world.desk.tick(world.now);
+        world.decisions.tick(world.now);
         let granted = world.stats.shards_granted.get();
         assert!(granted - before <= 20_000, "{} at one go", granted - before);
         (slices, before) = (slices + 1, granted);
@@ -59,7 +59,7 @@ fn a_service_that_lost_its_workers_is_forgotten_after_a_while() {
     assert_eq!(after(&mut world, 250).len(), 2);
     let change = ServiceChange { shard_count: Some(5), weights: None };
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Change { service: name("kept"), change })));
-    world.turn();
+    world.commit();
     for service in ["s", "kept"] {
         let body = ShardDeregister { session: Some(name("p")), seq: None };
         let ask = ShardAsk::Deregister { service: name(service), worker: name("w"), body };
@@ -95,9 +95,9 @@ fn a_new_leader_forgets_services_without_workers_too() {
     after(&mut world, 250);
     after(&mut world, 16_000);
     let mut next = World::new();
-    *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
+    *next.decisions.state_mut() = std::mem::take(world.decisions.state_mut());
     next.now = world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
+    next.decisions.start_term(2, None, next.now);
     after(&mut next, SERVICE_KEPT_MS - 1);
     assert_eq!(services(&mut next), ["s"]);
     after(&mut next, 1);

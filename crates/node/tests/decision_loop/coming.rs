@@ -24,17 +24,17 @@ fn register(world: &mut World, caller: &'static str, worker: &str, seq: u64) {
 
 fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
     world.now = world.now.plus(millis);
-    world.desk.tick(world.now);
+    world.decisions.tick(world.now);
     let told = |answer| match answer {
         Ok(Answer::Assignment(told)) => told,
         other => panic!("{other:?}"),
     };
-    world.turn().0.into_iter().map(|(caller, answer)| (caller, told(answer))).collect()
+    world.commit().0.into_iter().map(|(caller, answer)| (caller, told(answer))).collect()
 }
 
 fn world() -> World {
     let mut world = World::new();
-    world.desk.start_term(1, None, world.now);
+    world.decisions.start_term(1, None, world.now);
     world
 }
 
@@ -66,7 +66,7 @@ fn whoever_comes_by_a_heartbeat_keeps_its_capacity_and_its_group() {
     let told = after(&mut world, 250).pop().unwrap().1;
     assert_eq!((told.assigned_shards.len(), told.seq), (3, Some(5)));
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
-    let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+    let Ok(Answer::Service(service)) = world.commit().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!((service.group.as_str(), service.workers[0].capacity), ("eu", Some(3)));
 }
 
@@ -89,7 +89,7 @@ fn who_registers_again_may_take_more_shards_or_fewer() {
             let body = ShardHeartbeat {
                 max_shard_count: 8,
                 assigned_shards: serves,
-                generation: Some(world.desk.state().position()),
+                generation: Some(world.decisions.state().position()),
                 session: Some(name("a")),
                 ..ShardHeartbeat::default()
             };
@@ -99,7 +99,7 @@ fn who_registers_again_may_take_more_shards_or_fewer() {
             after(&mut world, 250);
         }
         assert_eq!(serves.len(), most, "{capacity:?}");
-        let there = world.desk.state().service(&name("s")).unwrap().workers[&name("a")].capacity;
+        let there = world.decisions.state().service(&name("s")).unwrap().workers[&name("a")].capacity;
         assert_eq!(there, capacity);
     }
 }
@@ -145,7 +145,7 @@ fn a_second_process_of_a_worker_that_serves_nothing_replaces_the_first() {
     assert!(!beats(&mut world, "zmq-first", "a", None).fenced);
     assert_eq!(beats(&mut world, "zmq-second", "a", None).assigned_shards.len(), 8);
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
-    let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+    let Ok(Answer::Service(service)) = world.commit().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!(service.workers.len(), 1);
     let body = ShardHeartbeat {
         max_shard_count: 8,
@@ -181,7 +181,7 @@ fn whoever_cannot_come_is_in_nobodys_way() {
     for body in [other(Some(name("eu")), 8), other(None, 100_001)] {
         let (service, worker) = (name("s"), name("a"));
         world.ask("second", Ask::Shards(Box::new(ShardAsk::Register { service, worker, body })));
-        assert!(world.turn().0.pop().unwrap().1.is_err());
+        assert!(world.commit().0.pop().unwrap().1.is_err());
     }
     register(&mut world, "first", "a", 2);
     assert_eq!(after(&mut world, 0)[0].1.assigned_shards.len(), 8, "the first is still believed");
@@ -195,9 +195,9 @@ fn so_many_wait_for_a_service_and_no_more() {
     for n in 0..2 * SHARD_WORKERS_MAX {
         register(&mut world, format!("p{n}").leak(), "a", 1);
     }
-    assert!(world.turn().0.is_empty(), "all of them wait");
+    assert!(world.commit().0.is_empty(), "all of them wait");
     register(&mut world, "one-more", "a", 1);
-    assert!(matches!(world.turn().0[..], [("one-more", Err(Error::Overloaded))]));
+    assert!(matches!(world.commit().0[..], [("one-more", Err(Error::Overloaded))]));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_page_behind_the_last_shard_is_empty() {
     for (from, shown) in [(7, 1), (8, 0), (u32::MAX - 1, 0), (u32::MAX, 0)] {
         let page = ServicePage { service: name("s"), from, limit: 100 };
         world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(page))));
-        let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+        let Ok(Answer::Service(service)) = world.commit().0.pop().unwrap().1 else { panic!("a service") };
         assert_eq!((service.shards.len(), service.next_cursor), (shown, None), "{from}");
     }
 }

@@ -28,7 +28,7 @@ impl Recipient for Caller {
 pub(crate) type Answered = (&'static str, Result<Answer, Error>);
 
 pub(crate) struct World {
-    pub(crate) desk: DecisionLoop<Caller>,
+    pub(crate) decisions: DecisionLoop<Caller>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) now: Timestamp,
     pub(crate) gone: Arc<Mutex<BTreeSet<&'static str>>>,
@@ -41,8 +41,8 @@ impl World {
 
     pub(crate) fn with(options: Options) -> Self {
         let stats = Arc::new(Stats::default());
-        let desk = DecisionLoop::new(State::new(), options, Arc::clone(&stats));
-        Self { desk, stats, now: Timestamp(1_000_000), gone: Arc::default() }
+        let decisions = DecisionLoop::new(State::new(), options, Arc::clone(&stats));
+        Self { decisions, stats, now: Timestamp(1_000_000), gone: Arc::default() }
     }
 
     pub(crate) fn ask(&mut self, name: &'static str, ask: Ask) {
@@ -52,12 +52,12 @@ impl World {
     /// Asks as somebody who is limited to some queues, if any are given.
     pub(crate) fn ask_within(&mut self, name: &'static str, ask: Ask, own: Option<&[Name]>) {
         let caller = Caller { name, gone: Arc::clone(&self.gone) };
-        self.desk.ask(ask, own, caller, self.now);
+        self.decisions.ask(ask, own, caller, self.now);
     }
 
     pub(crate) fn submit(&mut self, queue: &str) -> TaskId {
         self.ask("submitter", Ask::Command(submit(queue)));
-        let (answers, _) = self.turn();
+        let (answers, _) = self.commit();
         let submitted = answers.into_iter().find(|(name, _)| *name == "submitter");
         match submitted.expect("a submit is answered").1 {
             Ok(Answer::Outcome { outcome, .. }) => outcome.id,
@@ -71,21 +71,21 @@ impl World {
 
     pub(crate) fn wait(&mut self, millis: u64) {
         self.now = self.now.plus(millis);
-        self.desk.tick(self.now);
+        self.decisions.tick(self.now);
     }
 
     /// What comes of the last questions when it is durable: the answers, and the names of the events before them.
-    pub(crate) fn turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
+    pub(crate) fn commit(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
         let written = self.unwritten_turn();
-        self.desk.is_durable(self.desk.state().position());
+        self.decisions.is_durable(self.decisions.state().position());
         written
     }
 
     /// The same, on its way to a disk that takes its time.
     pub(crate) fn unwritten_turn(&mut self) -> (Vec<Answered>, Vec<&'static str>) {
-        let turn = self.desk.take_turn();
-        let events = Records::new(&turn.records).map(|record| record.unwrap().1.name()).collect();
-        (turn.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)
+        let group = self.decisions.take_group();
+        let events = Records::new(&group.records).map(|record| record.unwrap().1.name()).collect();
+        (group.replies.into_iter().map(|(caller, answer)| (caller.name, answer)).collect(), events)
     }
 
     /// The turn is durable, and nobody took the answer to this caller.
@@ -97,13 +97,13 @@ impl World {
     pub(crate) fn lost_all(&mut self, answers: &[Answered], names: &[&str]) {
         let lost = answers.iter().filter(|(name, _)| names.contains(name));
         let abandoned: Vec<Abandoned> = lost.map(|(_, answer)| abandoned(answer)).collect();
-        let durable = self.desk.state().position();
-        self.desk.abandon(&abandoned, durable, self.now);
+        let durable = self.decisions.state().position();
+        self.decisions.abandon(&abandoned, durable, self.now);
     }
 
     /// Who was answered with leases, and which tasks.
     pub(crate) fn leased(&mut self) -> Vec<(&'static str, Vec<u64>)> {
-        let (answers, _) = self.turn();
+        let (answers, _) = self.commit();
         answers.into_iter().map(|(name, answer)| (name, tasks(&leases(answer)))).collect()
     }
 }

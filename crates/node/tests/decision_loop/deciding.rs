@@ -18,10 +18,10 @@ fn a_loop_that_is_asked_nothing_decides_nothing() {
     world.submit("q");
     world.poll("w", "q", 0);
     world.submit("q");
-    world.turn();
+    world.commit();
     for _ in 0..9 {
         world.wait(1_000);
-        assert!(!world.desk.has_turn(), "nothing is due before the lease of 10 s ends");
+        assert!(!world.decisions.has_group(), "nothing is due before the lease of 10 s ends");
     }
 }
 
@@ -30,21 +30,21 @@ fn a_full_disk_refuses_new_work_and_lets_old_work_end() {
     let mut world = World::new();
     let task = world.submit("mail");
     world.poll("w", "mail", 0);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
-    world.desk.set_space(RESERVE);
+    world.decisions.set_space(RESERVE);
     world.ask("submitter", Ask::Command(submit("mail")));
     world.ask("submitter", Ask::Batch(vec![submit("mail")]));
     world.ask(
         "w",
         Ask::Command(Command::Task(TaskCommand::Complete { task, lease, worker: None, result: None })),
     );
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["TaskCompleted"]);
     assert!(
         matches!(answers[0].1, Err(Error::StorageFull)) && matches!(answers[1].1, Err(Error::StorageFull))
     );
-    world.desk.set_space(Space::Plenty);
+    world.decisions.set_space(Space::Plenty);
     world.submit("mail");
 }
 
@@ -57,22 +57,22 @@ fn new_work_gets_what_fits_beside_the_reserve() {
     // An event has 256 bytes besides.
     for (bytes, fits) in [(10_000 - 256, true), (10_000 - 255, false)] {
         let mut world = World::new();
-        world.turn();
-        world.desk.set_space(Space::Short(Room { new_work: 10_000, in_all: 1 << 20, batch: 1_000 }));
+        world.commit();
+        world.decisions.set_space(Space::Short(Room { new_work: 10_000, in_all: 1 << 20, batch: 1_000 }));
         world.ask("s", payload(bytes));
-        let (answers, events) = world.turn();
+        let (answers, events) = world.commit();
         assert_eq!(answers[0].1.is_ok(), fits, "{bytes}: {answers:?}");
         assert_eq!(events.len(), usize::from(fits));
         if fits {
             // The first is on its way to the disk: nothing is left until that is known.
             world.ask("s", payload(1_000));
-            assert!(matches!(world.turn().0[0].1, Err(Error::StorageFull)));
+            assert!(matches!(world.commit().0[0].1, Err(Error::StorageFull)));
         }
         // Some was refused in either case: that is said until there is plenty.
         assert_eq!(world.stats.space_low.get(), 1);
-        world.desk.set_space(Space::Short(Room { new_work: 500, in_all: 1 << 20, batch: 1_000 }));
+        world.decisions.set_space(Space::Short(Room { new_work: 500, in_all: 1 << 20, batch: 1_000 }));
         assert_eq!(world.stats.space_low.get(), 1);
-        world.desk.set_space(Space::Plenty);
+        world.decisions.set_space(Space::Plenty);
         assert_eq!(world.stats.space_low.get(), 0);
     }
 }
@@ -83,17 +83,17 @@ fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
     let (long, short) = (world.submit("mail"), world.submit("mail"));
     world.poll("w", "mail", 0);
     world.poll("w", "mail", 0);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let ids: Vec<LeaseId> =
         answers.into_iter().flat_map(|(_, answer)| leases(answer)).map(|l| l.lease_id).collect();
-    world.desk.set_space(Space::Short(Room { new_work: 0, in_all: 10_000, batch: 10_000 }));
+    world.decisions.set_space(Space::Short(Room { new_work: 0, in_all: 10_000, batch: 10_000 }));
     let complete = |task, lease, bytes: usize| {
         let result = Some(Json::parse(&format!("\"{}\"", "x".repeat(bytes - 2))).unwrap());
         Ask::Command(Command::Task(TaskCommand::Complete { task, lease, worker: None, result }))
     };
     world.ask("w", complete(long, ids[0], 10_000 - 255));
     world.ask("w", complete(short, ids[1], 10_000 - 256));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert!(matches!(answers[0].1, Err(Error::Overloaded)), "{answers:?}");
     assert_eq!(events, ["TaskCompleted"], "the shorter one ends");
     world.ask(
@@ -105,15 +105,15 @@ fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
             result: None,
         })),
     );
-    assert_eq!(world.turn().1, ["TaskCompleted"], "what is short is not kept from ending");
+    assert_eq!(world.commit().1, ["TaskCompleted"], "what is short is not kept from ending");
 }
 
 #[test]
 fn a_refusal_travels_in_a_turn_like_any_other_answer() {
     let mut world = World::new();
     world.ask("w", Ask::Command(Command::Task(TaskCommand::Cancel { task: TaskId(9), actor: None })));
-    assert!(world.desk.has_turn());
-    let (answers, events) = world.turn();
+    assert!(world.decisions.has_group());
+    let (answers, events) = world.commit();
     assert!(events.is_empty());
     assert!(matches!(answers[0].1, Err(Error::Refused(Refusal::NotFound(TaskId(9))))));
 }
@@ -125,7 +125,7 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
     let mut ask = request("w", "mail", 0);
     ask.max = 3;
     world.ask("w", Ask::Lease(ask));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let ids: Vec<LeaseId> =
         leases(answers.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
     world.ask(
@@ -138,10 +138,10 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
         })),
     );
     world.ask("c", Ask::Command(Command::Task(TaskCommand::Cancel { task: tasks[1], actor: None })));
-    world.turn();
+    world.commit();
     let worker = Name::new("w").unwrap();
     world.ask("w", Ask::HeartbeatAll { worker, leases: vec![ids[2], ids[0], ids[1], LeaseId(77)] });
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["LeaseExtended"]);
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!(heard.extended, [ids[1], ids[2]]);
@@ -156,14 +156,14 @@ fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() 
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.timeout_ms = Some(2_000);
     world.ask("s", Ask::Batch(vec![Command::submit(task), submit("mail")]));
-    world.turn();
+    world.commit();
     let mut ask = request("w", "mail", 0);
     ask.max = 2;
     world.ask("w", Ask::Lease(ask));
     let ids: Vec<LeaseId> =
-        leases(world.turn().0.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
+        leases(world.commit().0.into_iter().next().unwrap().1).iter().map(|leased| leased.lease_id).collect();
     world.ask("w", Ask::HeartbeatAll { worker: Name::new("w").unwrap(), leases: ids.clone() });
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let Ok(Answer::WorkerExtended(heard)) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((heard.extended.as_slice(), heard.lease_ms_each[1]), (ids.as_slice(), 10_000));
     assert!(heard.lease_ms_each[0] <= 2_000 && heard.lease_ms == heard.lease_ms_each[0]);
@@ -179,17 +179,17 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
     let cancels =
         (1..=1_000).map(|id| Command::Task(TaskCommand::Cancel { task: TaskId(id), actor: None })).collect();
     world.ask("submitter", Ask::Batch(cancels));
-    world.turn();
+    world.commit();
     world.wait(1);
-    assert!(world.desk.next_due().is_some_and(|due| due <= world.now.plus(1_000)));
-    world.turn();
+    assert!(world.decisions.next_due().is_some_and(|due| due <= world.now.plus(1_000)));
+    world.commit();
     world.wait(10_000);
-    let (_, events) = world.turn();
+    let (_, events) = world.commit();
     assert_eq!(events, ["TaskPurged", "TaskPurged"], "500 by one event");
     assert_eq!(world.stats.purged.get(), 1_000);
-    world.turn();
+    world.commit();
     world.wait(1_000);
-    assert_eq!(world.desk.next_due(), None, "a node without tasks sleeps");
+    assert_eq!(world.decisions.next_due(), None, "a node without tasks sleeps");
 }
 
 #[test]
@@ -198,13 +198,13 @@ fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
     let mut world = World::with(Options { retention, ..Options::default() });
     for round in 0..5_u64 {
         world.ask("s", Ask::Batch((0..1_000).map(|_| submit("mail")).collect()));
-        let first = world.desk.state().position().0 - 999;
+        let first = world.decisions.state().position().0 - 999;
         let cancels = (first..first + 1_000)
             .map(|id| Command::Task(TaskCommand::Cancel { task: TaskId(id), actor: None }))
             .collect();
         world.ask("s", Ask::Batch(cancels));
         world.wait(1);
-        world.turn();
+        world.commit();
         assert_eq!(world.stats.purged.get(), round * 1_000 + 990);
     }
 }
@@ -217,7 +217,7 @@ fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
     let mut ask = request("w", "mail", 0);
     ask.max = 300;
     world.ask("w", Ask::Lease(ask));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let fails = leases(answers.into_iter().last().unwrap().1).into_iter().map(|leased| {
         Command::Task(TaskCommand::Fail {
             task: leased.task_id,
@@ -233,7 +233,7 @@ fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
         .collect();
     world.ask("s", Ask::Batch(cancels));
     let retention = Command::Task(TaskCommand::Purge(retention));
-    let decision = world.desk.state().decide(&retention, world.now.plus(1)).unwrap();
+    let decision = world.decisions.state().decide(&retention, world.now.plus(1)).unwrap();
     let orchestrix_core::Decision::Event(orchestrix_core::Event::Task(TaskEvent::TaskPurged(event))) =
         decision
     else {
@@ -252,7 +252,7 @@ fn a_worker_is_told_the_limit_that_comes_first() {
     task.timeout_ms = Some(5_051);
     world.ask("s", Ask::Command(Command::submit(task)));
     world.poll("w", "mail", 0);
-    let leased = first_lease(world.turn().0.split_off(1), "w");
+    let leased = first_lease(world.commit().0.split_off(1), "w");
     assert_eq!(leased.lease_ms, 5_000, "1 % and a millisecond less than the time limit");
     world.wait(3_031);
     let heartbeat = Command::Task(TaskCommand::Heartbeat {
@@ -263,7 +263,7 @@ fn a_worker_is_told_the_limit_that_comes_first() {
         note: None,
     });
     world.ask("w", Ask::Heartbeat(heartbeat));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let Ok(Answer::Extended(extended)) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!(extended.lease_ms, 1_999);
 }
@@ -274,10 +274,10 @@ fn a_repeat_needs_no_room_on_the_disk() {
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.key = Some(orchestrix_core::Key::new("k").unwrap());
     world.ask("s", Ask::Command(Command::submit(task.clone())));
-    world.turn();
-    world.desk.set_space(RESERVE);
+    world.commit();
+    world.decisions.set_space(RESERVE);
     world.ask("s", Ask::Command(Command::submit(task)));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     assert!(matches!(answers[0].1, Ok(Answer::Outcome { .. })), "{answers:?}");
 }
 
@@ -289,18 +289,18 @@ fn a_page_of_tasks_with_long_errors_is_short() {
     for _ in 0..=in_a_page {
         let task = world.submit("mail");
         world.poll("w", "mail", 0);
-        let lease = leases(world.turn().0.remove(0).1)[0].lease_id;
+        let lease = leases(world.commit().0.remove(0).1)[0].lease_id;
         let error = "e".repeat(ERROR_BYTES_MAX);
         world.ask(
             "w",
             Ask::Command(Command::Task(TaskCommand::Fail { task, lease, worker: None, error, retry: false })),
         );
-        world.turn();
+        world.commit();
         ids.push(task);
     }
     let mut page = |after| {
         world.ask("reader", Ask::Tasks { filter: Filter::default(), after, limit: 1_000 });
-        match world.turn().0.remove(0).1 {
+        match world.commit().0.remove(0).1 {
             Ok(Answer::Tasks { tasks, next }) => (tasks.iter().map(|task| task.id).collect::<Vec<_>>(), next),
             other => panic!("{other:?}"),
         }
@@ -324,7 +324,7 @@ fn keys_beyond_the_limit_are_forgotten_and_counted() {
         let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
         task.key = Some(orchestrix_core::Key::new(key).unwrap());
         world.ask("s", Ask::Command(Command::submit(task)));
-        match world.turn().0.remove(0).1 {
+        match world.commit().0.remove(0).1 {
             Ok(Answer::Outcome { outcome, .. }) => outcome.id,
             other => panic!("{other:?}"),
         }
@@ -333,9 +333,9 @@ fn keys_beyond_the_limit_are_forgotten_and_counted() {
     for key in ["a", "b", "c"] {
         let task = submit(&mut world, key);
         world.ask("s", Ask::Command(Command::Task(TaskCommand::Cancel { task, actor: None })));
-        world.turn();
+        world.commit();
         world.wait(2_000);
-        world.turn();
+        world.commit();
         ids.push(task);
     }
     let stats = &world.stats;
@@ -353,18 +353,18 @@ fn a_repeat_after_the_purge_hears_how_its_task_ended() {
     task.key = Some(orchestrix_core::Key::new("k").unwrap());
     world.ask("s", Ask::Command(Command::submit(task.clone())));
     world.poll("w", "mail", 0);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let leased = leases(answers.into_iter().nth(1).unwrap().1).remove(0);
     let (task_id, lease) = (leased.task_id, leased.lease_id);
     let complete = Command::Task(TaskCommand::Complete { task: task_id, lease, worker: None, result: None });
     world.ask("w", Ask::Command(complete));
-    world.turn();
+    world.commit();
     world.wait(2_000);
-    world.turn();
+    world.commit();
     assert_eq!((world.stats.purged.get(), world.stats.keys_remembered.get()), (1, 1));
     world.ask("s", Ask::Command(Command::submit(task)));
     world.ask("s", Ask::Task(task_id));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert!(events.is_empty());
     let Ok(Answer::Outcome { outcome, .. }) = &answers[0].1 else { panic!("{answers:?}") };
     assert_eq!((outcome.id, outcome.state), (task_id, orchestrix_core::TaskState::Completed));
@@ -379,22 +379,22 @@ fn a_turn_holds_so_many_answers_and_then_it_is_full() {
     for _ in 0..8_191 {
         world.ask("c", Ask::Task(id));
     }
-    assert!(!world.desk.is_full());
+    assert!(!world.decisions.is_full());
     world.ask("c", Ask::Task(id));
-    assert!(world.desk.is_full());
-    world.turn();
-    assert!(!world.desk.is_full());
+    assert!(world.decisions.is_full());
+    world.commit();
+    assert!(!world.decisions.is_full());
 }
 
 #[test]
 fn a_turn_holds_so_many_events_and_then_it_is_full() {
     let mut world = World::new();
     world.ask("c", Ask::Batch(vec![submit("mail"); 1_023]));
-    assert!(!world.desk.is_full());
+    assert!(!world.decisions.is_full());
     world.ask("c", Ask::Command(submit("mail")));
-    assert!(world.desk.is_full());
-    world.turn();
-    assert!(!world.desk.is_full());
+    assert!(world.decisions.is_full());
+    world.commit();
+    assert!(!world.decisions.is_full());
 }
 
 #[test]
@@ -406,11 +406,11 @@ fn a_turn_holds_so_many_bytes_and_then_it_is_full() {
     };
     let mut world = World::new();
     world.ask("c", with(1 << 16));
-    let around = world.desk.take_turn().records.len() - (1 << 16);
+    let around = world.decisions.take_group().records.len() - (1 << 16);
     for (letters, full) in [(bytes - 1 - around, false), (bytes - around, true)] {
         world.ask("c", with(letters));
-        assert_eq!(world.desk.is_full(), full, "{letters} letters");
-        assert_eq!(world.desk.take_turn().records.len(), letters + around);
+        assert_eq!(world.decisions.is_full(), full, "{letters} letters");
+        assert_eq!(world.decisions.take_group().records.len(), letters + around);
     }
 }
 
@@ -420,20 +420,20 @@ fn an_explanation_names_the_reason() {
     let (first, second) = (world.submit("mail"), world.submit("mail"));
     let code = |world: &mut World, id| {
         world.ask("c", Ask::Explain(id));
-        let (answers, _) = world.turn();
+        let (answers, _) = world.commit();
         let Ok(Answer::Explanation(explanation)) = &answers[0].1 else { panic!("{answers:?}") };
         explanation.code.clone()
     };
     assert_eq!(code(&mut world, second), "no_worker");
     world.poll("w", "mail", 0);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let lease = leases(answers.into_iter().next().unwrap().1)[0].lease_id;
     assert_eq!(code(&mut world, first), "leased_by");
     assert_eq!(code(&mut world, second), "behind_n");
     world.ask("c", Ask::Command(Command::Task(TaskCommand::Cancel { task: first, actor: None })));
-    world.turn();
+    world.commit();
     assert_eq!(code(&mut world, first), "cancel_requested");
     world.ask("w", Ask::Command(Command::Task(TaskCommand::Release { task: first, lease, worker: None })));
-    world.turn();
+    world.commit();
     assert_eq!(code(&mut world, first), "finished");
 }

@@ -10,10 +10,10 @@ use crate::common::{World, first_lease, leases, request, submit, tasks};
 fn long_polls_are_served_in_the_order_in_which_they_came() {
     let mut world = World::new();
     ["first", "second", "third"].into_iter().for_each(|name| world.poll(name, "mail", 5_000));
-    assert!(!world.desk.has_turn(), "nobody is answered before there is something to say");
+    assert!(!world.decisions.has_group(), "nobody is answered before there is something to say");
     let commands = vec![submit("mail"), submit("mail")];
     world.ask("submitter", Ask::Batch(commands));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["TaskCreated", "TaskCreated", "LeaseGranted", "LeaseGranted"]);
     let names: Vec<_> = answers.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["submitter", "first", "second"]);
@@ -38,10 +38,10 @@ fn a_delayed_task_wakes_a_poll_when_its_time_comes() {
     let Command::Task(TaskCommand::Submit { mut task, request }) = submit("mail") else { unreachable!() };
     task.delay_ms = 3_000;
     world.ask("submitter", Ask::Command(Command::Task(TaskCommand::Submit { task, request })));
-    world.turn();
-    assert_eq!(world.desk.next_due(), Some(world.now.plus(3_000)));
+    world.commit();
+    assert_eq!(world.decisions.next_due(), Some(world.now.plus(3_000)));
     world.wait(2_999);
-    assert!(!world.desk.has_turn());
+    assert!(!world.decisions.has_group());
     world.wait(1);
     assert_eq!(world.leased(), [("w", vec![1])]);
 }
@@ -52,7 +52,7 @@ fn a_poll_is_told_how_long_it_waited_and_never_more() {
     world.poll("w", "mail", 60_000);
     world.wait(10_000);
     world.ask("submitter", Ask::Command(submit("mail")));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     let Ok(Answer::Leases { leases, .. }) = &answers[1].1 else { panic!("{answers:?}") };
     assert!((9_000..10_000).contains(&leases.waited_ms), "{}", leases.waited_ms);
 }
@@ -62,10 +62,10 @@ fn a_lease_that_nobody_took_is_given_back_uncharged_and_served_to_the_next() {
     let mut world = World::new();
     world.submit("mail");
     world.poll("gone", "mail", 0);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     world.poll("next", "mail", 5_000);
     world.lost(&answers, "gone");
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["LeaseReleased", "LeaseGranted"]);
     let [(name, answer)] = answers.try_into().unwrap();
     assert_eq!((name, leases(answer)[0].attempt), ("next", 1));
@@ -83,7 +83,7 @@ fn the_same_request_gets_the_same_leases_prolonged() {
     assert_eq!(world.leased(), [("w", vec![1])]);
     world.wait(9_000);
     world.ask("w", Ask::Lease(ask.clone()));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["LeaseExtended"]);
     assert_eq!(tasks(&leases(answers.into_iter().next().unwrap().1)), [1]);
     ask.request_id = Some(Name::new("r-2").unwrap());
@@ -107,7 +107,7 @@ fn a_repeat_of_a_waiting_request_takes_its_place() {
 fn one_more_poll_than_may_wait_is_told_to_come_back() {
     let mut world = World::with(Options { polls_max: 2, ..Options::default() });
     ["a", "b", "c"].into_iter().for_each(|name| world.poll(name, "mail", 5_000));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     assert!(matches!(&answers[..], [("c", Err(Error::Overloaded))]), "{answers:?}");
 }
 
@@ -121,7 +121,7 @@ fn a_repeat_gets_only_tasks_of_the_queues_that_it_asks() {
     assert_eq!(world.leased(), [("w", vec![1])]);
     ask.queues = vec![Name::new("mail").unwrap()];
     world.ask("other", Ask::Lease(ask));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert!(events.is_empty(), "{events:?}");
     assert_eq!(leases(answers.into_iter().next().unwrap().1), []);
 }
@@ -132,11 +132,11 @@ fn a_task_whose_answers_are_lost_is_never_charged() {
     let task = world.submit("mail");
     for _ in 0..50 {
         world.poll("w", "mail", 0);
-        let (answers, _) = world.turn();
+        let (answers, _) = world.commit();
         world.lost(&answers, "w");
-        assert_eq!(world.turn().1, ["LeaseReleased"]);
+        assert_eq!(world.commit().1, ["LeaseReleased"]);
     }
-    let task = world.desk.state().task(task).unwrap();
+    let task = world.decisions.state().task(task).unwrap();
     assert_eq!((task.charged, task.releases()), (0, 0));
 }
 
@@ -146,7 +146,7 @@ fn a_caller_who_left_before_it_was_looked_at_gets_nothing() {
     world.submit("mail");
     world.gone.lock().unwrap().insert("gone");
     world.poll("gone", "mail", 0);
-    assert!(!world.desk.has_turn());
+    assert!(!world.decisions.has_group());
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn a_worker_that_has_room_again_is_served_at_once() {
     let mut ask = request("w", "mail", 5_000);
     ask.capacity = Some(1);
     world.ask("w", Ask::Lease(ask.clone()));
-    let lease = first_lease(world.turn().0, "w").lease_id;
+    let lease = first_lease(world.commit().0, "w").lease_id;
     ask.queues.push(Name::new("pay").unwrap());
     world.ask("w", Ask::Lease(ask));
     world.submit("pay");
-    assert!(!world.desk.has_turn(), "it has as many as it wants");
+    assert!(!world.decisions.has_group(), "it has as many as it wants");
     world.poll("late", "pay", 5_000);
     assert_eq!(world.leased(), [("late", vec![3])], "and stands in nobody's way");
     world.submit("pay");
@@ -178,7 +178,7 @@ fn calls_of_callers_who_left_make_room_for_others() {
     world.gone.lock().unwrap().insert("a");
     world.poll("c", "mail", 5_000);
     world.poll("d", "mail", 5_000);
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     assert!(matches!(&answers[..], [("d", Err(Error::Overloaded))]), "{answers:?}");
 }
 
@@ -189,7 +189,7 @@ fn those_who_wait_come_before_those_who_ask_when_a_delay_is_over() {
     task.delay_ms = 1_000;
     world.ask("s", Ask::Command(Command::submit(task)));
     world.poll("patient", "mail", 5_000);
-    world.turn();
+    world.commit();
     world.now = world.now.plus(1_000);
     world.poll("newcomer", "mail", 0);
     assert_eq!(world.leased(), [("patient", vec![1]), ("newcomer", vec![])]);
@@ -204,7 +204,7 @@ fn a_task_that_has_outlived_its_ttl_is_not_handed_out() {
     world.submit("mail");
     world.now = world.now.plus(1_000);
     world.poll("w", "mail", 0);
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["TaskExpired", "LeaseGranted"]);
     assert_eq!(first_lease(answers, "w").task_id, TaskId(2));
 }
@@ -216,12 +216,12 @@ fn ten_thousand_delayed_tasks_stand_in_nobodys_way() {
     (task.delay_ms, task.priority) = (3_600_000, 10);
     for _ in 0..10 {
         world.ask("s", Ask::Batch((0..1_000).map(|_| Command::submit(task.clone())).collect()));
-        world.turn();
+        world.commit();
     }
     let ready = world.submit("mail");
     world.poll("w", "mail", 0);
     assert_eq!(world.leased(), [("w", vec![ready.0])]);
-    let line = world.desk.state().queues().next().unwrap();
+    let line = world.decisions.state().queues().next().unwrap();
     assert_eq!((line.ready, line.all.waiting), (0, 10_000), "they are not in the line that is looked at");
 }
 
@@ -233,13 +233,13 @@ fn a_call_that_waits_behind_many_expired_tasks_gets_the_first_live_one() {
     let mut commands: Vec<Command> = (0..700).map(|_| Command::submit(task.clone())).collect();
     commands.push(submit("mail"));
     world.ask("s", Ask::Batch(commands));
-    world.turn();
+    world.commit();
     world.now = world.now.plus(1_000);
     world.poll("w", "mail", 5_000);
     let mut answers = Vec::new();
     for _ in 0..3 {
-        world.desk.tick(world.now);
-        answers.extend(world.turn().0);
+        world.decisions.tick(world.now);
+        answers.extend(world.commit().0);
     }
     assert_eq!(first_lease(answers, "w").task_id, TaskId(701));
 }
@@ -251,17 +251,17 @@ fn a_lease_that_nobody_heard_of_costs_no_attempt() {
     world.submit("mail");
     world.poll("w", "mail", 0);
     assert_eq!(world.unwritten_turn().1, ["LeaseGranted"]);
-    let granted = world.desk.state().position();
+    let granted = world.decisions.state().position();
     world.wait(10_101);
     assert_eq!(world.unwritten_turn().1, ["LeaseReleased"]);
-    world.desk.is_durable(granted);
+    world.decisions.is_durable(granted);
     let attempt = |world: &mut World| {
         world.poll("w", "mail", 0);
-        first_lease(world.turn().0, "w").attempt
+        first_lease(world.commit().0, "w").attempt
     };
     assert_eq!(attempt(&mut world), 1, "the first was not charged");
     world.wait(10_101);
-    assert_eq!(world.turn().1, ["LeaseExpired"], "one that was heard of is");
+    assert_eq!(world.commit().1, ["LeaseExpired"], "one that was heard of is");
     world.wait(1_000);
     assert_eq!(attempt(&mut world), 2);
 }

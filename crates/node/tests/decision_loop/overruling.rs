@@ -25,7 +25,7 @@ struct Deaf {
 impl Deaf {
     fn new() -> Self {
         let mut world = World::new();
-        world.desk.start_term(1, None, world.now);
+        world.decisions.start_term(1, None, world.now);
         Self { world, serve: BTreeMap::new(), now: 0 }
     }
 
@@ -163,9 +163,9 @@ fn a_new_leader_overrules_nobody_before_it_has_heard_of_all() {
     }
     deaf.pass(1_000);
     let mut next = World::new();
-    *next.desk.state_mut() = std::mem::take(deaf.world.desk.state_mut());
+    *next.decisions.state_mut() = std::mem::take(deaf.world.decisions.state_mut());
     next.now = deaf.world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
+    next.decisions.start_term(2, None, next.now);
     deaf.world = next;
     deaf.register("w3", None);
     deaf.pass(500);
@@ -188,9 +188,9 @@ fn a_new_leader_believes_a_worker_that_was_overruled() {
     deaf.pass(20_000);
     assert_eq!((deaf.served("w1"), deaf.served("w2")), (100, 50));
     let mut next = World::new();
-    *next.desk.state_mut() = std::mem::take(deaf.world.desk.state_mut());
+    *next.decisions.state_mut() = std::mem::take(deaf.world.decisions.state_mut());
     next.now = deaf.world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
+    next.decisions.start_term(2, None, next.now);
     deaf.world = next;
     assert!(!deaf.beat("w1", None).fenced);
     deaf.pass(60_000);
@@ -205,7 +205,7 @@ fn what_overlaps_is_counted_for_each_service() {
     deaf.register("w2", None);
     deaf.pass(30_000);
     deaf.world.ask("operator", Ask::Shards(Box::new(ShardAsk::Services { group: None })));
-    let Ok(orchestrix_node::Answer::Services(list)) = deaf.world.turn().0.pop().unwrap().1 else {
+    let Ok(orchestrix_node::Answer::Services(list)) = deaf.world.commit().0.pop().unwrap().1 else {
         panic!("a list")
     };
     let of: Vec<(&Name, u64)> =

@@ -13,9 +13,9 @@ fn lease_of(lease_ms: u64) -> Options {
 /// The next term, on what this one has left, with a length of its own.
 fn next_term(mut world: World, epoch: u64, lease_ms: u64) -> World {
     let mut next = World::with(lease_of(lease_ms));
-    *next.desk.state_mut() = std::mem::take(world.desk.state_mut());
+    *next.decisions.state_mut() = std::mem::take(world.decisions.state_mut());
     next.now = world.now.plus(1);
-    next.desk.start_term(epoch, None, next.now);
+    next.decisions.start_term(epoch, None, next.now);
     next
 }
 
@@ -35,7 +35,7 @@ fn a_shorter_shard_lease_keeps_what_was_promised() {
 fn a_short_term_between_takes_nothing_from_a_promise() {
     let (world, _) = three();
     let mut next = next_term(world, 2, 2_000);
-    next.desk.tick_every(Some(1_000));
+    next.decisions.tick_every(Some(1_000));
     after(&mut next, 5_000);
     let mut last = next_term(next, 3, 2_000);
     after(&mut last, 10_290);
@@ -48,11 +48,11 @@ fn a_short_term_between_takes_nothing_from_a_promise() {
 fn a_promise_is_kept_from_a_snapshot_on() {
     let (mut world, _) = three();
     let mut loader = SnapshotLoader::new();
-    loader.load(&world.desk.state_mut().begin_capture()).unwrap();
+    loader.load(&world.decisions.state_mut().begin_capture()).unwrap();
     let mut chunk = Vec::new();
-    world.desk.state_mut().step_capture(1_000, 1 << 20, &mut chunk);
+    world.decisions.state_mut().step_capture(1_000, 1 << 20, &mut chunk);
     loader.load(&chunk).unwrap();
-    *world.desk.state_mut() = loader.finish().unwrap();
+    *world.decisions.state_mut() = loader.finish().unwrap();
     let mut next = next_term(world, 2, 2_000);
     after(&mut next, 15_300);
     assert_eq!(view(&mut next).workers.len(), 3);

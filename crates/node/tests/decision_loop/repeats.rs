@@ -18,7 +18,7 @@ fn same_group(callers: &[&'static str]) -> (World, Vec<Answered>) {
     for caller in callers {
         world.ask(caller, Ask::Lease(call()));
     }
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!((events[0], events.len()), ("LeaseGranted", callers.len()), "{events:?}");
     let lease = |(_, answer): &Answered| abandoned(answer).leases;
     assert!(answers.iter().all(|answer| lease(answer) == lease(&answers[0])), "{answers:?}");
@@ -29,16 +29,16 @@ fn same_group(callers: &[&'static str]) -> (World, Vec<Answered>) {
 fn a_repeat_in_the_same_group_keeps_the_lease() {
     let (mut world, answers) = same_group(&["first", "repeat"]);
     world.lost(&answers, "first");
-    assert_eq!(world.turn().1, [""; 0], "the repeat has it");
+    assert_eq!(world.commit().1, [""; 0], "the repeat has it");
 }
 
 #[test]
 fn a_repeat_in_a_later_group_keeps_the_lease() {
     let (mut world, answers) = same_group(&["first"]);
-    let durable = world.desk.state().position();
+    let durable = world.decisions.state().position();
     world.ask("repeat", Ask::Lease(call()));
-    world.desk.abandon(&[abandoned(&answers[0].1)], durable, world.now);
-    let (again, events) = world.turn();
+    world.decisions.abandon(&[abandoned(&answers[0].1)], durable, world.now);
+    let (again, events) = world.commit();
     assert_eq!(events, ["LeaseExtended"], "the repeat has it");
     assert_eq!(first_lease(again, "repeat").lease_id, first_lease(answers, "first").lease_id);
 }
@@ -47,32 +47,32 @@ fn a_repeat_in_a_later_group_keeps_the_lease() {
 fn a_lease_is_given_back_when_no_answer_with_it_was_taken() {
     let (mut world, answers) = same_group(&["first", "second", "third"]);
     world.lost_all(&answers, &["first", "second", "third"]);
-    assert_eq!(world.turn().1, ["LeaseReleased"]);
+    assert_eq!(world.commit().1, ["LeaseReleased"]);
     assert_eq!(world.stats.abandoned.get(), 1);
 }
 
 #[test]
 fn a_repeat_that_is_lost_later_gives_the_lease_back() {
     let (mut world, answers) = same_group(&["first"]);
-    let durable = world.desk.state().position();
+    let durable = world.decisions.state().position();
     world.ask("repeat", Ask::Lease(call()));
-    world.desk.abandon(&[abandoned(&answers[0].1)], durable, world.now);
-    let (again, _) = world.turn();
+    world.decisions.abandon(&[abandoned(&answers[0].1)], durable, world.now);
+    let (again, _) = world.commit();
     world.lost(&again, "repeat");
-    assert_eq!(world.turn().1, ["LeaseReleased"], "nobody has it");
+    assert_eq!(world.commit().1, ["LeaseReleased"], "nobody has it");
 }
 
 #[test]
 fn a_lost_repeat_takes_nothing_from_an_answer_that_was_taken() {
     let (mut world, answers) = same_group(&["first", "repeat"]);
     world.lost(&answers, "repeat");
-    assert_eq!(world.turn().1, [""; 0], "the first has it");
+    assert_eq!(world.commit().1, [""; 0], "the first has it");
     // The same when the first was taken long before.
     world.ask("again", Ask::Lease(call()));
-    let (answers, events) = world.turn();
+    let (answers, events) = world.commit();
     assert_eq!(events, ["LeaseExtended"]);
     world.lost(&answers, "again");
-    assert_eq!(world.turn().1, [""; 0], "the first still has it");
+    assert_eq!(world.commit().1, [""; 0], "the first still has it");
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn a_repeat_is_answered_with_no_more_than_it_asks_for() {
 #[test]
 fn a_lease_that_another_node_did_not_deliver_is_given_back() {
     let (mut world, answers) = same_group(&["first"]);
-    world.desk.give_back(&abandoned(&answers[0].1), world.now);
-    assert_eq!(world.turn().1, ["LeaseReleased"]);
+    world.decisions.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.commit().1, ["LeaseReleased"]);
 }
 
 #[test]
@@ -105,21 +105,21 @@ fn what_is_given_back_late_is_kept_if_it_was_handed_out_again() {
     let (mut world, answers) = same_group(&["first"]);
     let first = abandoned(&answers[0].1);
     world.ask("repeat", Ask::Lease(call()));
-    let (again, _) = world.turn();
+    let (again, _) = world.commit();
     // Everything is durable and was taken, as far as this node knows.
-    let durable = world.desk.state().position();
-    world.desk.abandon(&[], durable, world.now);
-    world.desk.give_back(&first, world.now);
-    assert_eq!(world.turn().1, [""; 0], "the repeat has it");
-    world.desk.give_back(&abandoned(&again[0].1), world.now);
-    assert_eq!(world.turn().1, ["LeaseReleased"], "nobody has it");
+    let durable = world.decisions.state().position();
+    world.decisions.abandon(&[], durable, world.now);
+    world.decisions.give_back(&first, world.now);
+    assert_eq!(world.commit().1, [""; 0], "the repeat has it");
+    world.decisions.give_back(&abandoned(&again[0].1), world.now);
+    assert_eq!(world.commit().1, ["LeaseReleased"], "nobody has it");
 }
 
 #[test]
 fn what_is_given_back_of_an_earlier_term_is_ignored() {
     let (mut world, answers) = same_group(&["first"]);
-    world.desk.start_term(2, None, world.now);
-    world.turn();
-    world.desk.give_back(&abandoned(&answers[0].1), world.now);
-    assert_eq!(world.turn().1, [""; 0]);
+    world.decisions.start_term(2, None, world.now);
+    world.commit();
+    world.decisions.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.commit().1, [""; 0]);
 }

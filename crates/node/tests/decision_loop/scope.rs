@@ -12,7 +12,7 @@ fn own() -> [Name; 1] {
 /// What a caller hears who is limited to the queue `mail`.
 fn heard(world: &mut World, ask: Ask) -> Result<Answer, Error> {
     world.ask_within("limited", ask, Some(&own()));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     answers.into_iter().find(|(name, _)| *name == "limited").expect("it is answered at once").1
 }
 
@@ -24,7 +24,7 @@ fn complete(task: TaskId, lease: LeaseId) -> Command {
 fn foreign(world: &mut World) -> (TaskId, LeaseId) {
     let task = world.submit("payroll");
     world.ask("w", Ask::Lease(request("w", "payroll", 0)));
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     match answers.into_iter().next().unwrap().1 {
         Ok(Answer::Leases { leases, .. }) => (task, leases.leases[0].lease_id),
         other => panic!("{other:?}"),
@@ -78,7 +78,7 @@ fn a_foreign_queue_that_is_named_is_forbidden() {
     for (ask, why) in [(any, Forbidden::AnyQueue), (Ask::Workers, Forbidden::Everything)] {
         assert_eq!(heard(&mut world, ask).unwrap_err(), Error::Refused(Refusal::Forbidden(why)));
     }
-    assert!(!world.desk.state().has_queue(&own()[0]), "a batch is refused as a whole");
+    assert!(!world.decisions.state().has_queue(&own()[0]), "a batch is refused as a whole");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(crate) fn heartbeat(
 
 /// The assignments that were answered by now.
 pub(crate) fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
-    let (answers, _) = world.turn();
+    let (answers, _) = world.commit();
     answers
         .into_iter()
         .map(|(name, answer)| match answer {
@@ -65,7 +65,7 @@ pub(crate) fn answers(world: &mut World) -> Vec<(&'static str, Assignment)> {
 
 pub(crate) fn view(world: &mut World) -> ServiceView {
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
-    match world.turn().0.pop().unwrap().1 {
+    match world.commit().0.pop().unwrap().1 {
         Ok(Answer::Service(service)) => *service,
         other => panic!("{other:?}"),
     }
@@ -73,7 +73,7 @@ pub(crate) fn view(world: &mut World) -> ServiceView {
 
 pub(crate) fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
     world.now = world.now.plus(millis);
-    world.desk.tick(world.now);
+    world.decisions.tick(world.now);
     answers(world)
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn three_connections() -> (World, Vec<(&'static str, Assignment)>) {
 
 fn three_with(prefix: &str) -> (World, Vec<(&'static str, Assignment)>) {
     let mut world = World::new();
-    world.desk.start_term(1, None, world.now);
+    world.decisions.start_term(1, None, world.now);
     for worker in ["b", "c", "a"] {
         register(&mut world, worker, &format!("{prefix}{worker}"));
     }
@@ -264,7 +264,7 @@ fn a_service_without_shards_and_workers_is_forgotten() {
         Ask::Shards(Box::new(ShardAsk::Change { service: name("s"), change }))
     };
     world.ask("operator", change(0));
-    world.turn();
+    world.commit();
     assert_eq!(view(&mut world).workers.len(), 3, "its workers are still there");
     for worker in ["a", "b", "c"] {
         let body = ShardDeregister { session: Some(name(worker)), seq: None };
@@ -275,10 +275,10 @@ fn a_service_without_shards_and_workers_is_forgotten() {
         answers(&mut world);
     }
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Services { group: None })));
-    let Ok(Answer::Services(list)) = world.turn().0.pop().unwrap().1 else { panic!("a list") };
+    let Ok(Answer::Services(list)) = world.commit().0.pop().unwrap().1 else { panic!("a list") };
     assert_eq!(list.services, []);
     world.ask("operator", change(0));
-    let Ok(Answer::Service(service)) = world.turn().0.pop().unwrap().1 else { panic!("a service") };
+    let Ok(Answer::Service(service)) = world.commit().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!((service.shard_count, service.workers.len()), (0, 0));
     register(&mut world, "a", "a");
     assert_eq!(after(&mut world, 250)[0].1.assigned_shards.len(), 10, "whoever comes begins anew");
@@ -347,11 +347,11 @@ fn whoever_starts_again_right_after_a_heartbeat_is_told_its_share_and_not_nothin
 fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     let (mut world, told) = three_connections();
     let before = view(&mut world).shards;
-    let state = std::mem::take(world.desk.state_mut());
+    let state = std::mem::take(world.decisions.state_mut());
     let mut next = World::new();
-    *next.desk.state_mut() = state;
+    *next.decisions.state_mut() = state;
     next.now = world.now.plus(1);
-    next.desk.start_term(2, None, next.now);
+    next.decisions.start_term(2, None, next.now);
     after(&mut next, LEASE_MS);
     assert_eq!(view(&mut next).shards, before, "nobody was heard of, and all keep what they have");
     let kept = heartbeat(&mut next, "a", "zmq-reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
@@ -365,9 +365,9 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
 fn whoever_waits_for_its_share_is_sent_to_the_next_leader_when_this_one_stops() {
     let (mut world, _) = three();
     register(&mut world, "d", "d");
-    world.turn();
-    world.desk.dismiss(world.now);
-    let (answers, _) = world.turn();
+    world.commit();
+    world.decisions.dismiss(world.now);
+    let (answers, _) = world.commit();
     assert!(matches!(answers[..], [("d", Err(Error::Stopping))]), "{answers:?}");
 }
 
@@ -414,12 +414,12 @@ fn a_second_process_of_one_name_gets_nothing_by_heartbeats_either() {
 #[test]
 fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
     let (mut world, told) = three_connections();
-    let mut state = std::mem::take(world.desk.state_mut());
+    let mut state = std::mem::take(world.decisions.state_mut());
     for by_heartbeat in [false, true] {
         let mut next = World::new();
-        *next.desk.state_mut() = copy_of(&mut state);
+        *next.decisions.state_mut() = copy_of(&mut state);
         next.now = world.now.plus(1);
-        next.desk.start_term(2, None, next.now);
+        next.decisions.start_term(2, None, next.now);
         let heard = if by_heartbeat {
             comes_empty(&mut next, "a", "zmq-other")
         } else {

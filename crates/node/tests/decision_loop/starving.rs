@@ -10,7 +10,7 @@ fn submit(world: &mut World, change: impl FnOnce(&mut Submit)) -> TaskId {
     let mut task = Submit::new(Name::new("q").unwrap(), Json::parse("1").unwrap());
     change(&mut task);
     world.ask("submitter", Ask::Command(Command::submit(task)));
-    match world.turn().0.remove(0).1 {
+    match world.commit().0.remove(0).1 {
         Ok(Answer::Outcome { outcome, .. }) => outcome.id,
         other => panic!("{other:?}"),
     }
@@ -18,7 +18,7 @@ fn submit(world: &mut World, change: impl FnOnce(&mut Submit)) -> TaskId {
 
 fn view(world: &mut World) -> QueueView {
     world.ask("reader", Ask::Queues);
-    match world.turn().0.remove(0).1 {
+    match world.commit().0.remove(0).1 {
         Ok(Answer::Queues(mut list)) => list.queues.remove(0),
         other => panic!("{other:?}"),
     }
@@ -45,12 +45,12 @@ fn a_task_that_came_back_does_not_hide_one_that_waits() {
     let mut world = World::new();
     let first = submit(&mut world, |_| {});
     world.poll("w", "q", 0);
-    let lease = leases(world.turn().0.remove(0).1)[0].lease_id;
+    let lease = leases(world.commit().0.remove(0).1)[0].lease_id;
     let patient = submit(&mut world, |_| {});
     world.wait(9_000);
     assert_eq!(seen(&mut world), [Some((patient, 9_000)), Some((patient, 9_000))], "the other is leased");
     world.ask("w", Ask::Command(Command::Task(TaskCommand::Release { task: first, lease, worker: None })));
-    world.turn();
+    world.commit();
     world.wait(500);
     assert_eq!(seen(&mut world), [Some((patient, 9_500)), Some((first, 500))]);
 }
@@ -66,6 +66,6 @@ fn a_delay_that_is_over_counts_from_its_end() {
     assert_eq!(seen(&mut world), [Some((prompt, 4_000)), Some((delayed, 1_000))]);
     world.poll("w", "q", 0);
     world.poll("w", "q", 0);
-    world.turn();
+    world.commit();
     assert_eq!(seen(&mut world), [None, None], "nothing waits");
 }

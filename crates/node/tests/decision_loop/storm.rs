@@ -56,7 +56,7 @@ impl Worker {
 fn second(world: &mut World, workers: &mut [Worker]) {
     for _ in 0..4 {
         world.now = world.now.plus(250);
-        world.desk.tick(world.now);
+        world.decisions.tick(world.now);
         hear(world, workers);
     }
     for worker in workers.iter().filter(|worker| !worker.waits) {
@@ -66,7 +66,7 @@ fn second(world: &mut World, workers: &mut [Worker]) {
 }
 
 fn hear(world: &mut World, workers: &mut [Worker]) {
-    for (name, answer) in world.turn().0 {
+    for (name, answer) in world.commit().0 {
         let Ok(Answer::Assignment(told)) = answer else { panic!("{name} heard {answer:?}") };
         let worker = workers.iter_mut().find(|worker| worker.name == name).unwrap();
         (worker.told, worker.waits) = (told, false);
@@ -83,7 +83,7 @@ fn holders(workers: &[Worker]) -> BTreeMap<u32, &'static str> {
 #[test]
 fn twenty_of_a_hundred_workers_that_start_again_within_their_time_disturb_nobody() {
     let mut world = World::new();
-    world.desk.start_term(1, None, world.now);
+    world.decisions.start_term(1, None, world.now);
     let mut workers: Vec<Worker> = (0..WORKERS)
         .map(|n| Worker {
             name: format!("w{n:03}").leak(),

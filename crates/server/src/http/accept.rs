@@ -54,7 +54,9 @@ pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {
 
 fn take(stream: TcpStream, peer: IpAddr, connections: &TaskTracker, app: &Arc<App>) {
     let limits = &app.limits;
-    let Some(seat) = Seats::take(&app.seats, peer, limits.connections, limits.connections_per_ip) else {
+    let Some(permit) =
+        ConnectionPermits::take(&app.permits, peer, limits.connections, limits.connections_per_ip)
+    else {
         app.metrics.connections_refused.add(1);
         // A peer that cannot take a few bytes at once does without the reason.
         let _ = stream.try_write(ONE_TOO_MANY);
@@ -65,7 +67,7 @@ fn take(stream: TcpStream, peer: IpAddr, connections: &TaskTracker, app: &Arc<Ap
     app.metrics.connections.fetch_add(1, Relaxed);
     let app = Arc::clone(app);
     connections.spawn(async move {
-        let _seat = seat;
+        let _permit = permit;
         connection::serve(stream, peer, Arc::clone(&app)).await;
         app.metrics.connections.fetch_sub(1, Relaxed);
     });
@@ -80,7 +82,7 @@ fn is_of_the_peer(error: &io::Error) -> bool {
 
 /// Who is connected how often.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionPermits {
     taken: Mutex<Taken>,
 }
 
@@ -95,20 +97,25 @@ struct Taken {
 /// While it lives, an address is that of a node, and may have as many connections as all may.
 #[derive(Debug)]
 pub(crate) struct NodeAddress {
-    seats: Arc<Seats>,
+    permits: Arc<ConnectionPermits>,
     ip: IpAddr,
 }
 
-/// One connection's seat; free again when dropped.
+/// One connection's permit; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct ConnectionPermit {
+    permits: Arc<ConnectionPermits>,
     ip: IpAddr,
 }
 
-impl Seats {
-    pub(crate) fn take(seats: &Arc<Self>, ip: IpAddr, all_max: usize, ip_max: usize) -> Option<Seat> {
-        let mut taken = seats.lock();
+impl ConnectionPermits {
+    pub(crate) fn take(
+        permits: &Arc<Self>,
+        ip: IpAddr,
+        all_max: usize,
+        ip_max: usize,
+    ) -> Option<ConnectionPermit> {
+        let mut taken = permits.lock();
         let of_ip = taken.by_ip.get(&ip).copied().unwrap_or(0);
         if taken.all >= all_max || (of_ip >= ip_max && !taken.nodes.contains_key(&ip)) {
             return None;
@@ -116,12 +123,12 @@ impl Seats {
         taken.all += 1;
         taken.by_ip.insert(ip, of_ip + 1);
         drop(taken);
-        Some(Seat { seats: Arc::clone(seats), ip })
+        Some(ConnectionPermit { permits: Arc::clone(permits), ip })
     }
 
-    pub(crate) fn node_at(seats: &Arc<Self>, ip: IpAddr) -> NodeAddress {
-        *seats.lock().nodes.entry(ip).or_default() += 1;
-        NodeAddress { seats: Arc::clone(seats), ip }
+    pub(crate) fn node_at(permits: &Arc<Self>, ip: IpAddr) -> NodeAddress {
+        *permits.lock().nodes.entry(ip).or_default() += 1;
+        NodeAddress { permits: Arc::clone(permits), ip }
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
@@ -129,9 +136,9 @@ impl Seats {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.seats.lock();
+        let mut taken = self.permits.lock();
         taken.all -= 1;
         leave(&mut taken.by_ip, self.ip);
     }
@@ -139,7 +146,7 @@ impl Drop for Seat {
 
 impl Drop for NodeAddress {
     fn drop(&mut self) {
-        leave(&mut self.seats.lock().nodes, self.ip);
+        leave(&mut self.permits.lock().nodes, self.ip);
     }
 }
 
@@ -160,9 +167,9 @@ mod tests {
 
     #[test]
     fn seats_are_counted_in_all_and_per_address_and_given_back() {
-        let seats = Arc::new(Seats::default());
+        let permits = Arc::new(ConnectionPermits::default());
         let (a, b): (IpAddr, IpAddr) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        let take = |ip| Seats::take(&seats, ip, 3, 2);
+        let take = |ip| ConnectionPermits::take(&permits, ip, 3, 2);
         let first = take(a).unwrap();
         let _second = take(a).unwrap();
         assert!(take(a).is_none(), "two per address");
@@ -170,17 +177,18 @@ mod tests {
         assert!(take(b).is_none(), "three in all");
         drop(first);
         assert!(take(b).is_some());
-        assert_eq!(seats.lock().by_ip.len(), 2);
+        assert_eq!(permits.lock().by_ip.len(), 2);
     }
 
     #[test]
     fn the_address_of_a_node_has_no_limit_of_its_own_as_long_as_a_node_is_there() {
-        let seats = Arc::new(Seats::default());
+        let permits = Arc::new(ConnectionPermits::default());
         let ip: IpAddr = [10, 0, 0, 1].into();
-        let take = || Seats::take(&seats, ip, 3, 1);
+        let take = || ConnectionPermits::take(&permits, ip, 3, 1);
         let first = take().unwrap();
         assert!(take().is_none(), "one per address");
-        let (node, again) = (Seats::node_at(&seats, ip), Seats::node_at(&seats, ip));
+        let (node, again) =
+            (ConnectionPermits::node_at(&permits, ip), ConnectionPermits::node_at(&permits, ip));
         drop(node);
         let more = (take().unwrap(), take().unwrap());
         assert!(take().is_none(), "three in all");
@@ -188,7 +196,7 @@ mod tests {
         assert!(take().is_none(), "one per address again");
         drop(first);
         assert!(take().is_some());
-        assert!(seats.lock().nodes.is_empty());
+        assert!(permits.lock().nodes.is_empty());
     }
 
     #[test]

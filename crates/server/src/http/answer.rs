@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::http::connection::Busy;
-use crate::http::error::{Fault, Told};
+use crate::http::error::{Fault, ProblemReply};
 use crate::http::streams::Stream;
 use crate::http::unsent::Held;
 
@@ -110,7 +110,7 @@ impl Reply {
     }
 
     pub(crate) fn fault(fault: Fault, request_id: &str) -> Self {
-        let Told { status, problem, again, allow } = fault.told(request_id);
+        let ProblemReply { status, problem, again, allow } = fault.problem(request_id);
         let body = serde_json::to_vec(&problem).expect("a problem is plain JSON");
         Self {
             status,

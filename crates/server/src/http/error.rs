@@ -53,7 +53,7 @@ pub(crate) enum Fault {
 
 /// How a fault is told.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct ProblemReply {
     pub(crate) status: StatusCode,
     pub(crate) problem: Problem,
     /// Whether it may go better in a moment.
@@ -74,7 +74,7 @@ impl From<Refusal> for Fault {
 }
 
 impl Fault {
-    pub(crate) fn told(self, request_id: &str) -> Told {
+    pub(crate) fn problem(self, request_id: &str) -> ProblemReply {
         let (status, code, title) = self.meaning();
         let allow = match &self {
             Self::OtherMethod(allow) => Some(*allow),
@@ -104,7 +104,7 @@ impl Fault {
             request_id: Some(request_id.to_owned()),
         };
         let again = status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
-        Told { status, problem, again, allow }
+        ProblemReply { status, problem, again, allow }
     }
 
     pub(crate) fn status_and_code(&self) -> (StatusCode, &'static str) {
@@ -264,7 +264,7 @@ mod tests {
             (Fault::Behind { asked: 2, at: 1 }, 503, "behind", true),
             (Fault::Internal, 500, "internal", false),
         ] {
-            let told = fault.told("id");
+            let told = fault.problem("id");
             assert_eq!((told.status.as_u16(), told.problem.code.as_str(), told.again), (status, code, again));
             assert_eq!(told.problem.status, status);
             assert!(!told.problem.detail.is_empty() && !told.problem.title.is_empty());

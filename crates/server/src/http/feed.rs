@@ -1,6 +1,6 @@
 //! What the leader writes, on its way to those who follow: both ends of `GET /v1/cluster/batches`.
 //!
-//! One frame is the length of a parcel in 4 bytes, little-endian, and the parcel; a length of 0 is a sign of life. What
+//! A message is the length of a batch frame in 4 bytes, little-endian, and the frame; a length of 0 is a sign of life. What
 //! comes is a hint: the member checks that it follows, and the engine is the truth.
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use orchestrix_core::Position;
-use orchestrix_engine::parcel::{PARCEL_BYTES_MORE, pack, unpack_any};
+use orchestrix_engine::batch_frame::{BATCH_FRAME_OVERHEAD_BYTES, pack, unpack_any};
 use orchestrix_engine::{BATCH_BYTES_MAX, JournalId};
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Batches, Member, Seat};
+use orchestrix_node::{Batches, Member, NodeRole};
 
 use crate::http::App;
-use crate::http::accept::Seats;
+use crate::http::accept::ConnectionPermits;
 use crate::http::answer::Reply;
 use crate::http::error::Fault;
 use crate::http::forward::{address_of, replaced};
@@ -41,18 +41,18 @@ pub(crate) fn tell(call: &Call<'_>) -> Result<Reply, Fault> {
         Fault::Invalid("the parameter after is missing: the position that this node has reached".to_owned())
     })?;
     let member = member(call)?.clone();
-    if matches!(member.seat(), Seat::Follows) {
+    if matches!(member.role(), NodeRole::Follows) {
         return Err(Fault::NoLeader(format!("{} does not lead", member.name())));
     }
     let (batches, journal) = (member.batches(Position(after)), member.journal_id());
-    let address = Seats::node_at(&call.app.seats, call.peer);
+    let address = ConnectionPermits::node_at(&call.app.permits, call.peer);
     streams::reply(call, CONTENT, |sink| async move {
         let _address = address;
-        let mut seats = member.seats();
+        let mut roles = member.roles();
         tokio::select! {
             told = fill(sink, batches, journal) => told,
             // The member is here, so the wait ends only when it leads no more.
-            _ = seats.wait_for(|seat| matches!(seat, Seat::Follows)) => Ok(()),
+            _ = roles.wait_for(|role| matches!(role, NodeRole::Follows)) => Ok(()),
         }
     })
 }
@@ -72,11 +72,11 @@ async fn fill(sink: Sink, mut batches: Batches, journal: JournalId) -> Result<()
     }
 }
 
-fn frame(parcel: &[u8]) -> Bytes {
-    let length = u32::try_from(parcel.len()).expect("a batch was checked to be below its limit");
-    let mut frame = BytesMut::with_capacity(4 + parcel.len());
+fn frame(batch: &[u8]) -> Bytes {
+    let length = u32::try_from(batch.len()).expect("a batch was checked to be below its limit");
+    let mut frame = BytesMut::with_capacity(4 + batch.len());
     frame.extend_from_slice(&length.to_le_bytes());
-    frame.extend_from_slice(parcel);
+    frame.extend_from_slice(batch);
     frame.freeze()
 }
 
@@ -84,7 +84,7 @@ fn frame(parcel: &[u8]) -> Bytes {
 fn take_frame(read: &mut BytesMut) -> Result<Option<Bytes>, String> {
     let Some(length) = read.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > BATCH_BYTES_MAX + PARCEL_BYTES_MORE {
+    if length > BATCH_BYTES_MAX + BATCH_FRAME_OVERHEAD_BYTES {
         return Err(format!("{length} bytes are too many for a batch"));
     }
     if read.len() < 4 + length {
@@ -138,7 +138,7 @@ async fn take_from(app: &App, member: &Member, leader: &Candidate) -> Result<Res
     let Some(address) = address_of(leader) else { return Ok(Ok(())) };
     let at = member.stats().durable.get();
     let request = Request::get(format!("{address}/v1/cluster/batches?after={at}"));
-    let response = tokio::time::timeout(SILENCE, app.courier.ask(request)).await;
+    let response = tokio::time::timeout(SILENCE, app.leader_client.ask(request)).await;
     let response = response.map_err(|_| "it does not answer".to_owned())??;
     match response.status() {
         StatusCode::OK => {}
@@ -159,8 +159,8 @@ async fn hear(member: &Member, mut body: Incoming) -> Result<(), String> {
         if let Ok(bytes) = piece.into_data() {
             read.extend_from_slice(&bytes);
         }
-        while let Some(parcel) = take_frame(&mut read)? {
-            if is_applied(member, &parcel).await? {
+        while let Some(frame) = take_frame(&mut read)? {
+            if is_applied(member, &frame).await? {
                 member.heard_of_leader();
             }
         }
@@ -168,11 +168,11 @@ async fn hear(member: &Member, mut body: Incoming) -> Result<(), String> {
 }
 
 /// Whether this node has what was told.
-async fn is_applied(member: &Member, parcel: &[u8]) -> Result<bool, String> {
-    if parcel.is_empty() {
+async fn is_applied(member: &Member, frame: &[u8]) -> Result<bool, String> {
+    if frame.is_empty() {
         return Ok(true);
     }
-    let (journal, batch) = unpack_any(parcel).map_err(|error| error.to_string())?;
+    let (journal, batch) = unpack_any(frame).map_err(|error| error.to_string())?;
     let last = batch.last();
     let at = member.hint(journal, batch).await.ok_or("this node does not follow")?;
     Ok(at >= last)
@@ -190,8 +190,8 @@ mod tests {
             let (mut read, mut taken) = (BytesMut::new(), Vec::new());
             for part in [&bytes[..cut], &bytes[cut..]] {
                 read.extend_from_slice(part);
-                while let Some(parcel) = take_frame(&mut read).unwrap() {
-                    taken.push(parcel);
+                while let Some(frame) = take_frame(&mut read).unwrap() {
+                    taken.push(frame);
                 }
             }
             assert_eq!(taken, [&b"one"[..], b"", b"three"], "cut at {cut}");
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_frame_longer_than_any_batch_is_refused_before_it_is_kept() {
-        let max = u32::try_from(BATCH_BYTES_MAX + PARCEL_BYTES_MORE).unwrap();
+        let max = u32::try_from(BATCH_BYTES_MAX + BATCH_FRAME_OVERHEAD_BYTES).unwrap();
         let mut read = BytesMut::from(&max.to_le_bytes()[..]);
         assert_eq!(take_frame(&mut read), Ok(None));
         let mut read = BytesMut::from(&(max + 1).to_le_bytes()[..]);

@@ -49,7 +49,7 @@ const LEFT_BEHIND: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER
 
 /// Carries requests to the leader and answers back.
 #[derive(Debug)]
-pub(crate) struct Courier {
+pub(crate) struct LeaderClient {
     client: Client<HttpConnector, Full<Bytes>>,
     /// What this node shows the others.
     token: RwLock<Option<HeaderValue>>,
@@ -107,7 +107,7 @@ pub(crate) fn position(call: &Call<'_>) -> Result<Option<u64>, Fault> {
     position.map(Some).ok_or_else(wrong)
 }
 
-impl Courier {
+impl LeaderClient {
     pub(crate) fn new(token: Option<&Secret>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -232,7 +232,7 @@ pub(crate) fn of_shards(ask: &ShardAsk) -> Option<(String, Bytes)> {
 
 /// What the leader has answered to a question of a worker.
 pub(crate) async fn assignment(response: Response<Body>) -> Result<Assignment, Problem> {
-    let problem = |fault: Fault| fault.told("").problem;
+    let problem = |fault: Fault| fault.problem("").problem;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|_| problem(Fault::Node(Error::OutcomeUnknown)))?.to_bytes();

@@ -7,7 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::http::accept::Seats;
+use crate::http::accept::ConnectionPermits;
 use crate::http::answer::Body;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
@@ -24,13 +24,13 @@ pub(crate) fn take(call: &Call<'_>) -> Result<Response<Body>, Fault> {
         )));
     };
     let max = app.limits.connections;
-    let Some(seat) = Seats::take(&app.seats, peer, max, max) else {
+    let Some(permit) = ConnectionPermits::take(&app.permits, peer, max, max) else {
         return Err(Fault::Overloaded("there are too many connections; close some or try later".to_owned()));
     };
-    let node = Seats::node_at(&app.seats, peer);
+    let node = ConnectionPermits::node_at(&app.permits, peer);
     let ended = call.client.ended();
     app.clone().link_tasks.spawn(async move {
-        let (_seat, _node) = (seat, node);
+        let (_permit, _node) = (permit, node);
         match upgrade.await {
             Ok(io) => leading::serve(TokioIo::new(io), app, ended).await,
             Err(error) => tracing::debug!(%error, "a node link did not begin"),

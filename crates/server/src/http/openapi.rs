@@ -70,7 +70,7 @@ pub fn document() -> String {
 pub(crate) type Schemas = Vec<(String, RefOr<Schema>)>;
 
 /// What is said about one route.
-pub(crate) struct Told {
+pub(crate) struct RouteDoc {
     summary: &'static str,
     schemas: Schemas,
     answers: Vec<(&'static str, Response)>,
@@ -78,21 +78,21 @@ pub(crate) struct Told {
 }
 
 fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
-    let told = (route.told)();
+    let doc = (route.doc)();
     let body = route.request.and_then(|request| request.described).map(|described| described(schemas));
-    schemas.extend(told.schemas);
+    schemas.extend(doc.schemas);
     let mut operation = OperationBuilder::new()
         .operation_id(Some(format!("{:?}", route.endpoint)))
-        .summary(Some(told.summary))
+        .summary(Some(doc.summary))
         .request_body(body)
         .response("default", problem());
-    for (status, answer) in told.answers {
+    for (status, answer) in doc.answers {
         operation = operation.response(status, answer);
     }
     for part in route.path.split('{').skip(1).filter_map(|rest| rest.split_once('}')) {
         operation = operation.parameter(in_path(part.0));
     }
-    for (name, kind, meaning) in told.query {
+    for (name, kind, meaning) in doc.query {
         operation = operation.parameter(in_query(name, kind.clone(), meaning));
     }
     if let Access::Role(role) = route.access {
@@ -115,8 +115,8 @@ fn limit(scope: Scope) -> &'static str {
     }
 }
 
-pub(crate) fn asks(summary: &'static str) -> Told {
-    Told { summary, schemas: Vec::new(), answers: Vec::new(), query: &[] }
+pub(crate) fn asks(summary: &'static str) -> RouteDoc {
+    RouteDoc { summary, schemas: Vec::new(), answers: Vec::new(), query: &[] }
 }
 
 /// Describes the body that a route takes.
@@ -125,7 +125,7 @@ pub(crate) fn request_body<T: ToSchema>(schemas: &mut Schemas) -> RequestBody {
     RequestBodyBuilder::new().content(JSON, content::<T>()).required(Some(Required::True)).build()
 }
 
-impl Told {
+impl RouteDoc {
     pub(crate) fn and<T: ToSchema>(mut self, status: &'static str, meaning: &str) -> Self {
         let answer = ResponseBuilder::new().description(meaning).content(JSON, content::<T>());
         self.answers.push((status, answer.build()));

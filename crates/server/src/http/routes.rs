@@ -16,7 +16,7 @@ use crate::http::answer::{Body, Reply};
 use crate::http::body;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
-use crate::http::openapi::{self, Schemas, Told};
+use crate::http::openapi::{self, RouteDoc, Schemas};
 use crate::http::table::ROUTES;
 use crate::tokens::Role;
 
@@ -155,7 +155,7 @@ pub struct Route {
     /// The type of its body.
     pub(crate) request: Option<Requested>,
     /// What the OpenAPI document says of it.
-    pub(crate) told: fn() -> Told,
+    pub(crate) doc: fn() -> RouteDoc,
 }
 
 impl fmt::Debug for Route {
@@ -167,8 +167,8 @@ impl fmt::Debug for Route {
 const fn route(verb: Verb, path: &'static str, endpoint: Endpoint, access: Access, scope: Scope) -> Route {
     let does = Does::Now(|_| Err(Fault::NoRoute));
     let (audit, pace) = (Audit::Unwritten, Pace::Prompt);
-    let told = || openapi::asks("");
-    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, request: None, told }
+    let doc = || openapi::asks("");
+    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, request: None, doc }
 }
 
 pub(crate) const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
@@ -224,8 +224,8 @@ impl Route {
         Self { request: Some(Requested { again, described: None }), ..self }
     }
 
-    pub(crate) const fn told(self, told: fn() -> Told) -> Self {
-        Self { told, ..self }
+    pub(crate) const fn doc(self, doc: fn() -> RouteDoc) -> Self {
+        Self { doc, ..self }
     }
 
     pub(crate) const fn audited(self) -> Self {

@@ -17,81 +17,81 @@ use crate::tokens::Role;
 /// All routes, the busiest first.
 pub static ROUTES: [Route; 39] = [
     post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named)
-        .told(|| asks("Submit a task")
+        .doc(|| asks("Submit a task")
             .and::<wire::Submitted>("201", "The task was accepted.")
             .and::<wire::Submitted>("200", "The task that was submitted with the same key before."))
         .takes::<Submit>()
         .asks(tasks::submit, tasks::submitted),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named)
-        .told(|| asks("Lease tasks of a queue").and::<wire::Leases>("200", LEASES))
+        .doc(|| asks("Lease tasks of a queue").and::<wire::Leases>("200", LEASES))
         .takes::<LeaseQueue>()
         .asks(leasing::lease_queue, leasing::leases)
         .may_wait()
         .room(LEASE_PAYLOAD_BYTES_MAX),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task)
-        .told(|| asks("Complete a task").and::<wire::Outcome>("200", OUTCOME))
+        .doc(|| asks("Complete a task").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Complete>()
         .asks(leasing::complete, tasks::outcome),
     post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work, Scope::Task)
-        .told(|| asks("Extend a lease").and::<wire::Extended>("200", "The lease goes on."))
+        .doc(|| asks("Extend a lease").and::<wire::Extended>("200", "The lease goes on."))
         .takes::<Heartbeat>()
         .asks(leasing::heartbeat, leasing::extended),
     post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit, Scope::Named)
-        .told(|| asks("Submit many tasks")
+        .doc(|| asks("Submit many tasks")
             .and::<wire::SubmittedBatch>("200", "What became of each, in the order of the request."))
         .takes::<SubmitBatch>()
         .asks(tasks::submit_batch, tasks::submitted_batch),
     post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work, Scope::Own)
-        .told(|| asks("Complete many tasks")
+        .doc(|| asks("Complete many tasks")
             .and::<wire::CompletedBatch>("200", "What became of each, in the order of the request."))
         .takes::<CompleteBatch>()
         .asks(leasing::complete_batch, leasing::completed_batch),
     post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work, Scope::Own)
-        .told(|| asks("Extend all leases of a worker")
+        .doc(|| asks("Extend all leases of a worker")
             .and::<wire::WorkerExtended>("200", "What the worker still has."))
         .takes::<WorkerHeartbeat>()
         .asks(leasing::heartbeat_worker, leasing::worker_extended),
     post("/v1/lease", Endpoint::LeaseQueues, Role::Work, Scope::Named)
-        .told(|| asks("Lease tasks of several queues").and::<wire::Leases>("200", LEASES))
+        .doc(|| asks("Lease tasks of several queues").and::<wire::Leases>("200", LEASES))
         .takes::<LeaseQueues>()
         .asks(leasing::lease_queues, leasing::leases)
         .may_wait()
         .room(LEASE_PAYLOAD_BYTES_MAX),
     SHARD_HEARTBEAT,
     post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work, Scope::Task)
-        .told(|| asks("Fail an attempt").and::<wire::Outcome>("200", OUTCOME))
+        .doc(|| asks("Fail an attempt").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Fail>()
         .asks(leasing::fail, tasks::outcome),
     post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work, Scope::Task)
-        .told(|| asks("Give a task back").and::<wire::Outcome>("200", OUTCOME))
+        .doc(|| asks("Give a task back").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Release>()
         .asks(leasing::release, tasks::outcome),
     post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work, Scope::Task)
-        .told(|| asks("Store lines of output")
+        .doc(|| asks("Store lines of output")
             .and::<wire::LogAppended>("200", "What became of the lines."))
         .takes::<LogAppend>()
         .leads(|call, node| Box::pin(logs::append(call, node))),
     post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin, Scope::Task)
-        .told(|| asks("Cancel a task")
+        .doc(|| asks("Cancel a task")
             .and::<wire::Outcome>("200", "The task is cancelled.")
             .and::<wire::Outcome>("202", "The task is leased; its worker will be told."))
         .takes_nothing()
 .asks(tasks::cancel, tasks::cancelled)
         .audited(),
     post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin, Scope::Task)
-        .told(|| asks("Give a failed task a new round").and::<wire::Outcome>("200", OUTCOME))
+        .doc(|| asks("Give a failed task a new round").and::<wire::Outcome>("200", OUTCOME))
         .takes_nothing()
 .asks(tasks::retry, tasks::outcome)
         .audited(),
     get("/v1/tasks", Endpoint::ListTasks, Role::Read, Scope::Named)
-        .told(|| asks("List tasks").and::<wire::TaskPage>("200", "A page, lowest id first.").with(LIST)).asks(tasks::list, tasks::page),
+        .doc(|| asks("List tasks").and::<wire::TaskPage>("200", "A page, lowest id first.").with(LIST)).asks(tasks::list, tasks::page),
     get("/v1/tasks/{id}", Endpoint::Task, Role::Read, Scope::Task)
-        .told(|| asks("Look at a task").and::<wire::TaskView>("200", "All that is known of it.")).asks(tasks::task, tasks::view),
+        .doc(|| asks("Look at a task").and::<wire::TaskView>("200", "All that is known of it.")).asks(tasks::task, tasks::view),
     get("/v1/tasks/{id}/explain", Endpoint::Explain, Role::Read, Scope::Task)
-        .told(|| asks("Ask why a task is where it is").and::<wire::Explanation>("200", "A code and a sentence."))
+        .doc(|| asks("Ask why a task is where it is").and::<wire::Explanation>("200", "A code and a sentence."))
         .asks(tasks::explain, tasks::explanation),
     get("/v1/tasks/{id}/logs", Endpoint::Logs, Role::Read, Scope::Task)
-        .told(|| asks("Read the output of a task")
+        .doc(|| asks("Read the output of a task")
             .and::<wire::LogPage>(
                 "200",
                 "A page of lines; with `follow=true` a stream of `line` events and one `end`.",
@@ -99,39 +99,39 @@ pub static ROUTES: [Route; 39] = [
             .with(LOGS))
         .leads(|call, node| Box::pin(logs::read(call, node))),
     get("/v1/queues", Endpoint::Queues, Role::Read, Scope::Own)
-        .told(|| asks("List queues").and::<wire::QueueList>("200", "All queues that have tasks.")).asks(views::queues, views::queue_list),
+        .doc(|| asks("List queues").and::<wire::QueueList>("200", "All queues that have tasks.")).asks(views::queues, views::queue_list),
     get("/v1/workers", Endpoint::Workers, Role::Read, Scope::All)
-        .told(|| asks("List workers").and::<wire::WorkerList>("200", "All workers that were seen lately.")).asks(views::workers, views::worker_list),
+        .doc(|| asks("List workers").and::<wire::WorkerList>("200", "All workers that were seen lately.")).asks(views::workers, views::worker_list),
     get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All)
-        .told(|| asks("Look at the cluster").and::<wire::Cluster>("200", "The nodes and who leads.")).here(|call| Box::pin(views::cluster(call))),
+        .doc(|| asks("Look at the cluster").and::<wire::Cluster>("200", "The nodes and who leads.")).here(|call| Box::pin(views::cluster(call))),
     get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All)
-        .told(|| asks("Follow what happens to leadership")
+        .doc(|| asks("Follow what happens to leadership")
             .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`.")).now(views::news),
     get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All)
-        .told(|| asks("Follow what the leader writes, as another node")
+        .doc(|| asks("Follow what the leader writes, as another node")
             .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
             .with(&[("after", Type::Integer, "The position that the asking node has reached.")])).now(feed::tell),
     get("/v1/cluster/link", Endpoint::Link, Role::Node, Scope::All)
-        .told(|| asks("Open a node link, as another node").empty("101", "The connection is a node link."))
+        .doc(|| asks("Open a node link, as another node").empty("101", "The connection is a node link."))
         .upgrades(link::take),
     post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All)
-        .told(|| asks("Say who should lead").and::<wire::Cluster>("200", "It was asked for."))
+        .doc(|| asks("Say who should lead").and::<wire::Cluster>("200", "It was asked for."))
         .takes::<Lead>()
         .leads(|call, _| Box::pin(views::lead(call)))
         .audited(),
     get("/v1/services", Endpoint::Services, Role::Read, Scope::All)
-        .told(|| asks("List services")
+        .doc(|| asks("List services")
             .and::<wire::ServiceList>("200", "All services, by name.")
             .with(&[("group", Type::String, "Only services of this group.")]))
         .asks(shards::services, shards::service_list),
     get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All)
-        .told(|| asks("Look at a service")
+        .doc(|| asks("Look at a service")
             .and::<wire::ServiceView>("200", "Its workers, and a page of its shards.")
             .with(SHARDS))
         .asks(shards::service, shards::view)
         .room(PAGE_BYTES_MAX),
     put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin, Scope::All)
-        .told(|| asks("Change the shards of a service")
+        .doc(|| asks("Change the shards of a service")
             .and::<wire::ServiceView>("200", "The service as it is now."))
         .takes::<ServiceChange>()
         .asks(shards::change, shards::view)
@@ -144,7 +144,7 @@ pub static ROUTES: [Route; 39] = [
         Role::Work,
         Scope::All,
     )
-        .told(|| asks("Follow what a worker should serve")
+        .doc(|| asks("Follow what a worker should serve")
             .plain("text/event-stream", "`assignment` events, one at once and one for each change.")
             .with(&[(
                 "session",
@@ -153,7 +153,7 @@ pub static ROUTES: [Route; 39] = [
             )]))
     .leads(|call, node| Box::pin(async move { shards::follow(call, node) })),
     get("/v1/events", Endpoint::Events, Role::Read, Scope::All)
-        .told(|| asks("Follow the journal")
+        .doc(|| asks("Follow the journal")
             .plain(
                 "text/event-stream",
                 "Events from now on, or after a position; `gap` where some are missing.",
@@ -164,27 +164,27 @@ pub static ROUTES: [Route; 39] = [
                 "Send the events after this position first; Last-Event-ID wins.",
             )])).here(|call| Box::pin(events::follow(call))),
     public("/health", Endpoint::Health)
-        .told(|| asks("Ask whether the coordinator is healthy")
+        .doc(|| asks("Ask whether the coordinator is healthy")
             .and::<wire::Health>("200", "It is healthy.")
             .and::<wire::Health>("503", "It is unhealthy.")).now(views::health),
     public("/ready", Endpoint::Ready)
-        .told(|| asks("Ask whether new work should be sent here").plain(JSON, "It is ready.")).now(views::ready),
+        .doc(|| asks("Ask whether new work should be sent here").plain(JSON, "It is ready.")).now(views::ready),
     get("/metrics", Endpoint::Metrics, Role::Metrics, Scope::Own)
-        .told(|| asks("Read the metrics").plain("text/plain", "Prometheus' text format.")).here(|call| Box::pin(views::metrics(call))),
+        .doc(|| asks("Read the metrics").plain("text/plain", "Prometheus' text format.")).here(|call| Box::pin(views::metrics(call))),
     public("/openapi.json", Endpoint::OpenApi)
-        .told(|| asks("Read this document").plain(JSON, "OpenAPI 3.1.")).now(|_| Ok(openapi::reply())),
+        .doc(|| asks("Read this document").plain(JSON, "OpenAPI 3.1.")).now(|_| Ok(openapi::reply())),
     public("/", Endpoint::Dashboard)
-        .told(|| asks("Open the dashboard").plain("text/html", "A page.")).now(|_| Ok(dashboard::page())),
+        .doc(|| asks("Open the dashboard").plain("text/html", "A page.")).now(|_| Ok(dashboard::page())),
     public("/dashboard.js", Endpoint::DashboardScript)
-        .told(|| asks("The script of the dashboard").plain("text/javascript", "A script.")).now(|_| Ok(dashboard::script())),
+        .doc(|| asks("The script of the dashboard").plain("text/javascript", "A script.")).now(|_| Ok(dashboard::script())),
     public("/dashboard.css", Endpoint::DashboardStyle)
-        .told(|| asks("The style of the dashboard").plain("text/css", "A style sheet.")).now(|_| Ok(dashboard::style())),
+        .doc(|| asks("The style of the dashboard").plain("text/css", "A style sheet.")).now(|_| Ok(dashboard::style())),
 ];
 
 // What workers also say over ZeroMQ.
 pub(crate) const SHARD_REGISTER: Route =
     post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work, Scope::All)
-        .told(|| {
+        .doc(|| {
             asks("Come as a worker of a service")
                 .and::<wire::Assignment>("200", "What to serve, once others have let go of it.")
         })
@@ -198,7 +198,7 @@ pub(crate) const SHARD_HEARTBEAT: Route = post(
     Role::Work,
     Scope::All,
 )
-.told(|| asks("Stay as a worker of a service").and::<wire::Assignment>("200", "What to serve."))
+.doc(|| asks("Stay as a worker of a service").and::<wire::Assignment>("200", "What to serve."))
 .takes::<ShardHeartbeat>()
 .asks(shards::heartbeat, shards::assigned);
 pub(crate) const SHARD_DEREGISTER: Route = post(
@@ -207,7 +207,7 @@ pub(crate) const SHARD_DEREGISTER: Route = post(
     Role::Work,
     Scope::All,
 )
-.told(|| asks("Go as a worker of a service").and::<wire::Assignment>("200", "Nothing is left to serve."))
+.doc(|| asks("Go as a worker of a service").and::<wire::Assignment>("200", "Nothing is left to serve."))
 .takes::<ShardDeregister>()
 .asks(shards::deregister, shards::assigned)
 .audited();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use orchestrix_core::wire::{Health, HealthCheck, Lead};
-use orchestrix_leadership::{EnsureError, News};
+use orchestrix_leadership::{EnsureError, LeadershipEvent};
 use orchestrix_node::{Answer, Ask, Member};
 use serde_json::json;
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -48,17 +48,17 @@ pub(crate) async fn cluster(call: &Call<'_>) -> Result<Reply, Fault> {
     Reply::ok(&cluster)
 }
 
-/// What happens to leadership, as it does; each piece of news also under the name of the duty that the server has.
+/// What happens to leadership, as it does; each event also under the name of the duty that the server has.
 pub(crate) fn news(call: &Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
-    let news = member(call)?.leadership().news();
+    let news = member(call)?.leadership().events();
     let keep_alive = call.app.limits.keep_alive;
     sse::reply(call, |sink| tell_news(sink, news, keep_alive))
 }
 
 async fn tell_news(
     sink: Sink,
-    mut news: broadcast::Receiver<News>,
+    mut news: broadcast::Receiver<LeadershipEvent>,
     keep_alive: Duration,
 ) -> Result<(), Gone> {
     sink.send(Piece::comment()).await?;

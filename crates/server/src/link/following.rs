@@ -206,7 +206,7 @@ async fn connect(app: Arc<App>, address: String, mut messages: mpsc::UnboundedRe
 async fn upgrade(app: &App, address: &str) -> Result<Option<Upgraded>, String> {
     let request =
         Request::get(format!("{address}{PATH}")).header(CONNECTION, "upgrade").header(UPGRADE, PROTOCOL);
-    let response = app.courier.ask(request).await?;
+    let response = app.leader_client.ask(request).await?;
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
             hyper::upgrade::on(response).await.map(Some).map_err(|error| error.to_string())

@@ -14,7 +14,7 @@ use crate::http::{Fault, Route, SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTE
 
 /// What a worker says.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct Message {
     pub(super) service: Name,
     pub(super) worker: Name,
     pub(super) kind: Kind,
@@ -23,7 +23,7 @@ pub(super) struct Said {
     data: Value,
 }
 
-impl Said {
+impl Message {
     /// The question that it is.
     pub(super) fn ask(&self) -> Result<ShardAsk, Fault> {
         let (service, worker) = (self.service.clone(), self.worker.clone());
@@ -94,7 +94,7 @@ impl Kind {
 
 /// What one or two parts say; the first of two is empty, as some sockets send it. `session` speaks unless the worker
 /// names another.
-pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Said, Fault> {
+pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Message, Fault> {
     let body = match parts {
         [body] => body,
         [delimiter, body] if delimiter.is_empty() => body,
@@ -130,7 +130,7 @@ pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Said, Fault> {
     }
     let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
     let token = token.map_err(|_| invalid("`token` has characters that no token has".to_owned()))?;
-    Ok(Said { service, worker, kind, token, data: Value::Object(data) })
+    Ok(Message { service, worker, kind, token, data: Value::Object(data) })
 }
 
 fn name(data: &mut Map<String, Value>, field: &str) -> Result<Name, Fault> {
@@ -177,10 +177,10 @@ mod tests {
     use super::*;
     use crate::http::of_shards;
 
-    fn said(text: &str) -> Result<Said, String> {
+    fn message(text: &str) -> Result<Message, String> {
         let session = Name::new("zmq-1").unwrap();
         parse(&[Bytes::copy_from_slice(text.as_bytes())], &session)
-            .map_err(|fault| fault.told("id").problem.detail)
+            .map_err(|fault| fault.problem("id").problem.detail)
     }
 
     #[test]
@@ -198,12 +198,12 @@ mod tests {
             ),
             (deregister, "/v1/services/s/workers/w/deregister", r#"{"session":"zmq-1"}"#),
         ] {
-            let said = said(text).unwrap();
-            let (asked, given) = of_shards(&said.ask().unwrap()).unwrap();
-            assert_eq!((asked.as_str(), said.path().as_str()), (path, path));
+            let message = message(text).unwrap();
+            let (asked, given) = of_shards(&message.ask().unwrap()).unwrap();
+            assert_eq!((asked.as_str(), message.path().as_str()), (path, path));
             let given: Value = serde_json::from_slice(&given).unwrap();
             assert_eq!(given, serde_json::from_str::<Value>(body).unwrap());
-            let token = said.token.as_ref().map(|token| token.to_str().unwrap());
+            let token = message.token.as_ref().map(|token| token.to_str().unwrap());
             assert_eq!(token, (text == heartbeat).then_some("Bearer secret"));
         }
     }
@@ -233,7 +233,7 @@ mod tests {
             (r#"{"type":"register","data":{"serviceName":"s","workerId":"w","token":1}}"#, "token"),
             (r#"{"type":"register","data":{"serviceName":"s","workerId":"w","token":"a\nb"}}"#, "token"),
         ] {
-            let why = said(text).unwrap_err();
+            let why = message(text).unwrap_err();
             assert!(why.contains(named), "{text:.80}: {why}");
         }
     }

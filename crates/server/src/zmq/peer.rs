@@ -19,7 +19,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::Front;
-use super::message::{self, Kind, Said};
+use super::message::{self, Kind, Message};
 use crate::coordinator::{Decided, Question};
 use crate::http::{App, Carried, Fault, Seen, assignment, authorize};
 use crate::tokens::Token;
@@ -370,24 +370,24 @@ struct Session {
 impl Session {
     async fn answer(&self, parts: Vec<Bytes>) {
         let delimited = parts.len() == 2;
-        let said = match message::parse(&parts, &self.name) {
-            Ok(said) => said,
+        let message = match message::parse(&parts, &self.name) {
+            Ok(message) => message,
             Err(fault) => return self.refuse(&problem(fault), delimited),
         };
         drop(parts);
         let pushes = &self.front.pushes;
         let decided = tokio::select! {
-            decided = self.decide(&said) => decided,
+            decided = self.decide(&message) => decided,
             // Whoever has gone does not wait to come, by whatever it said; but that it goes still counts.
-            () = self.outbox.end.token.cancelled(), if said.kind != Kind::Deregister => return,
+            () = self.outbox.end.token.cancelled(), if message.kind != Kind::Deregister => return,
         };
         match decided {
             Ok(assignment) => {
                 self.outbox.accepted.cancel();
-                if assignment.fenced || said.kind == Kind::Deregister {
-                    pushes.goes(&said.service, &said.worker, &self.outbox);
+                if assignment.fenced || message.kind == Kind::Deregister {
+                    pushes.goes(&message.service, &message.worker, &self.outbox);
                 } else {
-                    pushes.told(&said.service, &said.worker, &self.outbox, &assignment);
+                    pushes.told(&message.service, &message.worker, &self.outbox, &assignment);
                 }
                 if assignment.fenced {
                     self.say(message::fenced(), delimited);
@@ -399,11 +399,11 @@ impl Session {
     }
 
     /// What the coordinator makes of it, here or at the leader.
-    async fn decide(&self, said: &Said) -> Result<Assignment, Problem> {
-        let (app, route) = (&self.front.app, said.kind.route());
+    async fn decide(&self, message: &Message) -> Result<Assignment, Problem> {
+        let (app, route) = (&self.front.app, message.kind.route());
         let mut seen = Seen { route: Some((0, route)), ..Seen::default() };
-        let decided = self.ask(said, &mut seen).await;
-        let tell = |result| seen.tell(app, self.peer, (&Method::POST, || said.path()), result);
+        let decided = self.ask(message, &mut seen).await;
+        let tell = |result| seen.tell(app, self.peer, (&Method::POST, || message.path()), result);
         match decided {
             Ok(
                 Decided::Answer(Answer::Assignment(assignment))
@@ -422,12 +422,12 @@ impl Session {
         }
     }
 
-    async fn ask(&self, said: &Said, seen: &mut Seen) -> Result<Decided<Answer>, Fault> {
-        let (app, route) = (&self.front.app, said.kind.route());
-        let client = authorize(app, self.peer, said.token.as_ref(), route, seen)?;
+    async fn ask(&self, message: &Message, seen: &mut Seen) -> Result<Decided<Answer>, Fault> {
+        let (app, route) = (&self.front.app, message.kind.route());
+        let client = authorize(app, self.peer, message.token.as_ref(), route, seen)?;
         let _in_flight = client.enter(app)?;
-        let ask = said.ask()?;
-        let carried = Carried::Made(&ask, said.token.as_ref());
+        let ask = message.ask()?;
+        let carried = Carried::Made(&ask, message.token.as_ref());
         let question =
             Question { app, client: &client, position: None, changes_nothing: false, by_link: true, carried };
         let asking = app.coordinator.ask(&question, || Ok(Ask::Shards(Box::new(ask.clone()))));
@@ -468,5 +468,5 @@ impl Session {
 }
 
 fn problem(fault: Fault) -> Problem {
-    fault.told("").problem
+    fault.problem("").problem
 }

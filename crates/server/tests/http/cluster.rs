@@ -1,4 +1,4 @@
-//! Several nodes behind several doors: any takes any request, and the one that leads decides.
+//! A cluster whose nodes have an address each: any takes any request, and the one that leads decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{Clock, JournalId, Shared, SystemClock};
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{HighWater, Member, Membership, Options as NodeOptions, Seat};
+use orchestrix_node::{HighWater, Member, Membership, NodeRole, Options as NodeOptions};
 use orchestrix_server::http::{self, Options, Serving};
 use orchestrix_server::tokens::{Secret, Tokens};
 use serde_json::json;
@@ -67,13 +67,13 @@ pub(crate) async fn join_by(
 
 impl OneOf {
     pub(crate) async fn leads(&self) {
-        until("it leads", || matches!(self.member.seat(), Seat::Leads(_))).await;
+        until("it leads", || matches!(self.member.role(), NodeRole::Leads(_))).await;
     }
 
     /// Waits until it follows somebody. Who was deposed may know its successor before it has stopped to lead.
     pub(crate) async fn sees_leader(&self, name: &str) {
         let sees = || self.member.leadership().leader().is_some_and(|(leader, _)| leader.name == name);
-        until("it follows", || sees() && matches!(self.member.seat(), Seat::Follows)).await;
+        until("it follows", || sees() && matches!(self.member.role(), NodeRole::Follows)).await;
     }
 
     pub(crate) fn replace_tokens(&self, tokens: Tokens) {

@@ -11,9 +11,9 @@ use orchestrix_testbed::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::coordinator::{LEASE_MS, ShardCoordinator};
 use crate::measure::{Life, measure};
 use crate::process::{Language, Process, now};
-use crate::town::{LEASE_MS, Town};
 
 /// Every so many workers there is a plain one, with others of its kind in a service of their own.
 const PLAIN_EVERY: usize = 6;
@@ -43,7 +43,7 @@ impl Chance {
 }
 
 /// A place for one worker, and all who had it.
-struct Seat {
+struct WorkerSlot {
     name: String,
     language: Language,
     address: String,
@@ -56,12 +56,12 @@ struct Seat {
 
 struct Campaign<'a> {
     folder: &'a Path,
-    seats: Vec<Seat>,
+    slots: Vec<WorkerSlot>,
     chance: Chance,
     done: Done,
 }
 
-impl Seat {
+impl WorkerSlot {
     fn service(&self) -> &'static str {
         if self.language == Language::Plain { "plain" } else { "aware" }
     }
@@ -97,10 +97,10 @@ impl Seat {
 
 impl Campaign<'_> {
     fn start(&mut self, place: usize, shards: u32) {
-        let seat = &mut self.seats[place];
-        let (language, service) = (seat.language, seat.service());
-        seat.process =
-            Some(Process::start(language, self.folder, &seat.address, service, &seat.name, shards));
+        let slot = &mut self.slots[place];
+        let (language, service) = (slot.language, slot.service());
+        slot.process =
+            Some(Process::start(language, self.folder, &slot.address, service, &slot.name, shards));
         self.done.starts += 1;
     }
 
@@ -108,53 +108,54 @@ impl Campaign<'_> {
     fn disturb(&mut self, place: usize, shards: u32) {
         let what = self.chance.below(100);
         let leases = self.chance.below(250);
-        let seat = &mut self.seats[place];
-        match (&seat.process, seat.asleep) {
+        let slot = &mut self.slots[place];
+        match (&slot.process, slot.asleep) {
             (None, _) => self.start(place, shards),
             (Some(_), Some(_)) if what < 10 => {
-                seat.end(Signal::KILL);
+                slot.end(Signal::KILL);
                 self.done.kills += 1;
             }
             (Some(_), Some(_)) => {}
             (Some(_), None) if what < 35 => {
-                seat.end(Signal::KILL);
+                slot.end(Signal::KILL);
                 self.done.kills += 1;
             }
             (Some(_), None) if what < 75 => {
                 // Half a lease to three.
-                seat.freeze(Duration::from_millis(LEASE_MS * (50 + leases) / 100));
+                slot.freeze(Duration::from_millis(LEASE_MS * (50 + leases) / 100));
                 self.done.freezes += 1;
             }
             (Some(_), None) => {
-                seat.end(Signal::TERM);
+                slot.end(Signal::TERM);
                 self.done.leaves += 1;
             }
         }
     }
 
     fn run(&mut self, time: Duration, shards: u32) {
-        let pause = Duration::from_millis(PAUSE_MS * 12 / self.seats.len() as u64);
+        let pause = Duration::from_millis(PAUSE_MS * 12 / self.slots.len() as u64);
         let end = Instant::now() + time;
         while Instant::now() < end {
             std::thread::sleep(pause);
-            let awake = |seat: &&mut Seat| seat.asleep.is_some_and(|(_, until)| until <= Instant::now());
-            self.seats.iter_mut().filter(awake).for_each(Seat::thaw);
-            let place = usize::try_from(self.chance.below(self.seats.len() as u64)).unwrap();
+            let awake =
+                |slot: &&mut WorkerSlot| slot.asleep.is_some_and(|(_, until)| until <= Instant::now());
+            self.slots.iter_mut().filter(awake).for_each(WorkerSlot::thaw);
+            let place = usize::try_from(self.chance.below(self.slots.len() as u64)).unwrap();
             self.disturb(place, shards);
         }
     }
 
     /// Lets everybody come, and waits until every shard of those who keep to the rules is served, evenly.
     fn settle(&mut self, shards: u32) {
-        for place in 0..self.seats.len() {
-            self.seats[place].thaw();
-            if self.seats[place].process.is_none() {
+        for place in 0..self.slots.len() {
+            self.slots[place].thaw();
+            if self.slots[place].process.is_none() {
                 self.start(place, shards);
             }
         }
-        let aware: Vec<&Seat> = self.seats.iter().filter(|seat| seat.service() == "aware").collect();
+        let aware: Vec<&WorkerSlot> = self.slots.iter().filter(|slot| slot.service() == "aware").collect();
         eventually("all shards are served, evenly", || {
-            let serves = aware.iter().filter_map(|seat| seat.process.as_ref());
+            let serves = aware.iter().filter_map(|slot| slot.process.as_ref());
             let serves: Vec<BTreeSet<u32>> = serves.map(Process::serves).collect();
             let sizes = || serves.iter().map(BTreeSet::len);
             let all: BTreeSet<&u32> = serves.iter().flatten().collect();
@@ -164,21 +165,21 @@ impl Campaign<'_> {
     }
 
     fn lives(&self, service: &str) -> Vec<Life> {
-        let seats = self.seats.iter().filter(|seat| seat.service() == service);
-        seats.flat_map(|seat| seat.lives.iter().cloned()).collect()
+        let slots = self.slots.iter().filter(|slot| slot.service() == service);
+        slots.flat_map(|slot| slot.lives.iter().cloned()).collect()
     }
 }
 
-fn seat(town: &Town, place: usize) -> Seat {
+fn slot(coordinator: &ShardCoordinator, place: usize) -> WorkerSlot {
     let aware = [Language::Rust, Language::TypeScript, Language::Python];
     let is_plain = place % PLAIN_EVERY == PLAIN_EVERY - 1;
     let language =
         if is_plain { Language::Plain } else { aware[(place - place / PLAIN_EVERY) % aware.len()] };
     // Only the library in Rust speaks both.
     let over_http = language == Language::Rust && place.is_multiple_of(2);
-    let address = if over_http { town.http() } else { town.tcp() };
+    let address = if over_http { coordinator.http() } else { coordinator.tcp() };
     let name = format!("{place:02}-{language:?}");
-    Seat { name, language, address, process: None, frozen: Vec::new(), asleep: None, lives: Vec::new() }
+    WorkerSlot { name, language, address, process: None, frozen: Vec::new(), asleep: None, lives: Vec::new() }
 }
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
@@ -191,15 +192,15 @@ fn workers_that_keep_to_the_rules_never_use_a_shard_that_another_uses() {
     let time = Duration::from_secs(from_environment("ORCHESTRIX_SECONDS", 12));
     let seed = from_environment("ORCHESTRIX_SEED", now() | 1);
     println!("{workers} workers for {time:?}, seed {seed}");
-    let (town, folder) = (Town::start(), TempDir::new().unwrap());
-    let seats: Vec<Seat> = (0..workers).map(|place| seat(&town, place)).collect();
+    let (coordinator, folder) = (ShardCoordinator::start(), TempDir::new().unwrap());
+    let slots: Vec<WorkerSlot> = (0..workers).map(|place| slot(&coordinator, place)).collect();
     let shards = u32::try_from(2 * workers).unwrap();
     let done = Done::default();
-    let mut campaign = Campaign { folder: folder.path(), seats, chance: Chance(seed), done };
+    let mut campaign = Campaign { folder: folder.path(), slots, chance: Chance(seed), done };
     campaign.settle(shards);
     campaign.run(time, shards);
     campaign.settle(shards);
-    campaign.seats.iter_mut().for_each(|seat| seat.end(Signal::TERM));
+    campaign.slots.iter_mut().for_each(|slot| slot.end(Signal::TERM));
 
     println!("{:?}", campaign.done);
     let (aware, plain) = (measure(&campaign.lives("aware")), measure(&campaign.lives("plain")));

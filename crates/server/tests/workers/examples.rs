@@ -7,15 +7,15 @@ use orchestrix_testbed::eventually;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::coordinator::{LEASE_MS, ShardCoordinator};
 use crate::measure::{Life, measure};
 use crate::process::Language::{Plain, Python, Rust, TypeScript};
 use crate::process::{Event, Language, Process, now};
-use crate::town::{LEASE_MS, Town};
 
 const SHARDS: u32 = 10;
 
 struct Scene {
-    town: Town,
+    coordinator: ShardCoordinator,
     folder: TempDir,
 }
 
@@ -25,11 +25,11 @@ impl Scene {
     }
 
     fn with_lease(lease_ms: u64) -> Self {
-        Self { town: Town::with_lease(lease_ms), folder: TempDir::new().unwrap() }
+        Self { coordinator: ShardCoordinator::with_lease(lease_ms), folder: TempDir::new().unwrap() }
     }
 
     fn start(&self, language: Language, name: &str) -> Process {
-        Process::start(language, self.folder.path(), &self.town.tcp(), "orders", name, SHARDS)
+        Process::start(language, self.folder.path(), &self.coordinator.tcp(), "orders", name, SHARDS)
     }
 
     /// One worker of each language that keeps to all rules.
@@ -45,7 +45,7 @@ impl Scene {
             let (least, most) =
                 (serves.iter().map(BTreeSet::len).min()?, serves.iter().map(BTreeSet::len).max()?);
             let all: usize = serves.iter().map(BTreeSet::len).sum();
-            let holders = self.town.holders("orders");
+            let holders = self.coordinator.holders("orders");
             let agrees = |(worker, serves): (&&Process, &BTreeSet<u32>)| {
                 serves.iter().all(|shard| holders.get(shard) == Some(&worker.name))
             };

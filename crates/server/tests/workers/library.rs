@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::town::{LEASE_MS, Town};
+use crate::coordinator::{LEASE_MS, ShardCoordinator};
 
 const SHARDS: u32 = 10;
 /// Longer than anything takes on a busy machine.
@@ -106,7 +106,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-async fn lets_go_only_after_the_callback_returned(town: Town, address: String) {
+async fn lets_go_only_after_the_callback_returned(coordinator: ShardCoordinator, address: String) {
     let mut first = Worker::start(address.clone(), "a");
     assert_eq!(first.assigned().await.len(), 10);
     let mut second = Worker::start(address, "b");
@@ -116,7 +116,7 @@ async fn lets_go_only_after_the_callback_returned(town: Town, address: String) {
     // For longer than it would be believed without heartbeats, they say that it still serves them.
     let began = Instant::now();
     until("a lease and a half", || {
-        assert_eq!((town.count("orders", "WITHDRAWN"), town.count("orders", "HELD")), (5, 5));
+        assert_eq!((coordinator.count("orders", "WITHDRAWN"), coordinator.count("orders", "HELD")), (5, 5));
         began.elapsed() > Duration::from_millis(LEASE_MS * 3 / 2)
     })
     .await;
@@ -126,32 +126,32 @@ async fn lets_go_only_after_the_callback_returned(town: Town, address: String) {
     second.stop().await;
     assert_eq!(first.assigned().await.len(), 5);
     first.stop().await;
-    until("nobody has any", || town.count("orders", "FREE") == 10).await;
+    until("nobody has any", || coordinator.count("orders", "FREE") == 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_over_zeromq_lets_go_only_after_its_callback_returned() {
-    let town = Town::start();
-    let address = town.tcp();
-    lets_go_only_after_the_callback_returned(town, address).await;
+    let coordinator = ShardCoordinator::start();
+    let address = coordinator.tcp();
+    lets_go_only_after_the_callback_returned(coordinator, address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_over_http_lets_go_only_after_its_callback_returned() {
-    let town = Town::start();
-    let address = town.http();
-    lets_go_only_after_the_callback_returned(town, address).await;
+    let coordinator = ShardCoordinator::start();
+    let address = coordinator.http();
+    lets_go_only_after_the_callback_returned(coordinator, address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_hears_at_once_of_what_changes() {
     let lease = Duration::from_secs(60);
-    for address in [Town::tcp, Town::http] {
-        let town = Town::with_lease(60_000);
-        let mut first = Worker::start(address(&town), "a");
+    for address in [ShardCoordinator::tcp, ShardCoordinator::http] {
+        let coordinator = ShardCoordinator::with_lease(60_000);
+        let mut first = Worker::start(address(&coordinator), "a");
         first.assigned().await;
         let began = Instant::now();
-        let mut second = Worker::start(address(&town), "b");
+        let mut second = Worker::start(address(&coordinator), "b");
         assert_eq!(first.revoked().await.len(), 5);
         first.return_once();
         assert_eq!(second.assigned().await.len(), 5);
@@ -162,10 +162,10 @@ async fn a_worker_hears_at_once_of_what_changes() {
     }
 }
 
-async fn stops_by_itself_and_comes_again(mut town: Town, address: String) {
+async fn stops_by_itself_and_comes_again(mut coordinator: ShardCoordinator, address: String) {
     let mut worker = Worker::start(address, "a");
     let shards = worker.assigned().await;
-    town.kill();
+    coordinator.kill();
     let killed = Instant::now();
     let revoked = worker.revoked().await;
     assert_eq!(revoked.len(), 10);
@@ -173,7 +173,7 @@ async fn stops_by_itself_and_comes_again(mut town: Town, address: String) {
     // Its last heartbeat was sent before.
     assert!(killed.elapsed() < Duration::from_millis(LEASE_MS) + Duration::from_secs(1));
     worker.return_once();
-    town.launch();
+    coordinator.launch();
     let again = worker.assigned().await;
     assert_eq!(again.len(), 10);
     let token = |shards: &[Shard]| shards.iter().map(Shard::token).max();
@@ -183,37 +183,37 @@ async fn stops_by_itself_and_comes_again(mut town: Town, address: String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_over_zeromq_stops_by_itself_and_comes_again_when_the_coordinator_does() {
-    let town = Town::start();
-    let address = town.tcp();
-    stops_by_itself_and_comes_again(town, address).await;
+    let coordinator = ShardCoordinator::start();
+    let address = coordinator.tcp();
+    stops_by_itself_and_comes_again(coordinator, address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_over_http_stops_by_itself_and_comes_again_when_the_coordinator_does() {
-    let town = Town::start();
-    let address = town.http();
-    stops_by_itself_and_comes_again(town, address).await;
+    let coordinator = ShardCoordinator::start();
+    let address = coordinator.http();
+    stops_by_itself_and_comes_again(coordinator, address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_within_a_lease_takes_nothing_away() {
-    let mut town = Town::with_lease(20_000);
+    let mut coordinator = ShardCoordinator::with_lease(20_000);
     let often = Duration::from_millis(200);
     let worker = |address, name: &str| {
         Worker::start_with(ShardWorker::new(address, "orders", SHARDS).name(name).heartbeat(often))
     };
-    let (mut zmq, mut http) = (worker(town.tcp(), "a"), worker(town.http(), "b"));
+    let (mut zmq, mut http) = (worker(coordinator.tcp(), "a"), worker(coordinator.http(), "b"));
     let (mut of_zmq, mut of_http) = (BTreeSet::new(), BTreeSet::new());
     until("both have five", || {
         zmq.drain(&mut of_zmq);
         http.drain(&mut of_http);
-        (of_zmq.len(), of_http.len(), town.count("orders", "HELD")) == (5, 5, 10)
+        (of_zmq.len(), of_http.len(), coordinator.count("orders", "HELD")) == (5, 5, 10)
     })
     .await;
-    town.kill();
-    town.launch();
+    coordinator.kill();
+    coordinator.launch();
     // They are heard of again when one of them gives to a third.
-    let mut third = worker(town.tcp(), "c");
+    let mut third = worker(coordinator.tcp(), "c");
     let taken = async {
         tokio::select! {
             taken = zmq.revoked() => taken,
@@ -231,11 +231,11 @@ async fn a_restart_within_a_lease_takes_nothing_away() {
     }
 }
 
-async fn the_later_of_one_name_has_the_shards(address: fn(&Town) -> String) {
-    let town = Town::start();
-    let mut earlier = Worker::start(address(&town), "a");
+async fn the_later_of_one_name_has_the_shards(address: fn(&ShardCoordinator) -> String) {
+    let coordinator = ShardCoordinator::start();
+    let mut earlier = Worker::start(address(&coordinator), "a");
     let shards = earlier.assigned().await;
-    let mut later = Worker::start(address(&town), "a");
+    let mut later = Worker::start(address(&coordinator), "a");
     assert_eq!(earlier.revoked().await.len(), 10);
     earlier.return_once();
     let taken = later.assigned().await;
@@ -251,18 +251,18 @@ async fn the_later_of_one_name_has_the_shards(address: fn(&Town) -> String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_processes_of_one_name_the_later_has_the_shards_after_the_earlier_stopped() {
     tokio::join!(
-        the_later_of_one_name_has_the_shards(Town::tcp),
-        the_later_of_one_name_has_the_shards(Town::http)
+        the_later_of_one_name_has_the_shards(ShardCoordinator::tcp),
+        the_later_of_one_name_has_the_shards(ShardCoordinator::http)
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_takes_no_more_than_its_capacity_and_says_which_group_it_is_of() {
-    let town = Town::start();
-    let worker = ShardWorker::new(town.tcp(), "orders", SHARDS).name("a").capacity(3).group("eu");
+    let coordinator = ShardCoordinator::start();
+    let worker = ShardWorker::new(coordinator.tcp(), "orders", SHARDS).name("a").capacity(3).group("eu");
     let mut worker = Worker::start_with(worker);
     assert_eq!(worker.assigned().await.len(), 3);
-    let stranger = ShardWorker::new(town.tcp(), "orders", SHARDS).name("b").group("us");
+    let stranger = ShardWorker::new(coordinator.tcp(), "orders", SHARDS).name("b").group("us");
     let refused = in_time(stranger.run(CancellationToken::new())).await.unwrap_err();
     assert_eq!(refused.code(), "invalid", "{refused}");
     worker.stop().await;

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod campaign;
+mod coordinator;
 mod examples;
 mod library;
 mod measure;
@@ -12,4 +13,3 @@ mod seed;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "it is shared with tests that need more of it")]
 mod support;
-mod town;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use orchestrix_testbed::eventually;
 use tempfile::TempDir;
 
+use crate::coordinator::ShardCoordinator;
 use crate::support::Running;
-use crate::town::Town;
 
 /// What the usage at the end of the client names.
 const SERVICE: &str = "my-service";
@@ -64,9 +64,9 @@ impl Drop for Client {
 #[test]
 fn three_clients_of_the_seed_two_seconds_apart_all_get_a_share() {
     // The times of the seed: a lease of 15 seconds, heartbeats every 10.
-    let town = Town::of_the_seed();
+    let coordinator = ShardCoordinator::of_the_seed();
     let folder = TempDir::new().unwrap();
-    let start = |name: &str| Client::start(folder.path(), &town.tcp(), name);
+    let start = |name: &str| Client::start(folder.path(), &coordinator.tcp(), name);
     let first = start("worker-1");
     eventually("the first has all", || first.assigned().filter(|assigned| assigned.len() == SHARDS));
     // Two seconds apart is what they are about: the second comes between two heartbeats of the first.
@@ -81,19 +81,19 @@ fn three_clients_of_the_seed_two_seconds_apart_all_get_a_share() {
     let shares: Vec<usize> = assigned.iter().map(BTreeSet::len).collect();
     assert_eq!(shares, [SHARDS, 33, 33], "what each read, and goes by");
     let mut held: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    for (shard, worker) in town.holders(SERVICE) {
+    for (shard, worker) in coordinator.holders(SERVICE) {
         held.entry(worker).or_default().insert(shard);
     }
     let shares: Vec<(&str, usize)> =
         held.iter().map(|(worker, held)| (worker.as_str(), held.len())).collect();
     assert_eq!(shares, [("worker-1", 34), ("worker-2", 33), ("worker-3", 33)]);
     assert_eq!((&held["worker-2"], &held["worker-3"]), (&assigned[1], &assigned[2]));
-    assert_eq!(town.metric("orchestrix_shards_overruled_total"), Some(66));
+    assert_eq!(coordinator.metric("orchestrix_shards_overruled_total"), Some(66));
     // The first says for ever that it serves all of them, and is marked.
     eventually("the first is marked", || {
-        let shown = town.run(&["shards", SERVICE]);
+        let shown = coordinator.run(&["shards", SERVICE]);
         let marked: Vec<&str> = shown.lines().filter(|line| line.contains("does not listen")).collect();
         matches!(marked[..], [line] if line.contains("worker-1")).then_some(())
     });
-    assert_eq!(town.metric("orchestrix_shards_overlapping"), Some(66));
+    assert_eq!(coordinator.metric("orchestrix_shards_overlapping"), Some(66));
 }

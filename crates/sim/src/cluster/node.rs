@@ -8,7 +8,7 @@ use std::time::Duration;
 use orchestrix_engine::{Batch, JournalId, Link};
 use orchestrix_leadership::{Change, Elector, Reason, Step};
 use orchestrix_node::{
-    Beginning, Clock, Failure, Following, HighWater, Mandate, Mark, Node, Office, Standby, Stepped,
+    Beginning, Clock, Failure, Following, HighWater, LeaderLease, Mark, Node, Standby, Stepped, WriteGuard,
 };
 
 use crate::check::Violation;
@@ -90,7 +90,7 @@ pub(crate) struct Trust {
 }
 
 /// The office of one term.
-struct TermOffice {
+struct TermLease {
     trust: Arc<Trust>,
     following: Following,
     epoch: u64,
@@ -113,7 +113,7 @@ impl Trust {
     }
 }
 
-impl Office for TermOffice {
+impl LeaderLease for TermLease {
     fn holds(&self) -> bool {
         self.trust.token() == Some(self.epoch)
     }
@@ -258,9 +258,9 @@ impl ClusterWorld {
             Ok(Beginning::Term(follower)) => {
                 let trust = Arc::clone(&process.trust);
                 let (following, journal) = (process.following.clone(), follower.journal_id());
-                let office = TermOffice { trust, following, epoch, journal };
-                let mandate = Mandate { epoch, office: Some(Arc::new(office)), tick_ms, actor: None };
-                let (node, stepped) = Stepped::lead(*follower, mandate);
+                let office = TermLease { trust, following, epoch, journal };
+                let guard = WriteGuard { epoch, leader_lease: Some(Arc::new(office)), tick_ms, actor: None };
+                let (node, stepped) = Stepped::lead(*follower, guard);
                 process.leads = Some(Leading {
                     epoch,
                     node,

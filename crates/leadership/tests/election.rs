@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::memory::MemoryRegister;
 use orchestrix_engine::{Cell, Claim, Clock, Error, Register, Set, SystemClock, Version};
 use orchestrix_leadership::{
-    Candidate, Duty, EnsureError, Leadership, News, Options, Phase, Reason, Roster, Term, Work, worker_id,
+    Candidate, Duty, EnsureError, Leadership, LeadershipEvent, Options, Phase, Reason, Roster, Term, Work,
+    worker_id,
 };
 
 const TTL: Duration = Duration::from_millis(600);
@@ -253,7 +254,7 @@ async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_offic
         Leadership::start(register, "leader", candidate(name), Options::roster(quick()), Vec::new()).unwrap()
     };
     let b = start("b");
-    let mut news = b.news();
+    let mut news = b.events();
     let c = start("c");
     eventually("b leads, the lowest of those there", || b.is_leader()).await;
     assert!(!c.is_leader());
@@ -269,12 +270,12 @@ async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_offic
     let phases: Vec<Phase> = names
         .iter()
         .filter_map(|news| match news {
-            News::ColdStartPhaseChanged { phase, .. } => Some(*phase),
-            News::WorkerHeartbeat { .. }
-            | News::CoordinatorElected { .. }
-            | News::CoordinatorPromoted { .. }
-            | News::CoordinatorDemoted { .. }
-            | News::CoordinatorEpochRenewed { .. } => None,
+            LeadershipEvent::ColdStartPhaseChanged { phase, .. } => Some(*phase),
+            LeadershipEvent::WorkerHeartbeat { .. }
+            | LeadershipEvent::CoordinatorElected { .. }
+            | LeadershipEvent::CoordinatorPromoted { .. }
+            | LeadershipEvent::CoordinatorDemoted { .. }
+            | LeadershipEvent::CoordinatorEpochRenewed { .. } => None,
         })
         .collect();
     assert_eq!(phases, [Phase::Election, Phase::Preparation, Phase::Ready]);
@@ -467,9 +468,9 @@ fn counted(register: &MemoryRegister, options: Options) -> (Leadership, Arc<Coun
 }
 
 async fn heartbeats(of: &Leadership, count: u32) {
-    let (mut news, mut heard) = (of.news(), 0);
+    let (mut news, mut heard) = (of.events(), 0);
     while heard < count {
-        heard += u32::from(matches!(news.recv().await.unwrap(), News::WorkerHeartbeat { .. }));
+        heard += u32::from(matches!(news.recv().await.unwrap(), LeadershipEvent::WorkerHeartbeat { .. }));
     }
 }
 

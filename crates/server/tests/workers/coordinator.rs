@@ -9,13 +9,13 @@ use crate::support::Coordinator;
 /// Milliseconds that a worker is believed.
 pub(crate) const LEASE_MS: u64 = 4_000;
 
-pub(crate) struct Town {
+pub(crate) struct ShardCoordinator {
     coordinator: Coordinator,
     options: Vec<String>,
     zmq: u16,
 }
 
-impl Town {
+impl ShardCoordinator {
     pub(crate) fn start() -> Self {
         Self::with_lease(LEASE_MS)
     }
@@ -26,18 +26,18 @@ impl Town {
         let options =
             ["--zmq", &format!("127.0.0.1:{zmq}"), "--shard-lease", &lease, "--shard-check", "500ms"];
         let options = options.map(str::to_owned).to_vec();
-        let mut town = Self { coordinator: Coordinator::prepared(), options, zmq };
-        town.launch();
-        town
+        let mut coordinator = Self { coordinator: Coordinator::prepared(), options, zmq };
+        coordinator.launch();
+        coordinator
     }
 
     /// With the times that the seed says, which are the defaults.
     pub(crate) fn of_the_seed() -> Self {
         let zmq = orchestrix_testbed::free_port();
         let options = ["--zmq", &format!("127.0.0.1:{zmq}")].map(str::to_owned).to_vec();
-        let mut town = Self { coordinator: Coordinator::prepared(), options, zmq };
-        town.launch();
-        town
+        let mut coordinator = Self { coordinator: Coordinator::prepared(), options, zmq };
+        coordinator.launch();
+        coordinator
     }
 
     pub(crate) fn launch(&mut self) {

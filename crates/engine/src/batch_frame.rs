@@ -12,12 +12,12 @@ use crate::{BATCH_BYTES_MAX, Batch, ChainHash, JournalId, Link};
 const FORMAT: u8 = 1;
 const HEAD: usize = 57;
 const SUM: usize = 4;
-/// What a parcel adds to the records of its batch, in bytes.
-pub const PARCEL_BYTES_MORE: usize = HEAD + SUM;
+/// What a frame adds to the records of its batch, in bytes.
+pub const BATCH_FRAME_OVERHEAD_BYTES: usize = HEAD + SUM;
 
-/// Why bytes are no parcel.
+/// Why bytes are no frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoParcel {
+pub enum BadBatchFrame {
     #[error("{0} bytes are too few or too many for a batch")]
     Length(usize),
     #[error("format {0} is newer than this version; use a newer version")]
@@ -46,10 +46,10 @@ pub fn pack(journal: JournalId, batch: &Batch) -> Vec<u8> {
 
 /// # Errors
 /// When the bytes are not a whole batch of this journal.
-pub fn unpack(journal: JournalId, bytes: &[u8]) -> Result<Batch, NoParcel> {
+pub fn unpack(journal: JournalId, bytes: &[u8]) -> Result<Batch, BadBatchFrame> {
     let (found, batch) = unpack_any(bytes)?;
     if found != journal {
-        return Err(NoParcel::Journal(found));
+        return Err(BadBatchFrame::Journal(found));
     }
     Ok(batch)
 }
@@ -58,17 +58,17 @@ pub fn unpack(journal: JournalId, bytes: &[u8]) -> Result<Batch, NoParcel> {
 ///
 /// # Errors
 /// When the bytes are not a whole batch.
-pub fn unpack_any(bytes: &[u8]) -> Result<(JournalId, Batch), NoParcel> {
-    let wrong = || NoParcel::Length(bytes.len());
+pub fn unpack_any(bytes: &[u8]) -> Result<(JournalId, Batch), BadBatchFrame> {
+    let wrong = || BadBatchFrame::Length(bytes.len());
     let (format, rest) = bytes.split_first().ok_or_else(wrong)?;
     if *format != FORMAT {
-        return Err(NoParcel::Format(*format));
+        return Err(BadBatchFrame::Format(*format));
     }
     let (body, sum) = bytes.split_last_chunk::<SUM>().ok_or_else(wrong)?;
     let (head, records) = rest.split_first_chunk::<{ HEAD - 1 }>().ok_or_else(wrong)?;
     let records = records.get(..records.len().saturating_sub(SUM)).ok_or_else(wrong)?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
-        return Err(NoParcel::Checksum);
+        return Err(BadBatchFrame::Checksum);
     }
     let mut at = 0;
     let mut take = |length: usize| {
@@ -105,16 +105,16 @@ mod tests {
     #[test]
     fn a_parcel_is_unpacked_as_it_was_packed() {
         let bytes = pack(ID, &batch());
-        assert_eq!(bytes.len(), batch().records.len() + PARCEL_BYTES_MORE);
+        assert_eq!(bytes.len(), batch().records.len() + BATCH_FRAME_OVERHEAD_BYTES);
         assert_eq!(unpack(ID, &bytes), Ok(batch()));
-        assert_eq!(unpack(JournalId([1; 16]), &bytes), Err(NoParcel::Journal(ID)));
+        assert_eq!(unpack(JournalId([1; 16]), &bytes), Err(BadBatchFrame::Journal(ID)));
     }
 
     #[test]
     fn every_cut_and_every_flipped_bit_is_noticed() {
         let bytes = pack(ID, &batch());
         for end in 0..bytes.len() {
-            unpack(ID, &bytes[..end]).expect_err("a part is no parcel");
+            unpack(ID, &bytes[..end]).expect_err("a part is no frame");
         }
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
@@ -127,6 +127,6 @@ mod tests {
     fn a_newer_format_is_named() {
         let mut bytes = pack(ID, &batch());
         bytes[0] = 2;
-        assert_eq!(unpack(ID, &bytes), Err(NoParcel::Format(2)));
+        assert_eq!(unpack(ID, &bytes), Err(BadBatchFrame::Format(2)));
     }
 }

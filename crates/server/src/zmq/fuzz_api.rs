@@ -14,6 +14,6 @@ use crate::http::of_shards;
 pub fn message(parts: &[Bytes]) -> Result<(String, Bytes), String> {
     let session = Name::new("zmq-1").expect("it is a name");
     let understood = parse(parts, &session).and_then(|said| said.ask());
-    let ask = understood.map_err(|fault| fault.told("").problem.detail)?;
+    let ask = understood.map_err(|fault| fault.problem("").problem.detail)?;
     Ok(of_shards(&ask).expect("a worker says what HTTP has, too"))
 }

@@ -7,7 +7,7 @@ use orchestrix_core::Name;
 use orchestrix_engine::Link;
 
 /// An office that a node writes under.
-pub trait Office: Send + Sync {
+pub trait LeaderLease: Send + Sync {
     /// Whether the one who holds it may act at this moment. Asked before a batch is written, and again before
     /// anybody hears of it.
     fn holds(&self) -> bool;
@@ -18,34 +18,34 @@ pub trait Office: Send + Sync {
 
 /// The right under which a term is begun.
 #[derive(Clone, Default)]
-pub struct Mandate {
+pub struct WriteGuard {
     /// The term gets this epoch, or a higher one if the journal has seen it.
     pub epoch: u64,
     /// Nobody else writes, if there is none.
-    pub office: Option<Arc<dyn Office>>,
+    pub leader_lease: Option<Arc<dyn LeaderLease>>,
     /// After so many milliseconds without an event there is a `Tick`.
     pub tick_ms: Option<u64>,
     /// Who asked for the change of leader, if known by name.
     pub actor: Option<Name>,
 }
 
-impl Mandate {
+impl WriteGuard {
     pub(crate) fn holds(&self) -> bool {
-        self.office.as_ref().is_none_or(|office| office.holds())
+        self.leader_lease.as_ref().is_none_or(|leader_lease| leader_lease.holds())
     }
 
     pub(crate) fn prove(&self, end: Link) {
-        if let Some(office) = &self.office {
-            office.prove(end);
+        if let Some(leader_lease) = &self.leader_lease {
+            leader_lease.prove(end);
         }
     }
 }
 
-impl fmt::Debug for Mandate {
+impl fmt::Debug for WriteGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mandate")
+        f.debug_struct("WriteGuard")
             .field("epoch", &self.epoch)
-            .field("alone", &self.office.is_none())
+            .field("alone", &self.leader_lease.is_none())
             .field("tick_ms", &self.tick_ms)
             .finish()
     }

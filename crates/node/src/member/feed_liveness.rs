@@ -8,12 +8,12 @@ pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
 /// Until when the leader is believed to tell.
 #[derive(Debug, Default)]
-pub(super) struct Fed {
+pub(super) struct FeedLiveness {
     until: Mutex<Option<Instant>>,
     ended: Condvar,
 }
 
-impl Fed {
+impl FeedLiveness {
     /// The leader was heard of just now.
     pub(super) fn heard(&self) {
         *self.lock() = Some(Instant::now() + SILENCE);

@@ -39,16 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same while nobody answers, or there is no leader. Longer than another one takes to lead.
 const OUTAGE: Duration = Duration::from_secs(45);
 
-/// The mouth of a job. Clones speak for the same job.
+/// Where a job writes its log. Clones write to the same log.
 #[derive(Clone, Debug)]
-pub(crate) struct Teller {
-    words: mpsc::UnboundedSender<Word>,
-    said: Arc<Said>,
+pub(crate) struct JobLog {
+    items: mpsc::UnboundedSender<LogItem>,
+    shared: Arc<Shared>,
 }
 
-/// What a teller and its listener share.
+/// What a log and its sender share.
 #[derive(Debug)]
-struct Said {
+struct Shared {
     /// Bytes of lines that may still wait.
     room: Arc<Semaphore>,
     /// Lines that found no room since the last one that did.
@@ -59,7 +59,7 @@ struct Said {
 }
 
 #[derive(Debug)]
-enum Word {
+enum LogItem {
     /// With its room.
     Line(LogText, OwnedSemaphorePermit),
     /// So many lines found no room here.
@@ -72,9 +72,9 @@ enum Word {
 
 /// The other end: gathers and sends.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    words: mpsc::UnboundedReceiver<Word>,
-    said: Arc<Said>,
+pub(crate) struct LogSender {
+    items: mpsc::UnboundedReceiver<LogItem>,
+    shared: Arc<Shared>,
     client: Client,
     held: Arc<Held>,
     signal: Arc<Signal>,
@@ -115,24 +115,24 @@ struct Round {
     last: bool,
 }
 
-impl Teller {
+impl JobLog {
     pub(crate) fn new(
         client: Client,
         held: Arc<Held>,
         signal: Arc<Signal>,
         leased: Arc<Leased>,
-    ) -> (Self, Listener) {
-        let (sender, words) = mpsc::unbounded_channel();
-        let said = Arc::new(Said {
+    ) -> (Self, LogSender) {
+        let (sender, items) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
             room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
             dropped: AtomicU64::new(0),
             progress: Mutex::default(),
             ended: AtomicBool::new(false),
         });
-        let teller = Self { words: sender, said: Arc::clone(&said) };
-        let listener = Listener {
-            words,
-            said,
+        let log = Self { items: sender, shared: Arc::clone(&shared) };
+        let sender = LogSender {
+            items,
+            shared,
             client,
             held,
             signal,
@@ -145,56 +145,56 @@ impl Teller {
             has_places: true,
             silent: false,
         };
-        (teller, listener)
+        (log, sender)
     }
 
     pub(crate) fn progress(&self, percent: u8, note: &str) {
         let note = Some(cut(note, NOTE_BYTES_MAX).0).filter(|note| !note.is_empty());
-        let before = lock(&self.said.progress).replace((percent, note.map(str::to_owned)));
+        let before = lock(&self.shared.progress).replace((percent, note.map(str::to_owned)));
         if before.is_none() {
-            drop(self.words.send(Word::Progress));
+            drop(self.items.send(LogItem::Progress));
         }
     }
 
     pub(crate) fn line(&self, stream: LogStream, text: &str) {
         for line in pieces(text) {
-            match Arc::clone(&self.said.room).try_acquire_many_owned(room_of(&line)) {
+            match Arc::clone(&self.shared.room).try_acquire_many_owned(room_of(&line)) {
                 Ok(room) => self.put(stream, line, room),
-                Err(_) => drop(self.said.dropped.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => drop(self.shared.dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
     pub(crate) async fn line_when_there_is_room(&self, stream: LogStream, text: &str) {
         for line in pieces(text) {
-            match Arc::clone(&self.said.room).acquire_many_owned(room_of(&line)).await {
+            match Arc::clone(&self.shared.room).acquire_many_owned(room_of(&line)).await {
                 Ok(room) => self.put(stream, line, room),
-                Err(_) => drop(self.said.dropped.fetch_add(1, Ordering::Relaxed)),
+                Err(_) => drop(self.shared.dropped.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
     fn put(&self, stream: LogStream, text: String, room: OwnedSemaphorePermit) {
         self.put_dropped();
-        drop(self.words.send(Word::Line(LogText { text, stream }, room)));
+        drop(self.items.send(LogItem::Line(LogText { text, stream }, room)));
     }
 
     fn put_dropped(&self) {
-        let dropped = self.said.dropped.swap(0, Ordering::Relaxed);
+        let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
-            drop(self.words.send(Word::Dropped(dropped)));
+            drop(self.items.send(LogItem::Dropped(dropped)));
         }
     }
 
     /// Nothing that is said afterwards is heard.
     pub(crate) fn last(&self) {
         self.put_dropped();
-        self.said.ended.store(true, Ordering::Relaxed);
-        drop(self.words.send(Word::Last));
+        self.shared.ended.store(true, Ordering::Relaxed);
+        drop(self.items.send(LogItem::Last));
     }
 }
 
-impl Listener {
+impl LogSender {
     /// Sends until the last word, or until nobody wants to hear it.
     pub(crate) async fn run(mut self) {
         loop {
@@ -215,16 +215,16 @@ impl Listener {
     }
 
     fn has_ended(&self) -> bool {
-        self.said.ended.load(Ordering::Relaxed)
+        self.shared.ended.load(Ordering::Relaxed)
     }
 
     async fn gather(&mut self) -> Round {
         let mut round = Round::default();
-        let Some(first) = self.words.recv().await else { return Round { last: true, ..round } };
+        let Some(first) = self.items.recv().await else { return Round { last: true, ..round } };
         let until = Instant::now() + GATHER;
         round.take(first);
         while !round.is_full() {
-            match tokio::time::timeout_at(until, self.words.recv()).await {
+            match tokio::time::timeout_at(until, self.items.recv()).await {
                 Ok(Some(word)) => round.take(word),
                 Ok(None) => round.last = true,
                 Err(_) => break,
@@ -234,7 +234,7 @@ impl Listener {
     }
 
     async fn send_progress(&self) {
-        let Some((percent, note)) = lock(&self.said.progress).take() else { return };
+        let Some((percent, note)) = lock(&self.shared.progress).take() else { return };
         let Leased { task_id, lease_id, .. } = *self.leased;
         let heartbeat = Heartbeat { lease_id, worker: None, progress: Some(percent), note };
         let sent = self.held.now();
@@ -281,7 +281,7 @@ impl Listener {
     /// The handler has ended. The log says what is missing. The outcome can wait for that as long as nobody answers,
     /// because it would not be heard either, but no longer than the lease.
     async fn end(mut self) {
-        while let Ok(word) = self.words.try_recv() {
+        while let Ok(word) = self.items.try_recv() {
             self.give_up(word.given(), word.given());
         }
         let lines = self.with_mark(Vec::new());
@@ -385,7 +385,7 @@ impl Listener {
             if self.silent {
                 answers = Instant::now();
             }
-            let awaited = self.has_ended() || self.said.room.available_permits() < LINE_BYTES_MAX;
+            let awaited = self.has_ended() || self.shared.room.available_permits() < LINE_BYTES_MAX;
             match backoff.next(error.clone())? {
                 wait if !self.silent && answers.elapsed() + wait >= self.patience => return Err(error),
                 _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
@@ -395,7 +395,7 @@ impl Listener {
     }
 }
 
-impl Word {
+impl LogItem {
     /// Lines of the job that it stands for.
     fn given(&self) -> u64 {
         match self {
@@ -407,10 +407,10 @@ impl Word {
 }
 
 impl Round {
-    fn take(&mut self, word: Word) {
+    fn take(&mut self, word: LogItem) {
         self.given += word.given();
         match word {
-            Word::Line(line, room) => {
+            LogItem::Line(line, room) => {
                 self.bytes += json_bytes(&line.text);
                 self.lines.push(line);
                 match &mut self.room {
@@ -418,15 +418,15 @@ impl Round {
                     None => self.room = Some(room),
                 }
             }
-            Word::Dropped(1) => {
+            LogItem::Dropped(1) => {
                 self.lines
                     .push(mark("1 line was dropped here: it came faster than it could be sent".to_owned()));
             }
-            Word::Dropped(lines) => self.lines.push(mark(format!(
+            LogItem::Dropped(lines) => self.lines.push(mark(format!(
                 "{lines} lines were dropped here: they came faster than they could be sent"
             ))),
-            Word::Progress => self.progress = true,
-            Word::Last => self.last = true,
+            LogItem::Progress => self.progress = true,
+            LogItem::Last => self.last = true,
         }
     }
 

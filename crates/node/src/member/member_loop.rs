@@ -16,11 +16,11 @@ use orchestrix_leadership::{Duty, Reason, Term, Work};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::{BEGIN, Command, DUTY, FOLLOW, Inner, Seat};
-use crate::mandate::{Mandate, Office};
+use super::{BEGIN, Command, DUTY, FOLLOW, Inner, NodeRole};
 use crate::node::Node;
 use crate::open::{Failure, guarded, start_node};
 use crate::standby::{Beginning, Standby};
+use crate::write_guard::{LeaderLease, WriteGuard};
 
 /// The longest wait for the journal to grow; bounds how old the note about this node is.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -59,13 +59,13 @@ impl Duty for Leading {
 }
 
 /// The office of a leader that writes.
-struct Trust {
+struct ElectedLease {
     inner: Arc<Inner>,
     epoch: u64,
     journal: JournalId,
 }
 
-impl Office for Trust {
+impl LeaderLease for ElectedLease {
     fn holds(&self) -> bool {
         self.inner.leadership().token() == Some(self.epoch)
     }
@@ -77,7 +77,7 @@ impl Office for Trust {
 }
 
 /// What the thread of a member owns.
-pub(super) struct Desk {
+pub(super) struct MemberLoop {
     pub(super) inner: Arc<Inner>,
     pub(super) runtime: Handle,
     pub(super) standby: Standby,
@@ -86,10 +86,10 @@ pub(super) struct Desk {
     pub(super) waiting: Option<Sender<Position>>,
 }
 
-impl Desk {
+impl MemberLoop {
     pub(super) fn run(&mut self, commands: &Receiver<Command>) {
         let ended = guarded("the member's thread", || self.obey(commands));
-        self.inner.seat.send_replace(Seat::Follows);
+        self.inner.role.send_replace(NodeRole::Follows);
         self.inner.following.high_water.flush();
         if let Err(failure) = ended {
             self.inner.running.end(Err(failure));
@@ -221,16 +221,16 @@ impl Desk {
         };
         follower.skip_lost()?;
         let journal = follower.journal_id();
-        let office = Trust { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
-        let mandate = Mandate {
+        let office = ElectedLease { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
+        let guard = WriteGuard {
             epoch: term.epoch,
-            office: Some(Arc::new(office)),
+            leader_lease: Some(Arc::new(office)),
             tick_ms: Some(self.inner.tick_ms),
             // What is in the register is checked like everything that comes from outside.
             actor: term.asked_by.as_deref().and_then(|name| Name::new(name).ok()),
         };
         let (stored, options, surroundings) = follower.into_parts();
-        let node = start_node(stored, options, mandate, surroundings)?;
+        let node = start_node(stored, options, guard, surroundings)?;
         // An answer comes only when all before it is durable, and so is the beginning of the term.
         *self.inner.begins() = Some(node.clone());
         let begun = self.inner.following.rounds.beginning(|| self.runtime.block_on(node.cluster()));
@@ -245,7 +245,7 @@ impl Desk {
         tracing::info!(epoch = term.epoch, position = self.inner.following.stats().durable.get(), "decides");
         self.inner.engine_answers();
         self.leads = Some((term.epoch, node.clone()));
-        self.inner.seat.send_replace(Seat::Leads(node.clone()));
+        self.inner.role.send_replace(NodeRole::Leads(node.clone()));
         let (commands, epoch) = (self.inner.commands.clone(), term.epoch);
         self.runtime.spawn(async move {
             if let Err(failure) = node.stopped().await {
@@ -269,7 +269,7 @@ impl Desk {
 
     /// Decides no more. What was decided and is not durable is forgotten.
     fn step_down(&mut self) {
-        self.inner.seat.send_replace(Seat::Follows);
+        self.inner.role.send_replace(NodeRole::Follows);
         if let Some((_, node)) = self.leads.take() {
             node.abort();
             // Why it ended does not matter: it was told to.
@@ -287,7 +287,7 @@ impl Desk {
             Some((_, node)) => self.stopping(node.stop()),
             None => Ok(()),
         };
-        self.inner.seat.send_replace(Seat::Follows);
+        self.inner.role.send_replace(NodeRole::Follows);
         self.inner.following.high_water.flush();
         stopped
     }

@@ -50,8 +50,8 @@ fn missing(lines: u64) -> String {
     }
 }
 
-/// The mouth of a job whose coordinator answers like this, and its listener.
-async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Teller, Listener) {
+/// The log of a job whose coordinator answers like this, and its sender.
+async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (JobLog, LogSender) {
     let leased = Leased {
         task_id: TaskId(1),
         lease_id: LeaseId(2),
@@ -63,15 +63,15 @@ async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Tel
     };
     let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
     let signal = held.add(leased.lease_id, Duration::from_secs(60));
-    let (teller, listener) = Teller::new(coordinator(answer).await, held, signal, Arc::new(leased));
-    (teller, Listener { patience: Duration::from_secs(1), outage: Duration::from_secs(1), ..listener })
+    let (job_log, sender) = JobLog::new(coordinator(answer).await, held, signal, Arc::new(leased));
+    (job_log, LogSender { patience: Duration::from_secs(1), outage: Duration::from_secs(1), ..sender })
 }
 
 #[tokio::test]
 async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             // Room comes back when the test has seen the refusal.
@@ -80,12 +80,12 @@ async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
         }
     })
     .await;
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one\ntwo");
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one\ntwo");
     in_time(refused.recv()).await.unwrap();
     drop(refused);
-    teller.line(LogStream::Stdout, "three");
-    teller.last();
+    job_log.line(LogStream::Stdout, "three");
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), [missing(2).as_str(), "three"]);
 }
@@ -94,7 +94,7 @@ async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
 async fn what_is_missing_at_the_end_is_told_without_another_line() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             Ok(()) => Answer::problem(507, "storage_full"),
@@ -102,11 +102,11 @@ async fn what_is_missing_at_the_end_is_told_without_another_line() {
         }
     })
     .await;
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one");
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one");
     in_time(refused.recv()).await.unwrap();
     drop(refused);
-    teller.last();
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), [missing(1)]);
 }
@@ -115,7 +115,7 @@ async fn what_is_missing_at_the_end_is_told_without_another_line() {
 async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent_twice() {
     let log = Arc::new(Log::default());
     let (asked, mut stored) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| {
             let answer = log.append(&request.body);
@@ -124,26 +124,26 @@ async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent
         }
     })
     .await;
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one\ntwo");
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one\ntwo");
     in_time(stored.recv()).await.unwrap();
-    teller.line(LogStream::Stdout, "three");
-    teller.last();
+    job_log.line(LogStream::Stdout, "three");
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), ["one", "two", "three"]);
 }
 
 #[tokio::test]
 async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
-    let (teller, listener) = talk(|_| Answer::problem(500, "internal")).await;
-    let listener =
-        Listener { patience: Duration::from_millis(50), outage: Duration::from_millis(50), ..listener };
-    let listening = tokio::spawn(listener.run());
+    let (job_log, sender) = talk(|_| Answer::problem(500, "internal")).await;
+    let sender =
+        LogSender { patience: Duration::from_millis(50), outage: Duration::from_millis(50), ..sender };
+    let listening = tokio::spawn(sender.run());
     in_time(async {
         for _ in 0..2 * WAITING_BYTES_MAX / LINE_BYTES_MORE {
-            teller.line_when_there_is_room(LogStream::Stdout, "again").await;
+            job_log.line_when_there_is_room(LogStream::Stdout, "again").await;
         }
-        teller.last();
+        job_log.last();
         listening.await.unwrap();
     })
     .await;
@@ -151,9 +151,9 @@ async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
 
 #[tokio::test]
 async fn nothing_more_is_sent_under_a_lease_that_is_over() {
-    let (teller, listener) = talk(|_| Answer::problem(409, "stale_lease")).await;
-    teller.line(LogStream::Stdout, "late");
-    in_time(listener.run()).await;
+    let (job_log, sender) = talk(|_| Answer::problem(409, "stale_lease")).await;
+    job_log.line(LogStream::Stdout, "late");
+    in_time(sender.run()).await;
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
     let line = |bytes| {
         let text = "x".repeat(bytes);
         let room = Arc::clone(&room).try_acquire_many_owned(room_of(&text)).unwrap();
-        Word::Line(LogText { text, stream: LogStream::Stdout }, room)
+        LogItem::Line(LogText { text, stream: LogStream::Stdout }, room)
     };
     let mut by_lines = Round::default();
     (0..BATCH_LINES_MAX).for_each(|_| by_lines.take(line(1)));
@@ -185,27 +185,27 @@ fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
     let nuls = |n| LogText { text: "\0".repeat(n), stream: LogStream::Stdout };
     let few = Arc::new(Semaphore::new(3));
     let some = || Arc::clone(&few).try_acquire_owned().unwrap();
-    (0..2).for_each(|_| escaped.take(Word::Line(nuls(LINE_BYTES_MAX), some())));
+    (0..2).for_each(|_| escaped.take(LogItem::Line(nuls(LINE_BYTES_MAX), some())));
     assert!(!escaped.is_full());
-    escaped.take(Word::Line(nuls(LINE_BYTES_MAX), some()));
+    escaped.take(LogItem::Line(nuls(LINE_BYTES_MAX), some()));
     assert!(escaped.is_full(), "as JSON it is six times as long");
     let mut ended = Round::default();
     assert!(!ended.is_full());
-    ended.take(Word::Last);
+    ended.take(LogItem::Last);
     assert!(ended.is_full());
 }
 
 #[tokio::test]
 async fn only_the_latest_progress_of_a_moment_is_told() {
     let (asked, mut told) = mpsc::unbounded_channel();
-    let (teller, listener) = talk(move |request| {
+    let (job_log, sender) = talk(move |request| {
         drop(asked.send(request.body["progress"].clone()));
         Answer::ok(json!({"lease_ms": 60_000, "cancel_requested": false}))
     })
     .await;
-    (0..=20).for_each(|percent| teller.progress(percent, "on the way"));
-    teller.last();
-    in_time(listener.run()).await;
+    (0..=20).for_each(|percent| job_log.progress(percent, "on the way"));
+    job_log.last();
+    in_time(sender.run()).await;
     assert_eq!((told.try_recv().ok(), told.try_recv().ok()), (Some(json!(20)), None));
 }
 
@@ -218,21 +218,21 @@ fn slowly(answer: Answer) -> Answer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_coordinator_gets_all_lines_also_after_the_end() {
     let log = Arc::new(Log::default());
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| slowly(log.append(&request.body))
     })
     .await;
     // Less than all of it takes: what counts is that lines go through.
-    let listener =
-        Listener { patience: Duration::from_millis(500), outage: Duration::from_millis(500), ..listener };
-    let listening = tokio::spawn(listener.run());
+    let sender =
+        LogSender { patience: Duration::from_millis(500), outage: Duration::from_millis(500), ..sender };
+    let listening = tokio::spawn(sender.run());
     let expected: Vec<String> = (0..30_000).map(|n| n.to_string()).collect();
     in_time(async {
         for line in &expected {
-            teller.line_when_there_is_room(LogStream::Stdout, line).await;
+            job_log.line_when_there_is_room(LogStream::Stdout, line).await;
         }
-        teller.last();
+        job_log.last();
         listening.await.unwrap();
     })
     .await;
@@ -242,16 +242,16 @@ async fn a_slow_coordinator_gets_all_lines_also_after_the_end() {
 #[tokio::test]
 async fn what_waits_is_bounded_in_bytes_and_the_rest_is_counted() {
     let log = Arc::new(Log::default());
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| log.append(&request.body)
     })
     .await;
     let fit = WAITING_BYTES_MAX / LINE_BYTES_MAX - 1;
     let text = "x".repeat(LINE_BYTES_MAX - LINE_BYTES_MORE);
-    (0..=fit + 1).for_each(|_| teller.line(LogStream::Stdout, &text));
-    teller.last();
-    in_time(listener.run()).await;
+    (0..=fit + 1).for_each(|_| job_log.line(LogStream::Stdout, &text));
+    job_log.last();
+    in_time(sender.run()).await;
     let lines = log.lines();
     assert_eq!(lines.len(), fit + 2, "{fit} + 1 lines, and a mark");
     assert_eq!(lines[fit + 1], "1 line was dropped here: it came faster than it could be sent");
@@ -260,17 +260,18 @@ async fn what_waits_is_bounded_in_bytes_and_the_rest_is_counted() {
 #[tokio::test]
 async fn a_line_that_finds_room_again_comes_after_the_mark() {
     let log = Arc::new(Log::default());
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| log.append(&request.body)
     })
     .await;
-    let all = Arc::clone(&teller.said.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
-    teller.line(LogStream::Stdout, "one\ntwo");
+    let all =
+        Arc::clone(&job_log.shared.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
+    job_log.line(LogStream::Stdout, "one\ntwo");
     drop(all);
-    teller.line(LogStream::Stdout, "three");
-    teller.last();
-    in_time(listener.run()).await;
+    job_log.line(LogStream::Stdout, "three");
+    job_log.last();
+    in_time(sender.run()).await;
     assert_eq!(log.lines(), ["2 lines were dropped here: they came faster than they could be sent", "three"]);
 }
 
@@ -278,7 +279,7 @@ async fn a_line_that_finds_room_again_comes_after_the_mark() {
 async fn the_end_waits_for_a_coordinator_that_says_nothing() {
     let log = Arc::new(Log::default());
     let (asked, mut silent) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             Ok(()) => Answer::Silence,
@@ -286,11 +287,11 @@ async fn the_end_waits_for_a_coordinator_that_says_nothing() {
         }
     })
     .await;
-    let listener =
-        Listener { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..listener };
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one\ntwo");
-    teller.last();
+    let sender =
+        LogSender { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..sender };
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one\ntwo");
+    job_log.last();
     // So often that each of the lines had its time.
     for _ in 0..6 {
         in_time(silent.recv()).await.unwrap();
@@ -324,21 +325,21 @@ fn late(log: &Arc<Log>, is_first: fn(&Value) -> bool) -> impl Fn(&Asked) -> Answ
 async fn lines_that_arrive_after_they_were_given_up_hide_no_others() {
     for at_the_end in [false, true] {
         let log = Arc::new(Log::default());
-        let (teller, listener) = talk(late(&log, |body| body["lines"][0]["text"] == "a1")).await;
-        let listener =
-            Listener { patience: Duration::from_millis(200), outage: Duration::from_millis(200), ..listener };
-        let room = Arc::clone(&teller.said.room);
-        let listening = tokio::spawn(listener.run());
-        teller.line(LogStream::Stdout, "a1\na2\na3");
+        let (job_log, sender) = talk(late(&log, |body| body["lines"][0]["text"] == "a1")).await;
+        let sender =
+            LogSender { patience: Duration::from_millis(200), outage: Duration::from_millis(200), ..sender };
+        let room = Arc::clone(&job_log.shared.room);
+        let listening = tokio::spawn(sender.run());
+        job_log.line(LogStream::Stdout, "a1\na2\na3");
         let mut expected = vec!["a1", "a2", "a3"];
         if !at_the_end {
             // There is room again when they are given up.
             in_time(room.acquire_many(u32::try_from(WAITING_BYTES_MAX).unwrap())).await.unwrap().forget();
             room.add_permits(WAITING_BYTES_MAX);
-            teller.line(LogStream::Stdout, "b1\nb2\nb3\nb4");
+            job_log.line(LogStream::Stdout, "b1\nb2\nb3\nb4");
             expected.extend(["b1", "b2", "b3", "b4"]);
         }
-        teller.last();
+        job_log.last();
         in_time(listening).await.unwrap();
         assert_eq!(log.lines(), expected);
     }
@@ -348,7 +349,7 @@ async fn lines_that_arrive_after_they_were_given_up_hide_no_others() {
 async fn a_mark_that_was_given_up_is_sent_again() {
     let log = Arc::new(Log::default());
     let (asked, mut silent) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             Ok(()) => Answer::Silence,
@@ -356,14 +357,15 @@ async fn a_mark_that_was_given_up_is_sent_again() {
         }
     })
     .await;
-    let listener =
-        Listener { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..listener };
-    let all = Arc::clone(&teller.said.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
-    (0..10).for_each(|_| teller.line(LogStream::Stdout, "no room"));
+    let sender =
+        LogSender { patience: Duration::from_millis(100), outage: Duration::from_millis(100), ..sender };
+    let all =
+        Arc::clone(&job_log.shared.room).try_acquire_many_owned(u32::try_from(WAITING_BYTES_MAX).unwrap());
+    (0..10).for_each(|_| job_log.line(LogStream::Stdout, "no room"));
     drop(all);
-    teller.line(LogStream::Stdout, "one");
-    teller.last();
-    let listening = tokio::spawn(listener.run());
+    job_log.line(LogStream::Stdout, "one");
+    job_log.last();
+    let listening = tokio::spawn(sender.run());
     for _ in 0..6 {
         in_time(silent.recv()).await.unwrap();
     }
@@ -377,7 +379,7 @@ async fn a_mark_that_was_given_up_is_sent_again() {
 async fn an_older_coordinator_gets_the_lines_after_a_gap_and_a_mark() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             Ok(()) => Answer::problem(507, "storage_full"),
@@ -386,12 +388,12 @@ async fn an_older_coordinator_gets_the_lines_after_a_gap_and_a_mark() {
         }
     })
     .await;
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one\ntwo");
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one\ntwo");
     in_time(refused.recv()).await.unwrap();
     drop(refused);
-    teller.line(LogStream::Stdout, "three");
-    teller.last();
+    job_log.line(LogStream::Stdout, "three");
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), [format!("up to {}", missing(2)).as_str(), "three"]);
 }
@@ -400,7 +402,7 @@ async fn an_older_coordinator_gets_the_lines_after_a_gap_and_a_mark() {
 async fn lines_wait_for_a_leader_for_longer_than_for_a_refusal() {
     for (code, all) in [("no_leader", true), ("internal", false)] {
         let (log, began) = (Arc::new(Log::default()), std::time::Instant::now());
-        let (teller, listener) = talk({
+        let (job_log, sender) = talk({
             let log = Arc::clone(&log);
             move |request| match began.elapsed() < Duration::from_millis(600) {
                 true => Answer::problem(503, code).header("retry-after", "0.05"),
@@ -409,9 +411,9 @@ async fn lines_wait_for_a_leader_for_longer_than_for_a_refusal() {
         })
         .await;
         let (patience, outage) = (Duration::from_millis(200), Duration::from_secs(45));
-        let listening = tokio::spawn(Listener { patience, outage, ..listener }.run());
-        teller.line(LogStream::Stdout, "one");
-        teller.last();
+        let listening = tokio::spawn(LogSender { patience, outage, ..sender }.run());
+        job_log.line(LogStream::Stdout, "one");
+        job_log.last();
         in_time(listening).await.unwrap();
         assert_eq!(log.lines() == ["one"], all, "{code}: {:?}", log.lines());
     }
@@ -421,7 +423,7 @@ async fn lines_wait_for_a_leader_for_longer_than_for_a_refusal() {
 async fn a_coordinator_that_is_back_may_ask_to_wait() {
     let (log, began) = (Arc::new(Log::default()), std::time::Instant::now());
     let busy = AtomicUsize::new(3);
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match began.elapsed() < Duration::from_millis(600) {
             true => Answer::problem(503, "no_leader").header("retry-after", "0"),
@@ -433,9 +435,9 @@ async fn a_coordinator_that_is_back_may_ask_to_wait() {
     })
     .await;
     let (patience, outage) = (Duration::from_millis(400), Duration::from_secs(45));
-    let listening = tokio::spawn(Listener { patience, outage, ..listener }.run());
-    teller.line(LogStream::Stdout, "one");
-    teller.last();
+    let listening = tokio::spawn(LogSender { patience, outage, ..sender }.run());
+    job_log.line(LogStream::Stdout, "one");
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), ["one"]);
 }
@@ -445,7 +447,7 @@ async fn what_is_missing_is_told_to_a_coordinator_that_is_busy() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
     let busy = AtomicUsize::new(3);
-    let (teller, listener) = talk({
+    let (job_log, sender) = talk({
         let log = Arc::clone(&log);
         move |request| match asked.send(()) {
             Ok(()) => Answer::problem(507, "storage_full"),
@@ -456,11 +458,11 @@ async fn what_is_missing_is_told_to_a_coordinator_that_is_busy() {
         }
     })
     .await;
-    let listening = tokio::spawn(listener.run());
-    teller.line(LogStream::Stdout, "one");
+    let listening = tokio::spawn(sender.run());
+    job_log.line(LogStream::Stdout, "one");
     in_time(refused.recv()).await.unwrap();
     drop(refused);
-    teller.last();
+    job_log.last();
     in_time(listening).await.unwrap();
     assert_eq!(log.lines(), [missing(1)]);
 }

@@ -1,4 +1,4 @@
-//! A leader on an engine that takes its time: the loop offers its next turn to the writer meanwhile.
+//! A leader on an engine that takes its time: the loop offers its next group to the writer meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -12,14 +12,14 @@ use orchestrix_engine::{
     Appended, Batch, Error, Journal, JournalId, Link, Logs, Read, Register, Shared, Snapshots, Space,
 };
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{HighWater, Member, Membership, Node, Options, Seat};
+use orchestrix_node::{HighWater, Member, Membership, Node, NodeRole, Options};
 
 /// How long an append takes: about as long as one on a server next door.
 const APPEND: Duration = Duration::from_micros(300);
 /// Callers at once, and what each of them does.
 const CALLERS: u64 = 12;
 const CALLS: u64 = 800;
-/// Tasks of a call: so many that all callers together fill more than a turn.
+/// Tasks of a call: so many that all callers together fill more than a group.
 const BATCH: usize = 60;
 
 struct Slow(MemoryPlace);
@@ -130,10 +130,10 @@ async fn callers_that_never_rest_and_some_that_leave_are_all_served() {
         high_water: HighWater::in_memory(),
     })
     .unwrap();
-    let mut seats = member.seats();
-    let seat = seats.wait_for(|seat| matches!(seat, Seat::Leads(_))).await.unwrap().clone();
-    let Seat::Leads(node) = seat else { unreachable!("it was waited for") };
-    // Turns are handed over, offered, taken back and taken, and answers come back that nobody took.
+    let mut roles = member.roles();
+    let role = roles.wait_for(|role| matches!(role, NodeRole::Leads(_))).await.unwrap().clone();
+    let NodeRole::Leads(node) = role else { unreachable!("it was waited for") };
+    // Groups are handed over, offered, taken back and taken, and answers come back that nobody took.
     let callers: Vec<_> = (0..CALLERS).map(|caller| tokio::spawn(call(node.clone(), caller))).collect();
     for caller in callers {
         caller.await.unwrap();

@@ -1,7 +1,7 @@
 //! Prepared segments: files full of zeros, durable, that only need a header and a name.
 //!
 //! One is for the next segment, the others are the reserve. Room on the disk is therefore missed long
-//! before it is needed, and what is in stock can be used without asking the disk for room. While room is short, new
+//! before it is needed, and what is in the pool can be used without asking the disk for room. While room is short, new
 //! work gets only what fits beside the reserve, and groups that are longer than a spare are written in parts.
 //!
 //! **Invariant:** a spare under its final name is whole, zero behind the segment header, and durable.
@@ -41,7 +41,7 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// The spares of a journal.
 #[derive(Debug)]
-pub(crate) struct Stock {
+pub(crate) struct SegmentPool {
     disk: Arc<dyn Disk>,
     options: Options,
     reserve: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Stock {
 
 /// A prepared segment.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct SpareSegment {
     pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -59,7 +59,7 @@ pub(crate) struct Spare {
 
 #[derive(Debug, Default)]
 struct State {
-    spares: Vec<Spare>,
+    spares: Vec<SpareSegment>,
     /// Spares that an earlier process left; they are looked through before they count.
     leftovers: Vec<String>,
     /// The size of the segment in use: the next one is up to twice as long.
@@ -76,9 +76,9 @@ struct State {
 enum LastTry {
     #[default]
     Went,
-    /// There was no room: what is in stock is for what ends or frees work.
+    /// There was no room: what is in the pool is for what ends or frees work.
     NoRoom,
-    /// Something else failed, which says nothing about room. The stock is used up as if it would come back; whoever
+    /// Something else failed, which says nothing about room. The pool is used up as if it would come back; whoever
     /// needs a segment when there is none left hears what fails.
     Failed,
 }
@@ -89,7 +89,7 @@ enum Progress {
     Stuck,
 }
 
-impl Stock {
+impl SegmentPool {
     /// Nothing is prepared yet; `leftovers` are the names of spares that are there.
     pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, leftovers: Vec<String>) -> Self {
         let next_number =
@@ -110,9 +110,9 @@ impl Stock {
                 None
             }
             Prepare::Thread => {
-                let stock = Arc::clone(self);
+                let pool = Arc::clone(self);
                 let thread = std::thread::Builder::new().name("journal-prepare".to_owned());
-                match thread.spawn(move || stock.run()) {
+                match thread.spawn(move || pool.run()) {
                     Ok(thread) => Some(thread),
                     Err(error) => {
                         tracing::warn!(%error, "no thread to prepare segments; appends prepare them");
@@ -175,7 +175,7 @@ impl Stock {
     ///
     /// # Errors
     /// `Full`, which may pass, and whatever else the disk says.
-    pub(crate) fn take(&self, needed: u64) -> Result<Spare, Error> {
+    pub(crate) fn take(&self, needed: u64) -> Result<SpareSegment, Error> {
         let mut state = self.state();
         while state.preparing && !state.spares.iter().any(|spare| spare.size >= needed) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -290,7 +290,7 @@ impl Stock {
 
     /// Writes zeros ahead of need: a sync of bytes that already have their place on the disk is the
     /// fastest one there is.
-    fn make(&self, number: u64, size: u64) -> Result<Spare, Error> {
+    fn make(&self, number: u64, size: u64) -> Result<SpareSegment, Error> {
         let name = names::spare(number);
         let beside = names::unfinished(&name);
         let failed = |error| io_error(&*self.disk, "prepare journal segment", &name, error);
@@ -312,7 +312,7 @@ impl Stock {
             Ok(file)
         });
         match made {
-            Ok(file) => Ok(Spare { name, size, file }),
+            Ok(file) => Ok(SpareSegment { name, size, file }),
             Err(error) => {
                 // Under whichever name it is: the next try has another number. What cannot be removed now is removed
                 // or taken over at the next start.
@@ -324,7 +324,7 @@ impl Stock {
     }
 
     /// Takes over a spare that an earlier process left, if it is as it should be.
-    fn adopt(&self, name: String) -> Result<Option<Spare>, Error> {
+    fn adopt(&self, name: String) -> Result<Option<SpareSegment>, Error> {
         let failed = |error| io_error(&*self.disk, "look through", &name, error);
         let file = self.disk.open(&name).map_err(failed)?;
         let size = file.len().map_err(failed)?;
@@ -332,7 +332,7 @@ impl Stock {
         let clean = is_planted("segment-recycled")
             || is_zero(&*file, SEGMENT_HEADER_BYTES as u64, size).map_err(failed)?;
         if size >= smallest && clean {
-            return Ok(Some(Spare { name, size, file }));
+            return Ok(Some(SpareSegment { name, size, file }));
         }
         drop(file);
         self.disk.remove(&name).map_err(failed)?;
@@ -346,7 +346,7 @@ impl Stock {
 
 impl State {
     /// The longest spare that is long enough: the reserve is used last.
-    fn take(&mut self, needed: u64) -> Option<Spare> {
+    fn take(&mut self, needed: u64) -> Option<SpareSegment> {
         let fitting = self.spares.iter().enumerate().filter(|(_, spare)| spare.size >= needed);
         let (index, _) = fitting.max_by_key(|(index, spare)| (spare.size, usize::MAX - index))?;
         let spare = self.spares.remove(index);

@@ -1,23 +1,23 @@
-//! A turn: what is decided together, written together, and answered after.
+//! A commit group: what is decided together, written together, and answered after.
 
 use orchestrix_core::{Event, Position, TaskId, Timestamp, Undecoded, encode_record};
 
 use crate::request::{Answer, Error};
 
-/// Events of one turn, plus at most one question's worth. Bounds the wait of the first answer in it, and the
+/// Events of one group, plus at most one question's worth. Bounds the wait of the first answer in it, and the
 /// time that the loop is at work without a look at the clock.
 const EVENTS_MAX: u32 = 1_024;
-/// Bytes of events of one turn, plus at most one question's worth.
+/// Bytes of events of one group, plus at most one question's worth.
 const BYTES_MAX: usize = 4 << 20;
-/// What the answers of one turn may weigh, plus at most one. Bounds what waits in memory while the disk is
+/// What the answers of one group may weigh, plus at most one. Bounds what waits in memory while the disk is
 /// slow, and how long looks keep the loop from decisions.
 const WEIGHT_MAX: usize = 8_192;
-/// Bytes that a turn has room for because the last one had as many. Bounds what one event keeps in memory.
+/// Bytes that a group has room for because the last one had as many. Bounds what one event keeps in memory.
 const ROOM_MAX: usize = 256 << 10;
 
 /// What one round of decisions comes to.
 #[derive(Debug)]
-pub struct Turn<R> {
+pub struct CommitGroup<R> {
     /// The position of its first event, or of the next one if it has none: it is written after all before that.
     pub first: Position,
     /// Written and synced first: the records of `count` events.
@@ -33,14 +33,14 @@ pub struct Turn<R> {
     room: usize,
 }
 
-impl<R> Default for Turn<R> {
+impl<R> Default for CommitGroup<R> {
     fn default() -> Self {
         let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
         Self { first: Position(0), records, count: 0, replies, purged, weight: 0, room: 0 }
     }
 }
 
-impl<R> Turn<R> {
+impl<R> CommitGroup<R> {
     /// An empty one, which is probably as large once it is full.
     pub(crate) fn next(&self) -> Self {
         let room = if self.count == 0 { self.room } else { self.records.len().min(ROOM_MAX) };

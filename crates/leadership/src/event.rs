@@ -1,12 +1,12 @@
-//! What happens to leadership, for those who watch: six kinds of news, and the names under which duties tell them
+//! What happens to leadership, for those who watch: six kinds of events, and the names under which duties tell them
 //! again.
 
 use serde::Serialize;
 
-/// One piece of news. Times are Unix milliseconds; `epoch` is the end of a mandate, `term` the fencing token.
+/// One event. Times are Unix milliseconds; `epoch` is the end of a mandate, `term` the fencing token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
-pub enum News {
+pub enum LeadershipEvent {
     /// This candidate showed that it is present.
     WorkerHeartbeat { worker_id: String, timestamp: u64 },
     /// Somebody was seen in office for the first time.
@@ -34,7 +34,7 @@ pub enum Phase {
     Ready,
 }
 
-impl News {
+impl LeadershipEvent {
     /// The name of its kind, as it is published.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -65,11 +65,11 @@ mod tests {
         let id = || "worker-1734567890-abc123".to_owned();
         let told = [
             (
-                News::WorkerHeartbeat { worker_id: id(), timestamp: 5 },
+                LeadershipEvent::WorkerHeartbeat { worker_id: id(), timestamp: 5 },
                 r#"coord:worker-heartbeat {"workerId":"worker-1734567890-abc123","timestamp":5}"#,
             ),
             (
-                News::CoordinatorElected {
+                LeadershipEvent::CoordinatorElected {
                     worker_id: "a".into(),
                     epoch: 9,
                     active_workers: vec!["a".into()],
@@ -78,26 +78,30 @@ mod tests {
                 r#"coord:coordinator-elected {"workerId":"a","epoch":9,"activeWorkers":["a"],"term":2}"#,
             ),
             (
-                News::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 },
+                LeadershipEvent::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 },
                 r#"coord:coordinator-promoted {"workerId":"a","timestamp":5,"term":2}"#,
             ),
             (
-                News::CoordinatorDemoted { worker_id: "a".into(), reason: "resigned".into(), term: 2 },
+                LeadershipEvent::CoordinatorDemoted {
+                    worker_id: "a".into(),
+                    reason: "resigned".into(),
+                    term: 2,
+                },
                 r#"coord:coordinator-demoted {"workerId":"a","reason":"resigned","term":2}"#,
             ),
             (
-                News::CoordinatorEpochRenewed { worker_id: "a".into(), new_epoch: 7, term: 2 },
+                LeadershipEvent::CoordinatorEpochRenewed { worker_id: "a".into(), new_epoch: 7, term: 2 },
                 r#"coord:coordinator-epoch-renewed {"workerId":"a","newEpoch":7,"term":2}"#,
             ),
             (
-                News::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 15_000 },
+                LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 15_000 },
                 r#"coord:cold-start-phase-changed {"phase":"preparation","duration":15000}"#,
             ),
         ];
         for (news, expected) in told {
             assert_eq!(format!("{} {}", news.name(), serde_json::to_string(&news).unwrap()), expected);
         }
-        let news = News::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 };
+        let news = LeadershipEvent::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 };
         assert_eq!(news.name_of("s3-queue"), "plg:s3-queue:coordinator-promoted");
     }
 }
