@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::room;
 use crate::runner::{Input, Running};
-use crate::sharding::{ServicePage, ShardAsk};
+use crate::shards::{ServicePage, ShardAsk};
 use crate::stats::Stats;
 use crate::sync::mpsc::{SyncSender, TrySendError};
 

@@ -8,10 +8,10 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Forbidden, LeaseId, Refusal, TaskId};
 
-use crate::leasing::Abandoned;
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::{Answer, Ask, Error, Seen};
-use crate::sharding::ShardAsk;
+use crate::shards::ShardAsk;
+use crate::tasks::Abandoned;
 
 numbered! {
     Abandoned { 0 at, 1 leases }

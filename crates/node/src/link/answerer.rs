@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, Refusal};
 
-use crate::leasing::Abandoned;
 use crate::link::MESSAGE_BYTES_MAX;
 use crate::link::ask_codec::validate;
 use crate::link::codec::{decoded, encoded};
@@ -15,6 +14,7 @@ use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
 use crate::request::Error;
+use crate::tasks::Abandoned;
 
 /// The leader's end. `H` is held for each answer until all of it is handed over for sending.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::leasing::Abandoned;
 use crate::link::answer_codec::{Wanted, leases_of};
 use crate::link::codec::{decoded, encoded};
 use crate::link::frame::{self, Broken, Frame, Kind, Received};
@@ -12,6 +11,7 @@ use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
 use crate::link::{MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX};
+use crate::tasks::Abandoned;
 
 /// The follower's end.
 #[derive(Debug)]

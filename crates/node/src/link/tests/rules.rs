@@ -4,10 +4,10 @@ use std::time::Duration;
 use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Submit};
 use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskId};
 
-use crate::leasing::Abandoned;
 use crate::link::frame::{self, Kind};
 use crate::link::*;
 use crate::request::{Answer, Ask, Error};
+use crate::tasks::Abandoned;
 
 const ENOUGH: usize = 1 << 30;
 
