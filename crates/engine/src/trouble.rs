@@ -181,6 +181,35 @@ mod tests {
             said += usize::from(known.passed(ms(at + 10), "read").is_some());
         }
         assert_eq!(said, 2 * 7, "at 0, 1, 3, 7, 15, 31 and 63 seconds, and each time that it is over");
-        assert_eq!(known.failed(ms(159_990), "read", "refused"), Some(0), "the pause is 60 seconds by now");
+    }
+
+    #[test]
+    fn trouble_after_a_long_rest_is_new_trouble() {
+        let mut known = Known::default();
+        let at = |said: Vec<(u64, u64)>| said.into_iter().map(|(at, _)| at / 1_000).collect::<Vec<_>>();
+        lines(&mut known, 0, 100_000, 100, "refused");
+        known.passed(ms(100_000), "read");
+        assert_eq!(at(lines(&mut known, 159_900, 159_900, 1, "refused")), [159], "its line is due since 123");
+        known.passed(ms(159_901), "read");
+        // The pause was 60 seconds. It begins with one second again, and grows as it did.
+        let said = at(lines(&mut known, 220_000, 300_000, 100, "refused"));
+        assert_eq!(said, [220, 221, 223, 227, 235, 251, 283]);
+    }
+
+    #[test]
+    fn what_fails_is_named_and_so_many_are_told_apart() {
+        let trouble = Trouble::new("it fails", "it is over");
+        assert_eq!(trouble.reason(), None);
+        for operation in 0..2 * OPERATIONS_MAX {
+            trouble.failed(ms(0), &format!("read {operation}"), "refused");
+            assert_eq!(trouble.reason(), Some(format!("read {operation}: refused")));
+        }
+        assert_eq!(trouble.known().failing.len(), OPERATIONS_MAX);
+        trouble.failed(ms(1), "read 0", "no room");
+        assert_eq!(trouble.reason().unwrap(), "read 0: no room", "the last one that failed");
+        for operation in 0..2 * OPERATIONS_MAX {
+            trouble.passed(ms(2), &format!("read {operation}"));
+        }
+        assert_eq!(trouble.reason(), None);
     }
 }

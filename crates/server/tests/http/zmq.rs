@@ -24,7 +24,11 @@ pub(crate) struct Dealer {
 }
 
 pub(crate) async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
-    let stream = TcpStream::connect(address).await.unwrap();
+    greet(TcpStream::connect(address).await.unwrap(), socket).await
+}
+
+/// A socket of a worker that is connected.
+pub(crate) async fn greet(stream: TcpStream, socket: SocketType) -> Dealer {
     // What it hears may be as long as it likes.
     let limits = Parts { message_bytes: 64 << 20, ..Parts::default() };
     let (reader, writer) = Connection::greet(stream, socket, b"", limits).await.unwrap().split();
