@@ -55,7 +55,7 @@ pub use leasing::Abandoned;
 pub use logs::OutputCall;
 pub use mandate::{Mandate, Office};
 pub use member::{DUTY, Member, Membership, Seat};
-pub use node::Node;
+pub use node::{Node, OnTaken};
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use orchestrix_engine::{Clock, SystemClock};
