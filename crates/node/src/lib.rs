@@ -49,7 +49,7 @@ pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use logs::OutputCall;
 pub use member::{DUTY, Member, Membership, NodeRole};
-pub use node::Node;
+pub use node::{Node, OnTaken};
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use orchestrix_engine::{Clock, SystemClock};

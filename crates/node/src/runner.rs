@@ -288,7 +288,8 @@ impl Runner {
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(..))
                     if is_planted("question-forgotten") && self.decisions.state().position().0 % 50 == 7 => {}
-                Some(Input::Ask(ask, own, to)) => {
+                Some(Input::Ask(ask, own, mut to)) => {
+                    to.taken();
                     if ask.promises_time() {
                         *now = self.term_clock.now();
                     }

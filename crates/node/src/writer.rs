@@ -401,10 +401,7 @@ fn refuse(writing: Writing) {
 /// Sends an answer. Gives back the leases in it if nobody took it.
 fn send(to: Waiter, answer: Result<Answer, Error>) -> Option<Abandoned> {
     match to.send(answer) {
-        Err(Ok(Answer::Leases { leases, at })) if !leases.leases.is_empty() => {
-            let leases = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
-            Some(Abandoned { at, leases })
-        }
+        Err(Ok(Answer::Leases { leases, at })) => Abandoned::of(&leases, at),
         Ok(()) | Err(_) => None,
     }
 }

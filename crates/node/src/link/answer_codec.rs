@@ -430,6 +430,5 @@ impl Wanted {
 /// The leases of a reply, as they are given back.
 pub(super) fn leases_of(answer: &Answer) -> Option<Abandoned> {
     let Answer::Leases { leases, at } = answer else { return None };
-    let pairs = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect::<Vec<_>>();
-    (!pairs.is_empty()).then_some(Abandoned { at: *at, leases: pairs })
+    Abandoned::of(leases, *at)
 }

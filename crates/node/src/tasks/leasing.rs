@@ -29,6 +29,14 @@ pub struct Abandoned {
     pub leases: Vec<(TaskId, LeaseId)>,
 }
 
+impl Abandoned {
+    /// The leases of an answer, if it has any.
+    pub(crate) fn of(leases: &Leases, at: Position) -> Option<Self> {
+        let pairs: Vec<_> = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
+        (!pairs.is_empty()).then_some(Self { at, leases: pairs })
+    }
+}
+
 /// A lease that was handed out once more, to a repeat of the call that got it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandedAgain {
@@ -36,6 +44,8 @@ pub(crate) struct HandedAgain {
     at: Position,
     /// Answers before that one that had it, too, and were taken or may be.
     earlier: u32,
+    /// The last answer was not taken. Followers say so in any order, so one before it may still be heard of.
+    is_last_abandoned: bool,
 }
 
 impl<R: Recipient> TaskDecisions<R> {
@@ -259,8 +269,11 @@ impl<R: Recipient> TaskDecisions<R> {
         let extended = heard.extended;
         let at = decider.state.position();
         for id in &extended {
-            let earlier = self.handed_again.get(id).map_or(1, |before| before.earlier + 1);
-            self.handed_again.insert(*id, HandedAgain { at, earlier });
+            let earlier = self
+                .handed_again
+                .get(id)
+                .map_or(1, |before| before.earlier + u32::from(!before.is_last_abandoned));
+            self.handed_again.insert(*id, HandedAgain { at, earlier, is_last_abandoned: false });
         }
         extended.iter().filter_map(|id| decider.state.leased(*id)?.handed_out(now)).collect()
     }
@@ -370,9 +383,10 @@ impl<R: Recipient> TaskDecisions<R> {
         }
         if at < handed.at {
             handed.earlier = handed.earlier.saturating_sub(1);
-            return true;
+        } else {
+            handed.is_last_abandoned = true;
         }
-        handed.earlier > 0
+        handed.earlier > 0 || !handed.is_last_abandoned
     }
 }
 
