@@ -114,12 +114,12 @@ impl<R: Recipient> DecisionLoop<R> {
         tasks.serve_polls(decider, now);
     }
 
-    /// Gives back leases in answers that nobody took; see [`TaskDecisions::abandon`].
+    /// Gives back leases in answers that nobody took, unless another answer with the same lease was taken or still may be.
     pub fn abandon(&mut self, abandoned: &[Abandoned], durable: Position, now: Timestamp) {
         self.tasks.abandon(&mut self.decider, abandoned, durable, now);
     }
 
-    /// Gives back leases in an answer that was sent to another node; see [`TaskDecisions::give_back`].
+    /// Gives back leases in an answer that was sent to another node and reached nobody there.
     pub fn give_back(&mut self, abandoned: &Abandoned, now: Timestamp) {
         self.tasks.give_back(&mut self.decider, abandoned, now);
     }
