@@ -157,6 +157,10 @@ impl Driver {
                 let set = self.register.compare_and_set(&self.key, seen.as_ref(), &claim);
                 let set = set.inspect(|set| self.heard(set)).inspect_err(|error| self.failed(SET, error));
                 let set = set.ok();
+                if let Some(Set::Done(_) | Set::Conflict(_)) = set {
+                    // It says who leads, and whoever leads reads it no more.
+                    self.passed(READ);
+                }
                 self.elector.heard_set(clock.boot(), set);
             }
         }

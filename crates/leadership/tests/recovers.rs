@@ -1,11 +1,17 @@
-//! The trouble of one candidate ends although it never writes again what it was refused.
+//! The trouble of one candidate ends although it never asks again for what it was refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use orchestrix_engine::memory::MemoryRegister;
 use orchestrix_engine::{Cause, Cell, Claim, Error, Register, Set, Version};
 use orchestrix_leadership::{Candidate, Leadership, Options};
+
+fn refusal(operation: &str) -> Error {
+    let source = Cause::Remote { place: "here".to_owned(), what: "READONLY".to_owned() };
+    Error { operation: operation.to_owned(), retryable: true, source }
+}
 
 /// A register in which nobody but `other` may write who leads.
 struct OthersOffice(MemoryRegister);
@@ -17,8 +23,7 @@ impl Register for OthersOffice {
 
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
         if key == "leader" && claim.owner != "other" {
-            let source = Cause::Remote { place: "here".to_owned(), what: "READONLY".to_owned() };
-            return Err(Error { operation: "write a cell".to_owned(), retryable: true, source });
+            return Err(refusal("write a cell"));
         }
         self.0.compare_and_set(key, seen, claim)
     }
@@ -36,27 +41,75 @@ impl Register for OthersOffice {
     }
 }
 
+/// A register that, once it is told to, does not say who leads any more.
+#[derive(Default)]
+struct Unread {
+    cells: MemoryRegister,
+    refuses: AtomicBool,
+}
+
+impl Register for Unread {
+    fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
+        if self.refuses.load(SeqCst) { Err(refusal("read a cell")) } else { self.cells.read(key) }
+    }
+
+    fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
+        self.cells.compare_and_set(key, seen, claim)
+    }
+
+    fn remove(&self, key: &str, seen: &Version) -> Result<(), Error> {
+        self.cells.remove(key, seen)
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<(String, Cell)>, Error> {
+        self.cells.list(prefix)
+    }
+
+    fn look_every(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn start(register: Arc<dyn Register>, name: &str) -> Leadership {
+    let options = Options { leader_ttl: SECOND, leader_renew: SECOND / 20, ..Options::default() };
+    let me = Candidate { name: name.to_owned(), address: "here".to_owned(), incarnation: name.to_owned() };
+    Leadership::start(register, "leader", me, options, Vec::new()).unwrap()
+}
+
+async fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < 20 * SECOND, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn trouble_of_a_candidate_ends_when_another_leads() {
-    let (began, second) = (Instant::now(), Duration::from_secs(1));
-    let register: Arc<dyn Register> = Arc::new(OthersOffice(MemoryRegister::default()));
-    let start = |name: &str| {
-        let options = Options { leader_ttl: second, leader_renew: second / 20, ..Options::default() };
-        let me =
-            Candidate { name: name.to_owned(), address: "here".to_owned(), incarnation: name.to_owned() };
-        Leadership::start(Arc::clone(&register), "leader", me, options, Vec::new()).unwrap()
-    };
-    let wait = async |what: &str, is_so: &dyn Fn() -> bool| {
-        while !is_so() {
-            assert!(began.elapsed() < 20 * second, "{what}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let refused = start("a");
-    wait("it is refused", &|| refused.status().trouble.is_some()).await;
-    let other = start("other");
-    wait("the other leads", &|| other.is_leader()).await;
-    wait("its trouble is over", &|| refused.status().trouble.is_none()).await;
+    let register = Arc::new(OthersOffice(MemoryRegister::default()));
+    let refused = start(register.clone(), "a");
+    wait("it is refused", || refused.status().trouble.is_some()).await;
+    let other = start(register, "other");
+    wait("the other leads", || other.is_leader()).await;
+    wait("its trouble is over", || refused.status().trouble.is_none()).await;
     other.stop().await;
     refused.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_of_a_candidate_ends_when_it_leads() {
+    let register = Arc::new(Unread::default());
+    let first = start(register.clone(), "first");
+    wait("the first leads", || first.is_leader()).await;
+    let next = start(register.clone(), "next");
+    wait("the next sees it", || next.status().leader.is_some()).await;
+    register.refuses.store(true, SeqCst);
+    wait("the next is refused", || next.status().trouble.is_some()).await;
+    first.stop().await;
+    wait("the next leads", || next.is_leader()).await;
+    // A leader never reads who leads.
+    wait("its trouble is over", || next.status().trouble.is_none()).await;
+    next.stop().await;
 }
