@@ -75,7 +75,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn start(register: Arc<dyn Register>, name: &str) -> Leadership {
     let options = Options { leader_ttl: SECOND, leader_renew: SECOND / 20, ..Options::default() };
     let me = Candidate { name: name.to_owned(), address: "here".to_owned(), incarnation: name.to_owned() };
-    Leadership::start(register, "leader", me, options, Vec::new()).unwrap()
+    Leadership::start(register, "leader", me, options, Vec::new()).expect("a memory register starts")
 }
 
 async fn wait(what: &str, is_so: impl Fn() -> bool) {
