@@ -200,7 +200,9 @@ pub trait SnapshotWriter: Send {
     /// Makes it durable, then visible.
     ///
     /// # Errors
-    /// As for [`SnapshotWriter::chunk`].
+    /// As for [`SnapshotWriter::chunk`]. On a server whose replica may take over without the newest batches (Redis, SQL),
+    /// also that the journal has no batch that ends where the snapshot stands: it would have older ones pruned that are
+    /// needed.
     fn finish(self: Box<Self>) -> Result<(), Error>;
 }
 

@@ -249,6 +249,28 @@ pub fn an_unfinished_snapshot_is_not_seen(make: MakeJournal<'_>) {
     snapshots.prune().expect("what is left of it is removed");
 }
 
+/// Holds for servers whose replica may take over without the newest batches.
+///
+/// # Panics
+/// When a snapshot is taken that the journal does not reach, or that stands on another batch.
+pub fn a_snapshot_that_stands_on_no_batch_is_refused(make: MakeJournal<'_>) {
+    let mut journal = make();
+    append_one(&mut *journal, 3, 10);
+    let taken = take_snapshot(&*journal, &[b"state"]);
+    let (_, end) = append_one(&mut *journal, 2, 10);
+    let snapshots = journal.snapshots();
+    let foreign = Link { hash: taken.hash, ..end };
+    for at in
+        [batch_after(end, 1, 10).link(journal.id()), batch_after(end, 7, 10).link(journal.id()), foreign]
+    {
+        let mut writer = snapshots.create(at).expect("a snapshot is begun");
+        writer.chunk(b"state").expect("a chunk is written");
+        writer.finish().expect_err("it stands on no batch");
+        snapshots.prune().expect("what is left of it is removed");
+        assert_eq!(snapshots.list().expect("snapshots are listed"), [taken.position]);
+    }
+}
+
 pub fn a_snapshot_that_is_not_there_is_an_error(make: MakeJournal<'_>) {
     make().snapshots().open(Position(3)).map(|_| ()).expect_err("there is none");
 }

@@ -28,6 +28,8 @@ static READ: Script =
     Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/read.lua")));
 static RAISE: Script =
     Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/raise.lua")));
+static TRIM: Script =
+    Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/trim.lua")));
 
 /// Batches in one answer. Bounds for how long a read keeps the server from everybody else.
 const READ_BATCHES_MAX: usize = 1000;
@@ -352,9 +354,9 @@ impl Journal for RedisJournal {
         // The floor is durable: what is below it may go now or later. The entry that ends at the floor stays, and
         // with it always the last one.
         loop {
-            let mut command = Command::new("XTRIM");
-            command.arg(self.keys.journal()).arg("MINID").arg("~").arg(format!("{}-0", floor.0));
-            let removed: usize = self.server.get(DO_TRUNCATE, command.arg("LIMIT").arg(TRIM_ENTRIES_MAX))?;
+            let mut command = self.script(&TRIM);
+            command.arg(floor.0).arg(TRIM_ENTRIES_MAX);
+            let removed: usize = self.server.get(DO_TRUNCATE, &command)?;
             if removed == 0 {
                 return Ok(floor);
             }

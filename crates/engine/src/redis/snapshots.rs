@@ -177,13 +177,15 @@ impl SnapshotWriter for Writer {
             Some(Ok(there)) => self.snapshots.name(&there),
             Some(Err(_)) | None => String::new(),
         };
-        let mut command = FINISH.with(&[keys.unfinished(), self.name.clone(), keys.snapshots()]);
+        let mut command =
+            FINISH.with(&[keys.unfinished(), self.name.clone(), keys.snapshots(), keys.journal()]);
         command.arg(at.0).arg(encode(*journal, &self.manifest)).arg(self.manifest.chunks).arg(replaced);
-        let visible: u8 = server.get(DO_WRITE, &command)?;
-        if visible == 0 {
-            return Err(invalid(DO_WRITE, format!("{} was pruned before it was finished", self.name)));
+        command.arg(self.manifest.link.hash.to_string());
+        match server.get(DO_WRITE, &command)? {
+            0_u8 => Err(invalid(DO_WRITE, format!("{} was pruned before it was finished", self.name))),
+            1 => Ok(()),
+            _ => Err(invalid(DO_WRITE, format!("the journal has no batch that ends at {at} like this one"))),
         }
-        Ok(())
     }
 }
 

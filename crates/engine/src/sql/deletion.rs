@@ -45,11 +45,16 @@ fn delete_below(home: &Arc<Home>, floor: Position) -> Result<(), Failure> {
     let (session, domain) = (Session::new(home), Value::Text(&home.domain));
     let listing = "SELECT last_position FROM orchestrix_batches
         WHERE domain = ? AND last_position < ? ORDER BY last_position LIMIT ?";
-    let delete = "DELETE FROM orchestrix_batches WHERE domain = ? AND last_position <= ?";
+    // A replica that took over may not know the floor, and needs the batches below it.
+    let delete = "DELETE FROM orchestrix_batches WHERE domain = ? AND last_position <= ?
+        AND EXISTS (SELECT 1 FROM orchestrix_journals j WHERE j.domain = ? AND j.floor_position >= ?)";
     loop {
         let values = [domain, Value::Int(int(floor)), Value::Int(ROWS_MAX)];
         let rows = session.rows(listing, &[Column::Int], &values)?;
         let Some(to) = rows.into_iter().next_back().map(|mut row| row.int()) else { return Ok(()) };
-        session.execute(delete, &[domain, Value::Int(to)])?;
+        let floor = Value::Int(int(floor));
+        if session.execute(delete, &[domain, Value::Int(to), domain, floor])? == 0 {
+            return Ok(());
+        }
     }
 }

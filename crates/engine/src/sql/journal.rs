@@ -335,8 +335,12 @@ impl Journal for SqlJournal {
         if let Some(mut row) = rows.into_iter().next() {
             let floor = Value::Int(row.int());
             let raise = "UPDATE orchestrix_journals SET floor_position = ?
-                WHERE domain = ? AND id = ? AND floor_position < ?";
-            self.session.execute(raise, &[floor, domain, Value::Bytes(&self.id.0), floor]).map_err(failed)?;
+                WHERE domain = ? AND id = ? AND floor_position < ?
+                    AND EXISTS (SELECT 1 FROM orchestrix_snapshots s WHERE s.domain = ? AND s.at_position = ?)";
+            let id = Value::Bytes(&self.id.0);
+            // A replica that took over may not have the snapshot.
+            let values = [floor, domain, id, floor, domain, Value::Int(int(older))];
+            self.session.execute(raise, &values).map_err(failed)?;
         }
         // Durable by now, and what counts is what it says, not what was asked for.
         let floor = self.state(doing).map_err(failed)??.floor;

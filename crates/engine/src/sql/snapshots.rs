@@ -75,8 +75,10 @@ impl Snapshots for SqlSnapshots {
         let complete = self.list()?;
         let kept = complete.get(1).or(complete.first()).copied().unwrap_or_default();
         let kept = Value::Int(int(kept));
-        let drop = "DELETE FROM orchestrix_snapshots WHERE domain = ? AND at_position < ?";
-        self.session.execute(drop, &[domain, kept]).map_err(failed)?;
+        // A replica that took over may not reach the ones that were listed, and needs the older ones.
+        let drop = "DELETE FROM orchestrix_snapshots WHERE domain = ? AND at_position < ?
+            AND EXISTS (SELECT 1 FROM orchestrix_batches b WHERE b.domain = ? AND b.last_position >= ?)";
+        self.session.execute(drop, &[domain, kept, domain, kept]).map_err(failed)?;
         // What is newer and has no row may be being written by another node; after a day nobody is.
         let listing = "SELECT c.writing, c.number FROM orchestrix_chunks c
             WHERE c.domain = ? AND (c.at_position < ? OR c.stored_at < CURRENT_TIMESTAMP(6) - INTERVAL '1' DAY)
@@ -156,15 +158,20 @@ impl SnapshotWriter for Writer {
         let doing = "finish snapshot";
         let home = self.session.home();
         let Manifest { at, writing, chunks } = &self.manifest;
+        // A replica that took over may lack the batch that it stands on. Two snapshots ahead of the journal would have
+        // the ones pruned that it can be read with.
         let insert = "INSERT INTO orchestrix_snapshots (hash, writing, chunks, crc, at_position, domain)
             SELECT ?, ?, ?, ?, ?, j.domain FROM orchestrix_journals j
             WHERE j.domain = ? AND j.id = ?
-                AND ? = (SELECT COUNT(*) FROM orchestrix_chunks c WHERE c.domain = j.domain AND c.writing = ?)";
+                AND ? = (SELECT COUNT(*) FROM orchestrix_chunks c WHERE c.domain = j.domain AND c.writing = ?)
+                AND EXISTS (SELECT 1 FROM orchestrix_batches b
+                    WHERE b.domain = j.domain AND b.last_position = ? AND b.hash = ?)";
         let crc = Value::Int(self.manifest.crc(self.journal));
         let (hash, writing) = (Value::Bytes(&at.hash.0), Value::Bytes(writing));
         let (chunks, domain) = (Value::Int(*chunks), Value::Text(&home.domain));
         let at = Value::Int(int(at.position));
-        let values = [hash, writing, chunks, crc, at, domain, Value::Bytes(&self.journal.0), chunks, writing];
+        let journal = Value::Bytes(&self.journal.0);
+        let values = [hash, writing, chunks, crc, at, domain, journal, chunks, writing, at, hash];
         let replace = "UPDATE orchestrix_snapshots SET hash = ?, writing = ?, chunks = ?, crc = ?
             WHERE at_position = ? AND domain = ?";
         let written = match self.session.execute(insert, &values) {
@@ -173,7 +180,11 @@ impl SnapshotWriter for Writer {
             answer => answer,
         };
         match written.map_err(|failure| failure.error(home, doing))? {
-            0 => Err(refuse(doing, home.address.place(), "its chunks or its journal are gone")),
+            0 => Err(refuse(
+                doing,
+                home.address.place(),
+                "its chunks, its journal, or the batch that it stands on are gone",
+            )),
             _ => Ok(()),
         }
     }

@@ -25,6 +25,7 @@ fn does_what_every_engine_must_do(settings: &'static [&'static str], changed: &s
     let mut make = || -> Box<dyn Journal> { shared(&next()).journal().unwrap() };
     suite::journal(&mut make);
     suite::snapshots(&mut make);
+    suite::a_snapshot_that_stands_on_no_batch_is_refused(&mut make);
     suite::register(&mut |handles| {
         let domain = next();
         (0..handles).map(|_| shared(&domain).register()).collect()
@@ -100,6 +101,7 @@ fn the_default_domain_does_what_every_engine_must_do_to_the_journal() {
     };
     suite::journal(&mut make);
     suite::snapshots(&mut make);
+    suite::a_snapshot_that_stands_on_no_batch_is_refused(&mut make);
 }
 
 #[test]

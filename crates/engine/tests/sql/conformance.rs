@@ -20,6 +20,7 @@ pub(crate) fn the_journal_keeps_its_contract(database: &Database) {
 
 pub(crate) fn snapshots_keep_their_contract(database: &Database) {
     suite::snapshots(&mut || -> Box<dyn Journal> { place(database)().journal().unwrap() });
+    suite::a_snapshot_that_stands_on_no_batch_is_refused(&mut || place(database)().journal().unwrap());
 }
 
 /// A handle of the logs is a trait object behind an `Arc`; the suite wants a box.

@@ -11,7 +11,7 @@ use orchestrix_engine::{
     SnapshotWriter, Snapshots, Space, Version,
 };
 
-use crate::cluster::engine::{Model, Snapshot, Try, Who};
+use crate::cluster::engine::{Flavour, Model, Snapshot, Try, Who};
 
 /// A connection of one life of a node.
 #[derive(Clone, Debug)]
@@ -254,6 +254,9 @@ impl SnapshotWriter for Writing {
     fn finish(self: Box<Self>) -> Result<(), Error> {
         let Self { snapshots, link, chunks } = *self;
         let mut model = snapshots.connection.with(snapshots.id, "finish a snapshot")?;
+        if model.flavour() != Flavour::S3 && model.link_at(link.position) != Some(link) {
+            return Err(exchanged("finish a snapshot"));
+        }
         let bytes: usize = chunks.iter().map(Vec::len).sum();
         model.largest_snapshot = model.largest_snapshot.max(bytes as u64);
         model.snapshots.insert(link.position, Snapshot { link, chunks: Arc::new(chunks) });
@@ -282,7 +285,6 @@ mod tests {
     use orchestrix_engine::suite;
 
     use super::*;
-    use crate::cluster::engine::Flavour;
     use crate::rng::Rng;
 
     /// A new engine; every call connects another node.
@@ -304,6 +306,9 @@ mod tests {
             let mut journal = || place(flavour)().journal().unwrap();
             suite::journal(&mut journal);
             suite::snapshots(&mut journal);
+            if flavour != Flavour::S3 {
+                suite::a_snapshot_that_stands_on_no_batch_is_refused(&mut journal);
+            }
             suite::shared(&mut || Box::new(place(flavour)));
             suite::register(&mut |handles| {
                 let connect = place(flavour);
