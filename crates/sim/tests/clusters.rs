@@ -27,6 +27,12 @@ fn the_same_seed_is_the_same_cluster() {
     assert_ne!(run_cluster(3).trace, run_cluster(4).trace);
 }
 
+/// A replica took over with the journal of an earlier moment and the snapshots of a later one, which no replica has.
+#[test]
+fn worlds_that_broke_an_invariant_once_do_not_any_more() {
+    assert_eq!(run_cluster(7_726_136_931).violations, []);
+}
+
 /// `prove --only calm` has whole days.
 #[test]
 fn where_nothing_goes_wrong_whoever_is_elected_first_leads_for_an_hour() {

@@ -72,6 +72,14 @@ pub(crate) struct Snapshot {
 struct Past {
     batches: usize,
     cells: BTreeMap<String, Stored>,
+    snapshots: BTreeMap<Position, Snapshot>,
+    floor: Position,
+}
+
+impl Past {
+    fn new() -> Self {
+        Self { batches: 0, cells: BTreeMap::new(), snapshots: BTreeMap::new(), floor: Position(0) }
+    }
 }
 
 /// The engine.
@@ -169,6 +177,10 @@ impl Model {
 
     pub(crate) fn end(&self) -> Link {
         self.links.last().copied().unwrap_or_default()
+    }
+
+    pub(crate) fn flavour(&self) -> Flavour {
+        self.flavour
     }
 
     /// The link of the batch that ends at a position, if one does.
@@ -319,7 +331,12 @@ impl Model {
 
     fn remember(&mut self) {
         if let Some(pasts) = &mut self.pasts {
-            pasts.push(Past { batches: self.batches.len(), cells: self.cells.clone() });
+            pasts.push(Past {
+                batches: self.batches.len(),
+                cells: self.cells.clone(),
+                snapshots: self.snapshots.clone(),
+                floor: self.floor,
+            });
         }
     }
 
@@ -328,18 +345,12 @@ impl Model {
         let before = self.batches.len();
         let Some(pasts) = &mut self.pasts else { return 0 };
         pasts.truncate(pasts.len().saturating_sub(writings));
-        let floor = self.links.partition_point(|link| link.position <= self.floor);
-        let (kept, cells) =
-            pasts.last().map_or((0, BTreeMap::new()), |past| (past.batches, past.cells.clone()));
-        // What two snapshots stand for was replicated long ago.
-        let kept = kept.max(floor);
-        self.cells = cells;
-        self.batches.truncate(kept);
-        self.links.truncate(kept);
-        let end = self.end().position;
-        self.snapshots.retain(|position, _| *position <= end);
+        let past = pasts.last().cloned().unwrap_or_else(Past::new);
+        (self.cells, self.snapshots, self.floor) = (past.cells, past.snapshots, past.floor);
+        self.batches.truncate(past.batches);
+        self.links.truncate(past.batches);
         self.losses += 1;
-        before - kept
+        before - past.batches
     }
 
     /// The cells are gone, the journal is not.
