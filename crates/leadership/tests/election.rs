@@ -152,8 +152,8 @@ impl Register for Stuck {
         self.register.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.register.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.register.poll_interval()
     }
 }
 
@@ -348,8 +348,8 @@ impl Register for Watching {
         self.inner.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 
@@ -412,8 +412,8 @@ impl Register for Silent {
         self.answer(|| self.inner.list(prefix))
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 
@@ -570,8 +570,8 @@ impl Register for Endless {
         self.inner.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 

@@ -79,7 +79,7 @@ struct World {
 }
 
 fn timing(ttl: Duration) -> Timing {
-    Timing { ttl, renew: ttl / 3, look_every: Duration::from_millis(50), needs_proof: false }
+    Timing { ttl, renew: ttl / 3, poll_interval: Duration::from_millis(50), needs_proof: false }
 }
 
 fn candidate(node: usize, life: u64) -> Candidate {
@@ -197,9 +197,9 @@ impl World {
         let node = &mut self.nodes[n];
         let due = node.answer.as_ref().is_some_and(|(at, _)| *at <= now);
         match node.answer.take_if(|_| due) {
-            Some((_, Answer::Cell(cell))) => node.elector.heard_cell(clock, cell),
-            Some((_, Answer::NotRead)) => node.elector.heard_nothing(clock),
-            Some((_, Answer::Set(set))) => node.elector.heard_set(clock, set),
+            Some((_, Answer::Cell(cell))) => node.elector.on_read(clock, cell),
+            Some((_, Answer::NotRead)) => node.elector.on_read_failed(clock),
+            Some((_, Answer::Set(set))) => node.elector.on_set(clock, set),
             None => {}
         }
     }
@@ -332,10 +332,10 @@ fn a_leader_that_proves_nothing_lets_go() {
         while now < until {
             match elector.next(now) {
                 Step::Wait(_) => now += Duration::from_millis(10),
-                Step::Read => elector.heard_cell(now, register.read(KEY).unwrap()),
+                Step::Read => elector.on_read(now, register.read(KEY).unwrap()),
                 Step::Set { seen, claim } => {
                     let set = register.compare_and_set(KEY, seen.as_ref(), &claim).unwrap();
-                    elector.heard_set(now, Some(set));
+                    elector.on_set(now, Some(set));
                 }
             }
             if proves {
@@ -361,16 +361,16 @@ fn an_engine_whose_clock_refuses_is_not_asked_again_at_once() {
     let register = MemoryRegister::default();
     let mut other = Elector::new(candidate(1, 0), timing(ttl));
     let Step::Read = other.next(Duration::ZERO) else { panic!("it looks first") };
-    other.heard_cell(Duration::ZERO, None);
+    other.on_read(Duration::ZERO, None);
     let Step::Set { seen, claim } = other.next(Duration::ZERO) else { panic!("it is free") };
     register.compare_and_set(KEY, seen.as_ref(), &claim).unwrap();
 
-    elector.heard_cell(Duration::ZERO, register.read(KEY).unwrap());
+    elector.on_read(Duration::ZERO, register.read(KEY).unwrap());
     let mut now = 2 * ttl;
     for _ in 0..20 {
         let Step::Set { .. } = elector.next(now) else { panic!("its time is over on this clock") };
         // Not on the engine's.
-        elector.heard_set(now, Some(Set::Conflict(register.read(KEY).unwrap())));
+        elector.on_set(now, Some(Set::Conflict(register.read(KEY).unwrap())));
         let Step::Wait(until) = elector.next(now) else { panic!("the engine gets no rest") };
         assert!(until >= now + Duration::from_millis(10) && until <= now + ttl, "{until:?} at {now:?}");
         now = until;

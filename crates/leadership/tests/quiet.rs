@@ -52,7 +52,7 @@ impl Register for Refusing {
         self.cells.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
@@ -78,6 +78,6 @@ async fn a_register_that_refuses_does_not_fill_the_log() {
     let most = (began.elapsed().as_secs() + 1).ilog2() as usize + 1;
     assert!((1..=most).contains(&lines), "{lines} lines in {:?}:\n{text}", began.elapsed());
     assert!(text.contains("READONLY"), "{text}");
-    assert_eq!(leadership.status().trouble, None);
+    assert_eq!(leadership.status().throttle, None);
     leadership.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The trouble of one candidate ends although it never writes again what it was refused.
+//! The throttle of one candidate ends although it never writes again what it was refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl Register for OthersOffice {
         self.0.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
@@ -53,10 +53,10 @@ async fn trouble_of_a_candidate_ends_when_another_leads() {
         }
     };
     let refused = start("a");
-    wait("it is refused", &|| refused.status().trouble.is_some()).await;
+    wait("it is refused", &|| refused.status().throttle.is_some()).await;
     let other = start("other");
     wait("the other leads", &|| other.is_leader()).await;
-    wait("its trouble is over", &|| refused.status().trouble.is_none()).await;
+    wait("its throttle is over", &|| refused.status().throttle.is_none()).await;
     other.stop().await;
     refused.stop().await;
 }

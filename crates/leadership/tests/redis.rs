@@ -40,7 +40,7 @@ impl World {
         let me =
             Candidate { name: format!("n{number}"), incarnation: number.to_string(), address: String::new() };
         let timing =
-            Timing { ttl: TTL, renew: TTL / 3, look_every: register.look_every(), needs_proof: false };
+            Timing { ttl: TTL, renew: TTL / 3, poll_interval: register.poll_interval(), needs_proof: false };
         let mut elector = Elector::new(me, timing);
         while !self.ended.load(SeqCst) && self.dies.load(SeqCst) != number {
             if self.resigns.load(SeqCst) == number {
@@ -52,18 +52,18 @@ impl World {
             match elector.next(self.now()) {
                 Step::Wait(until) => {
                     let left = until.saturating_sub(self.now());
-                    std::thread::sleep(left.min(register.look_every()));
+                    std::thread::sleep(left.min(register.poll_interval()));
                 }
                 Step::Read => match register.read("leader") {
-                    Ok(cell) => elector.heard_cell(self.now(), cell),
+                    Ok(cell) => elector.on_read(self.now(), cell),
                     Err(error) => {
                         assert!(error.retryable, "{error}");
-                        elector.heard_nothing(self.now());
+                        elector.on_read_failed(self.now());
                     }
                 },
                 Step::Set { seen, claim } => {
                     let set = register.compare_and_set("leader", seen.as_ref(), &claim);
-                    elector.heard_set(self.now(), set.ok());
+                    elector.on_set(self.now(), set.ok());
                 }
             }
             for change in elector.take_changes() {

@@ -13,7 +13,10 @@ use orchestrix_leadership::{Candidate, Change, Elector, Leadership, Options, Ros
 const SECOND: Duration = Duration::from_secs(1);
 
 fn elector(name: &str, ttl: Duration) -> Elector {
-    Elector::new(candidate(name), Timing { ttl, renew: ttl / 3, look_every: SECOND / 20, needs_proof: false })
+    Elector::new(
+        candidate(name),
+        Timing { ttl, renew: ttl / 3, poll_interval: SECOND / 20, needs_proof: false },
+    )
 }
 
 /// Does all that an elector wants at a moment.
@@ -21,10 +24,10 @@ fn drive(elector: &mut Elector, register: &MemoryRegister, now: Duration) {
     loop {
         match elector.next(now) {
             Step::Wait(_) => return,
-            Step::Read => elector.heard_cell(now, register.read("leader").unwrap()),
+            Step::Read => elector.on_read(now, register.read("leader").unwrap()),
             Step::Set { seen, claim } => {
                 let set = register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
-                elector.heard_set(now, Some(set));
+                elector.on_set(now, Some(set));
             }
         }
     }
@@ -66,9 +69,9 @@ fn a_healthy_leader_with_a_short_time_is_not_deposed_by_one_with_a_long_time_or_
 fn an_office_that_could_not_be_taken_is_tried_again_after_a_pause() {
     let mut candidate = elector("candidate", SECOND);
     assert_eq!(candidate.next(SECOND), Step::Read);
-    candidate.heard_cell(SECOND, None);
+    candidate.on_read(SECOND, None);
     assert!(matches!(candidate.next(SECOND), Step::Set { .. }));
-    candidate.heard_set(SECOND, None);
+    candidate.on_set(SECOND, None);
     let Step::Wait(until) = candidate.next(SECOND) else { panic!("it tries again without a pause") };
     assert!(until > SECOND);
     assert!(matches!(candidate.next(until), Step::Set { .. } | Step::Read));
@@ -78,10 +81,10 @@ fn an_office_that_could_not_be_taken_is_tried_again_after_a_pause() {
 fn an_office_that_came_after_it_was_not_wanted_any_more_is_given_back() {
     let register = MemoryRegister::default();
     let mut candidate = elector("candidate", SECOND);
-    candidate.heard_cell(SECOND, None);
+    candidate.on_read(SECOND, None);
     let Step::Set { seen, claim } = candidate.next(SECOND) else { panic!("it is free") };
     register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
-    candidate.heard_set(SECOND, Some(Set::Unknown));
+    candidate.on_set(SECOND, Some(Set::Unknown));
     candidate.set_stands(Stands::No);
     candidate.resign(SECOND);
     let Step::Wait(again) = candidate.next(SECOND) else { panic!("it asks again after a pause") };
