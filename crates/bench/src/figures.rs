@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::engines::EngineFigure;
 use crate::failover::FailoverFigure;
+use crate::links::LinkFigures;
 use crate::shards::ShardFigures;
 
 /// Waiting tasks that the goals about a long queue speak of.
@@ -81,6 +82,7 @@ pub(crate) struct Figures {
     pub(crate) engines: Vec<EngineFigure>,
     pub(crate) failovers: Vec<FailoverFigure>,
     pub(crate) shards: Option<ShardFigures>,
+    pub(crate) links: Option<LinkFigures>,
 }
 
 impl Who {
@@ -201,7 +203,8 @@ impl Figures {
         let engines = self.engines.iter().flat_map(EngineFigure::goals);
         let failovers = self.failovers.iter().filter_map(FailoverFigure::goal);
         let shards = self.shards.iter().flat_map(ShardFigures::goals);
-        goals.into_iter().flatten().chain(engines).chain(failovers).chain(shards).collect()
+        let links = self.links.iter().flat_map(LinkFigures::goals);
+        goals.into_iter().flatten().chain(engines).chain(failovers).chain(links).chain(shards).collect()
     }
 
     fn batch_goal(&self) -> Option<Goal> {

@@ -22,6 +22,8 @@ use crate::payload::Payloads;
 const READ_BYTES: usize = 256 << 10;
 /// Sockets looked at per turn.
 const EVENTS_MAX: usize = 64;
+/// Between two looks at what is due.
+const PACE_NANOS: i64 = 1_000_000;
 /// A server that says nothing for so long has stopped.
 const SILENCE_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 /// The share of a window that is not counted, at its beginning.
@@ -88,7 +90,7 @@ pub(crate) fn run_cycles<D: Dialect>(
     window: Duration,
     dialect: impl Fn(usize) -> D,
 ) -> Result<Rate> {
-    let mut crowd = Crowd::connect(address, shape, dialect)?;
+    let mut crowd = Crowd::connect(&[address], shape, dialect)?;
     let start = Instant::now();
     let (warm, end) = (start + window.mul_f64(WARM_UP), start + window);
     let round = (shape.connections * shape.lanes * shape.batch) as u64;
@@ -111,6 +113,40 @@ pub(crate) fn run_cycles<D: Dialect>(
     Ok(Rate { per_second: (after - before) as f64 / seconds, total: crowd.done })
 }
 
+/// Runs life cycles for the length of a window, spread over several nodes, no more of them per second than are offered, and says
+/// how many there were.
+///
+/// # Errors
+/// When a server refuses something or goes away.
+pub(crate) fn run_paced<D: Dialect>(
+    addresses: &[SocketAddr],
+    shape: Shape,
+    per_second: f64,
+    window: Duration,
+    dialect: impl Fn(usize) -> D,
+) -> Result<u64> {
+    let mut crowd = Crowd::connect(addresses, shape, dialect)?;
+    let (start, step) = (Instant::now(), Timespec { tv_sec: 0, tv_nsec: PACE_NANOS });
+    crowd.start(Duty::Pace { left: 0 })?;
+    let mut begun = 0;
+    while start.elapsed() < window {
+        // What is due by now is begun; what the servers are too slow for is left out.
+        let due = (start.elapsed().as_secs_f64() * per_second) as usize;
+        crowd.duty = Duty::Pace { left: due - begun };
+        for (n, lane) in std::mem::take(&mut crowd.free) {
+            crowd.submit(n, lane);
+            crowd.flush(n)?;
+        }
+        crowd.wait(&step)?;
+        begun = due;
+    }
+    crowd.duty = Duty::Stop;
+    while crowd.busy() {
+        crowd.turn()?;
+    }
+    Ok(crowd.done)
+}
+
 /// Submits tasks that nobody leases, and tells how far it is.
 ///
 /// # Errors
@@ -122,7 +158,7 @@ pub(crate) fn fill<D: Dialect>(
     dialect: impl Fn(usize) -> D,
     mut tell: impl FnMut(u64),
 ) -> Result<()> {
-    let mut crowd = Crowd::connect(address, shape, dialect)?;
+    let mut crowd = Crowd::connect(&[address], shape, dialect)?;
     crowd.start(Duty::Fill { left: total })?;
     while crowd.busy() {
         crowd.turn()?;
@@ -139,6 +175,10 @@ enum Duty {
     Fill {
         left: usize,
     },
+    /// So many life cycles are begun; other lanes stay free.
+    Pace {
+        left: usize,
+    },
     /// What has begun is ended.
     Stop,
 }
@@ -151,6 +191,8 @@ struct Crowd<D> {
     duty: Duty,
     /// Tasks completed, or stored when filling.
     done: u64,
+    /// Lanes that begin when more is due, each with its member.
+    free: Vec<(usize, usize)>,
     scratch: Vec<u8>,
 }
 
@@ -176,10 +218,11 @@ struct Lane {
 }
 
 impl<D: Dialect> Crowd<D> {
-    fn connect(address: SocketAddr, shape: Shape, dialect: impl Fn(usize) -> D) -> Result<Self> {
+    fn connect(addresses: &[SocketAddr], shape: Shape, dialect: impl Fn(usize) -> D) -> Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut members = Vec::with_capacity(shape.connections);
         for n in 0..shape.connections {
+            let address = addresses[n % addresses.len()];
             let stream =
                 TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
             stream.set_nodelay(true)?;
@@ -204,6 +247,7 @@ impl<D: Dialect> Crowd<D> {
             batch: shape.batch,
             duty: Duty::Stop,
             done: 0,
+            free: Vec::new(),
             scratch: vec![0; READ_BYTES],
         })
     }
@@ -225,11 +269,19 @@ impl<D: Dialect> Crowd<D> {
 
     /// Waits for answers and follows them up.
     fn turn(&mut self) -> Result<()> {
+        if !self.wait(&SILENCE_MAX)? {
+            bail!("the server has said nothing for {} s", SILENCE_MAX.tv_sec);
+        }
+        Ok(())
+    }
+
+    /// The same, for some time: whether something came.
+    fn wait(&mut self, time: &Timespec) -> Result<bool> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        match epoll::wait(&self.poll, spare_capacity(&mut events), Some(&SILENCE_MAX)) {
-            Ok(0) => bail!("the server has said nothing for {} s", SILENCE_MAX.tv_sec),
+        match epoll::wait(&self.poll, spare_capacity(&mut events), Some(time)) {
+            Ok(0) => return Ok(false),
             Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => return Ok(true),
             Err(error) => return Err(error.into()),
         }
         for event in events {
@@ -241,7 +293,7 @@ impl<D: Dialect> Crowd<D> {
             }
             self.flush(n)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn receive(&mut self, n: usize) -> Result<()> {
@@ -274,7 +326,7 @@ impl<D: Dialect> Crowd<D> {
                 self.done += *count as u64;
                 self.submit(n, lane);
             }
-            (Stage::Submit, Duty::Cycle | Duty::Stop) => {
+            (Stage::Submit, Duty::Cycle | Duty::Pace { .. } | Duty::Stop) => {
                 *stage = Stage::Lease;
                 dialect.lease(out, *count);
                 asked.push_back(lane);
@@ -299,13 +351,14 @@ impl<D: Dialect> Crowd<D> {
         let count = match &mut self.duty {
             Duty::Cycle => self.batch,
             Duty::Stop => 0,
-            Duty::Fill { left } => {
+            Duty::Fill { left } | Duty::Pace { left } => {
                 let count = self.batch.min(*left);
                 *left -= count;
                 count
             }
         };
         if count == 0 {
+            self.free.push((n, lane));
             return;
         }
         let Member { dialect, lanes, out, asked, payloads, .. } = &mut self.members[n];

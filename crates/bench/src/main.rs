@@ -2,7 +2,7 @@
 //!
 //! The parts, each in its file: `alone` (one client, beside what disk and network cost), `inprocess` (the
 //! library), `throughput` (many clients), `million` (a long queue), `engines` (nodes on a shared engine, beside what
-//! its server does by itself), `failover` (changes of leader, beside etcd), `shards` (plans, moves, and many workers over
+//! its server does by itself), `failover` (changes of leader, beside etcd), `links` (what clients of followers cost the leader), `shards` (plans, moves, and many workers over
 //! ZeroMQ, which `shard_workers` plays). `load` drives all servers alike; `http`,
 //! `redis` and `beanstalkd` are what they understand, `raw` and `sql` what servers of engines do; `stores` and `process`
 //! start servers. `figures` knows the goals, `report` writes them down, `page` is the rest of what is said.
@@ -18,6 +18,7 @@ mod failover;
 mod figures;
 mod http;
 mod inprocess;
+mod links;
 mod load;
 mod machine;
 mod million;
@@ -123,6 +124,8 @@ enum Part {
     Engines,
     /// Changes of leader among three nodes, beside etcd
     Failover,
+    /// What a leader pays for clients of its followers
+    Links,
     /// Plans and moves of shards, and a thousand workers over ZeroMQ
     Shards,
 }
@@ -130,7 +133,7 @@ enum Part {
 impl Part {
     /// Whether there is nothing to measure without another server.
     fn needs_peers(self) -> bool {
-        matches!(self, Self::Engines | Self::Failover)
+        matches!(self, Self::Engines | Self::Failover | Self::Links)
     }
 }
 
@@ -190,6 +193,9 @@ fn measure(setup: &Setup, args: &BenchArgs, figures: &mut Figures) -> Result<()>
     if wanted(Part::Failover) {
         figures.failovers = failover::measure(setup).context("changes of leader")?;
     }
+    if wanted(Part::Links) {
+        figures.links = Some(links::measure(setup).context("clients at followers")?);
+    }
     if wanted(Part::Shards) {
         figures.shards = Some(shards::measure(setup).context("shards")?);
     }
@@ -229,6 +235,7 @@ fn versions(args: &BenchArgs) -> Result<Vec<(&'static str, String)>> {
     }
     let mut versions = Vec::new();
     let (engines, failover) = (args.wants(Part::Engines), args.wants(Part::Failover));
+    let links = args.wants(Part::Links);
     let streams =
         [Part::Alone, Part::Batches, Part::OneByOne, Part::Million].into_iter().any(|part| args.wants(part));
     if streams {
@@ -237,7 +244,7 @@ fn versions(args: &BenchArgs) -> Result<Vec<(&'static str, String)>> {
     for kind in Kind::ALL {
         let engines = engines && args.stores().contains(&kind);
         let needed = match kind {
-            Kind::Redis => streams || engines || failover,
+            Kind::Redis => streams || engines || failover || links,
             Kind::MariaDb | Kind::Postgres => engines || failover,
             Kind::SeaweedFs => engines,
         };

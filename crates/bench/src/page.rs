@@ -59,6 +59,14 @@ etcd is one server with three processes of `etcdctl lock --ttl 2`, which is its 
 kept alive, and a queue of keys. The time is until the next process says that it has the lock. That flatters etcd: there
 is nothing to read and no task to store, and the client is the one who is elected.
 
+## Clients at followers
+
+{links}
+Three nodes on Redis; 256 connections, one task per call. Clients are at the leader, or half of them at each of the two followers,
+in turns, and the same number of life cycles per second is offered: half of what one follower can do. What is
+compared is the processor time of the process that leads, kernel included. The waiting calls are at one follower, and every one of
+them gets a task in the end.
+
 ## Shards
 
 {shards}

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::figures::{Figures, Goal, Measure, Who};
+use crate::links::LinkFigures;
 use crate::machine::Machine;
 use crate::page::PAGE;
 use crate::shards::ShardFigures;
@@ -46,6 +47,7 @@ impl Report {
             ("BESIDE PEERS", self.peer_rows()),
             ("ON ENGINES", engines::rows(&self.figures.engines)),
             ("CHANGES OF LEADER", failover::rows(&self.figures.failovers)),
+            ("LINKS", self.link_rows()),
             ("SHARDS", self.shard_rows()),
             ("ALL", self.all_rows()),
         ] {
@@ -72,6 +74,7 @@ impl Report {
             .replace("{peers}", &markdown(&self.peer_rows()))
             .replace("{engines}", &measured(&engines::rows(&self.figures.engines)))
             .replace("{failovers}", &measured(&failover::rows(&self.figures.failovers)))
+            .replace("{links}", &measured(&self.link_rows()))
             .replace("{shards}", &measured(&self.shard_rows()))
             .replace("{all}", &markdown(&self.all_rows()))
             .replace("{facts}", &markdown(&facts))
@@ -98,6 +101,10 @@ impl Report {
 
     fn warning(&self) -> &'static str {
         if self.machine.was_quiet() { "" } else { ": too busy with other work to believe these figures" }
+    }
+
+    fn link_rows(&self) -> Vec<Vec<String>> {
+        self.figures.links.as_ref().map(LinkFigures::rows).unwrap_or_default()
     }
 
     fn shard_rows(&self) -> Vec<Vec<String>> {

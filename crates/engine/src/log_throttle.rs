@@ -182,6 +182,35 @@ mod tests {
             logged += usize::from(known.succeeded(ms(at + 10), "read").is_some());
         }
         assert_eq!(logged, 2 * 7, "at 0, 1, 3, 7, 15, 31 and 63 seconds, and each time that it is over");
-        assert_eq!(known.failed(ms(159_990), "read", "refused"), Some(0), "the pause is 60 seconds by now");
+    }
+
+    #[test]
+    fn a_failure_after_a_long_pause_is_a_new_one() {
+        let mut known = Known::default();
+        let at = |logged: Vec<(u64, u64)>| logged.into_iter().map(|(at, _)| at / 1_000).collect::<Vec<_>>();
+        lines(&mut known, 0, 100_000, 100, "refused");
+        known.succeeded(ms(100_000), "read");
+        assert_eq!(at(lines(&mut known, 159_900, 159_900, 1, "refused")), [159], "its line is due since 123");
+        known.succeeded(ms(159_901), "read");
+        // The pause was 60 seconds. It starts at one second again, and doubles as before.
+        let logged = at(lines(&mut known, 220_000, 300_000, 100, "refused"));
+        assert_eq!(logged, [220, 221, 223, 227, 235, 251, 283]);
+    }
+
+    #[test]
+    fn the_reason_is_the_last_of_a_limited_number() {
+        let throttle = LogThrottle::new("it fails", "it is over");
+        assert_eq!(throttle.reason(), None);
+        for operation in 0..2 * OPERATIONS_MAX {
+            throttle.failed(ms(0), &format!("read {operation}"), "refused");
+            assert_eq!(throttle.reason(), Some(format!("read {operation}: refused")));
+        }
+        assert_eq!(throttle.known().failing.len(), OPERATIONS_MAX);
+        throttle.failed(ms(1), "read 0", "no room");
+        assert_eq!(throttle.reason().unwrap(), "read 0: no room", "the last one that failed");
+        for operation in 0..2 * OPERATIONS_MAX {
+            throttle.succeeded(ms(2), &format!("read {operation}"));
+        }
+        assert_eq!(throttle.reason(), None);
     }
 }

@@ -191,7 +191,7 @@ fn nobody_waits_until_a_batch_or_a_snapshot_is_compressed() {
     let database = sql::database(KIND, &COMMON);
     let (mut journal, stored) = (database.journal(), |what: &str| database.ask(&format!("SELECT {what}")));
     let (_, link) = append_one(&mut *journal, 1, 20_000);
-    assert_eq!(stored("pg_column_size(frame) >= OCTET_LENGTH(frame) FROM orchestrix_batches"), "t");
+    assert_eq!(stored("pg_column_size(parcel) >= OCTET_LENGTH(parcel) FROM orchestrix_batches"), "t");
     let write_snapshot = || journal.snapshots().create(link).unwrap().chunk(&[7; 20_000]).unwrap();
     write_snapshot();
     assert_eq!(stored("MIN(pg_column_size(bytes)) >= 20000 FROM orchestrix_chunks"), "t");

@@ -56,7 +56,7 @@ impl Presence {
     }
 
     /// Takes in what was listed: each candidate by its id, and whether it has left.
-    pub fn heard(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
+    pub fn update(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
         // Listings may be stale: who is present stays until its time is over.
         let listed: BTreeSet<&String> = cells.iter().map(|(id, _)| id).collect();
         self.seen.retain(|id, seen| listed.contains(id) || now < seen.at + seen.timeout);
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn the_lowest_id_present_stands_after_the_observation() {
         let mut b = presence("b");
-        b.heard(SECOND, vec![("a".into(), cell(1, true)), ("b".into(), cell(1, true))]);
+        b.update(SECOND, vec![("a".into(), cell(1, true)), ("b".into(), cell(1, true))]);
         assert!(b.advance(SECOND, false, false).is_empty());
         assert!(b.advance(15 * SECOND, false, false).is_empty(), "it began to observe at 1 s");
         let news = b.advance(16 * SECOND, false, false);
@@ -185,12 +185,12 @@ mod tests {
         );
         assert!(!b.stands(16 * SECOND), "a is present");
         // a shows nothing any more.
-        b.heard(80 * SECOND, vec![("a".into(), cell(1, true))]);
+        b.update(80 * SECOND, vec![("a".into(), cell(1, true))]);
         assert!(!b.stands(90 * SECOND));
         assert!(b.stands(91 * SECOND), "a was last seen to change 90 s ago");
-        b.heard(92 * SECOND, vec![("a".into(), cell(2, true))]);
+        b.update(92 * SECOND, vec![("a".into(), cell(2, true))]);
         assert!(!b.stands(92 * SECOND), "a is back");
-        b.heard(93 * SECOND, vec![("a".into(), cell(3, false))]);
+        b.update(93 * SECOND, vec![("a".into(), cell(3, false))]);
         assert!(b.stands(93 * SECOND), "a has left");
     }
 
@@ -200,7 +200,7 @@ mod tests {
             let mut b = presence("b");
             let mut seen = cell(1, true);
             seen.claim.ttl_ms = own * 1_000;
-            b.heard(SECOND, vec![("a".into(), seen)]);
+            b.update(SECOND, vec![("a".into(), seen)]);
             let until = Duration::from_secs(1 + own);
             assert_eq!(b.present(until - SECOND), ["a", "b"], "{own} s");
             assert_eq!(b.present(until), ["b"], "{own} s");
@@ -244,8 +244,8 @@ mod tests {
         let cells = |alive: u64| {
             vec![("a".into(), cell(1, true)), ("b".into(), cell(alive, true)), ("c".into(), cell(7, true))]
         };
-        a.heard(SECOND, cells(1));
-        a.heard(gone, cells(2));
+        a.update(SECOND, cells(1));
+        a.update(gone, cells(2));
         assert_eq!(a.long_gone(gone), [], "one second is missing");
         let after = gone + SECOND;
         assert_eq!(
@@ -253,13 +253,13 @@ mod tests {
             [("c".to_owned(), Version("7".to_owned()))],
             "not itself, and not who lives"
         );
-        a.heard(after, vec![("b".into(), cell(3, true))]);
+        a.update(after, vec![("b".into(), cell(3, true))]);
         assert!(
             a.long_gone(2 * after).iter().all(|(id, _)| id == "b"),
             "what was removed is not removed again"
         );
         let many = (0..1_000).map(|n| (format!("d{n}"), cell(1, true))).collect();
-        a.heard(after, many);
+        a.update(after, many);
         assert_eq!(a.long_gone(3 * after).len(), GONE_AT_ONCE);
     }
 }

@@ -78,6 +78,6 @@ async fn a_register_that_refuses_does_not_fill_the_log() {
     let most = (began.elapsed().as_secs() + 1).ilog2() as usize + 1;
     assert!((1..=most).contains(&lines), "{lines} lines in {:?}:\n{text}", began.elapsed());
     assert!(text.contains("READONLY"), "{text}");
-    assert_eq!(leadership.status().throttle, None);
+    assert_eq!(leadership.status().register_error, None);
     leadership.stop().await;
 }

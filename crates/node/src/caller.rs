@@ -10,7 +10,7 @@ use std::sync::Arc;
 use orchestrix_core::{Command, Forbidden, Name, Refusal, State, TaskCommand, TaskId};
 
 use crate::request::Ask;
-use crate::sharding::ShardAsk;
+use crate::shards::ShardAsk;
 
 /// Who asks, as the wire has authenticated it. By default somebody who may do everything and has no name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

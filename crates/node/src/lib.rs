@@ -7,12 +7,10 @@
 //!
 //! **Invariant:** nothing is answered, published or snapshotted before the position it was decided on is durable.
 
-mod admission;
-mod answers;
 mod caller;
 mod clock;
 mod commit_group;
-mod counting;
+mod decider;
 mod decision_loop;
 mod events;
 mod follower;
@@ -20,7 +18,6 @@ mod growth;
 mod high_water;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
-mod leasing;
 pub mod link;
 mod loading;
 mod logs;
@@ -29,19 +26,17 @@ mod node;
 mod open;
 mod options;
 mod pending_group;
-mod polls;
 mod progress;
-mod rates;
-mod registry;
 mod request;
 mod room;
 mod runner;
-mod sharding;
+mod shards;
 mod snapshotter;
 mod standby;
 mod stats;
 mod stepped;
 mod sync;
+mod tasks;
 mod write_guard;
 mod writer;
 
@@ -52,16 +47,16 @@ pub use decision_loop::DecisionLoop;
 pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
-pub use leasing::Abandoned;
 pub use logs::OutputCall;
 pub use member::{DUTY, Member, Membership, NodeRole};
-pub use node::Node;
+pub use node::{Node, OnTaken};
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;
 pub use orchestrix_engine::{Clock, SystemClock};
 pub use request::{Answer, Ask, Error, Recipient, Seen};
-pub use sharding::{ServicePage, ShardAsk, ShardTimes};
+pub use shards::{ServicePage, ShardAsk, ShardTimes};
 pub use standby::{Beginning, Standby};
 pub use stats::{Counter, Histogram, Stats};
 pub use stepped::{Sent, Stepped};
+pub use tasks::Abandoned;
 pub use write_guard::{LeaderLease, WriteGuard};

@@ -26,7 +26,7 @@ mod tests;
 use std::time::Duration;
 
 pub use answerer::{Answerer, Asked};
-pub use asker::{Asker, Fate, Heard, Overfull};
+pub use asker::{Asker, Fate, Heard, NotAsked};
 pub use frame::{Broken, FRAME_BYTES_MAX};
 pub use hello::Hello;
 pub use message::{Answered, AskId, Question, Reply};
@@ -35,8 +35,12 @@ pub use message::{Answered, AskId, Question, Reply};
 pub const VERSIONS: (u32, u32) = (1, 1);
 /// Bytes of one ask or answer. Room for the largest batch and the largest page, with what stands around their payloads.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Bytes of answers that a follower has received in part. Bounds its memory; a leader bounds what it sends by caller.
-pub const PARTIAL_BYTES_MAX: usize = 512 << 20;
+/// Answers of more than one frame that are sent at one time; others wait until one has ended.
+pub const LONG_ANSWERS_MAX: usize = 8;
+/// Bytes of answers that a follower has received in part. Bounds its memory.
+pub const PARTIAL_BYTES_MAX: usize = LONG_ANSWERS_MAX * MESSAGE_BYTES_MAX;
+/// Leases in one frame that gives them back. As many fit, whatever their numbers.
+const GIVE_BACK_LEASES_MAX: usize = 1_000;
 /// Bytes of asks that the leader's loop has not taken yet, for each connection; a larger ask goes alone.
 pub const WINDOW_BYTES: usize = 4 << 20;
 /// Asks of one connection that have no answer yet, waiting calls included. Bounds memory.

@@ -17,9 +17,10 @@ use crate::progress::Progress;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
 use crate::room;
 use crate::runner::{Input, Running};
-use crate::sharding::{ServicePage, ShardAsk};
+use crate::shards::{ServicePage, ShardAsk};
 use crate::stats::Stats;
 use crate::sync::mpsc::{SyncSender, TrySendError};
+use crate::tasks::Abandoned;
 
 /// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
 #[derive(Clone, Debug)]
@@ -32,17 +33,59 @@ pub struct Node {
     pub(crate) progress: Arc<Progress>,
 }
 
+/// Told once, when the loop has taken an ask or has refused to: its bytes wait for nothing any more.
+pub type OnTaken = Box<dyn FnOnce() + Send>;
+
 /// Waits for an answer in this process.
-#[derive(Debug)]
-pub(crate) struct Waiter(oneshot::Sender<Result<Answer, Error>>);
+pub(crate) struct Waiter {
+    to: oneshot::Sender<Result<Answer, Error>>,
+    on_taken: Option<OnTaken>,
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter").field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+impl Waiter {
+    pub(crate) fn new(to: oneshot::Sender<Result<Answer, Error>>) -> Self {
+        Self { to, on_taken: None }
+    }
+
+    /// The loop has taken the ask.
+    pub(crate) fn taken(&mut self) {
+        if let Some(told) = self.on_taken.take() {
+            told();
+        }
+    }
+}
 
 impl Recipient for Waiter {
     fn is_gone(&self) -> bool {
-        self.0.is_closed()
+        self.to.is_closed()
     }
 
     fn send(self, answer: Result<Answer, Error>) -> Result<(), Result<Answer, Error>> {
-        self.0.send(answer)
+        self.to.send(answer)
+    }
+}
+
+/// Waits for the answer to one ask. Leases of an answer that was sent, and that nobody took here, are given back.
+struct Awaited<'a> {
+    node: &'a Node,
+    receiver: oneshot::Receiver<Result<Answer, Error>>,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        // From here on, the loop sees that nobody waits.
+        self.receiver.close();
+        if let Ok(Ok(Answer::Leases { leases, at })) = self.receiver.try_recv()
+            && let Some(abandoned) = Abandoned::of(&leases, at)
+        {
+            self.node.give_back(abandoned);
+        }
     }
 }
 
@@ -61,16 +104,29 @@ impl Node {
     ///
     /// # Errors
     /// As for every method here: see [`Error`].
-    pub async fn ask(&self, caller: &Caller, mut ask: Ask) -> Result<Answer, Error> {
+    pub async fn ask(&self, caller: &Caller, ask: Ask) -> Result<Answer, Error> {
+        self.ask_telling(caller, ask, None).await
+    }
+
+    /// The same, and tells when the loop has taken the ask. One that the loop never gets is taken when it is answered.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn ask_telling(
+        &self,
+        caller: &Caller,
+        mut ask: Ask,
+        on_taken: Option<OnTaken>,
+    ) -> Result<Answer, Error> {
         ask.sign(caller);
         if let Ask::Batch(commands) = ask {
-            return self.batch(caller, commands).await;
+            return self.batch(caller, commands, on_taken).await;
         }
         if let Err(refusal) = ask.validate() {
             check_named(caller, &ask)?;
             return Err(refusal.into());
         }
-        self.put(caller, ask).await
+        self.put(caller, ask, on_taken).await
     }
 
     /// Accepts a task, or finds the one that was submitted with the same key.
@@ -348,7 +404,7 @@ impl Node {
         let inputs = self.inputs.clone();
         Box::new(move |tasks| {
             let (sender, receiver) = oneshot::channel();
-            inputs.send(Input::Ask(Ask::Unknown(tasks), None, Waiter(sender))).ok()?;
+            inputs.send(Input::Ask(Ask::Unknown(tasks), None, Waiter::new(sender))).ok()?;
             match receiver.blocking_recv() {
                 Ok(Ok(Answer::Unknown(tasks))) => Some(tasks),
                 Ok(_) | Err(_) => None,
@@ -366,14 +422,19 @@ impl Node {
     }
 
     /// Commands that are not valid are refused one by one; the others are decided in order.
-    async fn batch(&self, caller: &Caller, commands: Vec<Command>) -> Result<Answer, Error> {
+    async fn batch(
+        &self,
+        caller: &Caller,
+        commands: Vec<Command>,
+        on_taken: Option<OnTaken>,
+    ) -> Result<Answer, Error> {
         let checked: Vec<Result<(), Refusal>> = commands.iter().map(Command::validate).collect();
         let mut ask = Ask::Batch(commands);
         if checked.iter().any(Result::is_err) {
             check_named(caller, &ask)?;
             ask.keep_valid(&checked);
         }
-        let answer = self.put(caller, ask).await;
+        let answer = self.put(caller, ask, on_taken).await;
         let mut decided = expect_answer!(answer, Answer::Batch(outcomes) => outcomes.into_iter())?;
         let in_order = |check: Result<(), Refusal>| {
             check.and_then(|()| decided.next().expect("the loop answers every command of a batch"))
@@ -382,7 +443,7 @@ impl Node {
     }
 
     /// Puts a valid question to the loop and waits for the answer.
-    async fn put(&self, caller: &Caller, ask: Ask) -> Result<Answer, Error> {
+    async fn put(&self, caller: &Caller, ask: Ask, on_taken: Option<OnTaken>) -> Result<Answer, Error> {
         if self.running.is_stopping() {
             return Err(Error::Stopping);
         }
@@ -392,12 +453,16 @@ impl Node {
         }
         let is_new_work = room::has_new_work(&ask);
         let (sender, receiver) = oneshot::channel();
-        match self.inputs.try_send(Input::Ask(ask, caller.queues.clone(), Waiter(sender))) {
-            Ok(()) => match receiver.await.unwrap_or(Err(Error::OutcomeUnknown)) {
-                // Whatever else was given up for want of room may be tried elsewhere.
-                Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
-                answer => answer,
-            },
+        let waiter = Waiter { to: sender, on_taken };
+        match self.inputs.try_send(Input::Ask(ask, caller.queues.clone(), waiter)) {
+            Ok(()) => {
+                let mut awaited = Awaited { node: self, receiver };
+                match (&mut awaited.receiver).await.unwrap_or(Err(Error::OutcomeUnknown)) {
+                    // Whatever else was given up for want of room may be tried elsewhere.
+                    Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
+                    answer => answer,
+                }
+            }
             Err(TrySendError::Full(_)) => {
                 self.stats.overloaded.add(1);
                 Err(Error::Overloaded)

@@ -3,7 +3,7 @@
 use orchestrix_core::Retention;
 use orchestrix_core::limits::QUEUES_MAX;
 
-use crate::sharding::ShardTimes;
+use crate::shards::ShardTimes;
 
 /// Settings of a node. None of them changes what a journal means.
 #[derive(Clone, Debug)]

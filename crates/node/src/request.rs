@@ -7,7 +7,7 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 
-use crate::sharding::ShardAsk;
+use crate::shards::ShardAsk;
 
 /// A question to the decision loop. Everything in it has been validated.
 #[derive(Debug)]

@@ -16,7 +16,6 @@ use tokio::sync::watch;
 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
-use crate::leasing::Abandoned;
 use crate::node::Waiter;
 use crate::open::Failure;
 use crate::pending_group::PendingGroup;
@@ -25,6 +24,7 @@ use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
 use crate::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use crate::sync::{AtomicBool, Mutex};
+use crate::tasks::Abandoned;
 use crate::writer::{self, Ack, Work, Writer};
 
 /// Questions taken between two looks at the clock and the writer.
@@ -185,7 +185,7 @@ impl Runner {
             return Ok(ControlFlow::Break(()));
         }
         // The writer notes down what is durable before it answers, and is heard of later: whoever was answered has its lease.
-        self.decisions.is_durable(Position(self.decisions.stats.durable.get()));
+        self.decisions.is_durable(Position(self.decisions.stats().durable.get()));
         self.decisions.tick(now);
         self.hear(now)?;
         self.hand_over(now)?;
@@ -194,9 +194,9 @@ impl Runner {
         let end = self.clock.boot();
         self.progress.beat(end);
         let took = micros(end, start);
-        self.decisions.stats.step.observe_us(took);
-        self.decisions.stats.turn_max_us.raise(took);
-        self.decisions.stats.turn_busy_max_us.raise(micros(self.clock.busy(), busy));
+        self.decisions.stats().step.observe_us(took);
+        self.decisions.stats().turn_max_us.raise(took);
+        self.decisions.stats().turn_busy_max_us.raise(micros(self.clock.busy(), busy));
         Ok(ControlFlow::Continue(()))
     }
 
@@ -288,7 +288,8 @@ impl Runner {
             match first.take().or_else(|| self.inputs.try_recv().ok()) {
                 Some(Input::Ask(..))
                     if is_planted("question-forgotten") && self.decisions.state().position().0 % 50 == 7 => {}
-                Some(Input::Ask(ask, own, to)) => {
+                Some(Input::Ask(ask, own, mut to)) => {
+                    to.taken();
                     if ask.promises_time() {
                         *now = self.term_clock.now();
                     }
@@ -412,14 +413,14 @@ impl Runner {
             Ok(()) => {
                 tracing::info!(position = %link.position, bytes, "took a snapshot");
                 self.snapshot.finished(bytes);
-                self.decisions.stats.snapshots.add(1);
-                self.decisions.stats.snapshot_position.set(link.position.0);
+                self.decisions.stats().snapshots.add(1);
+                self.decisions.stats().snapshot_position.set(link.position.0);
                 self.send(Work::Truncate)
             }
             Err(error) => {
                 tracing::warn!(%error, "a snapshot failed; the journal is kept and another is tried later");
                 self.snapshot.failed();
-                self.decisions.stats.snapshot_failures.add(1);
+                self.decisions.stats().snapshot_failures.add(1);
                 Ok(())
             }
         }
@@ -427,7 +428,7 @@ impl Runner {
 
     /// The snapshot kept the loop from deciding until now.
     fn paused_since(&self, start: Duration) {
-        self.decisions.stats.snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
+        self.decisions.stats().snapshot_pause_max_us.raise(micros(self.clock.busy(), start));
     }
 }
 

@@ -14,7 +14,6 @@ use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Room, Spac
 
 use crate::commit_group::{CommitGroup, split_records};
 use crate::events::EventFeed;
-use crate::leasing::Abandoned;
 use crate::logs::TaskLogs;
 use crate::node::Waiter;
 use crate::open::Failure;
@@ -25,6 +24,7 @@ use crate::runner::{Input, Running};
 use crate::stats::Stats;
 use crate::sync::mpsc::{Receiver, Sender, SyncSender};
 use crate::sync::{Mutex, MutexGuard};
+use crate::tasks::Abandoned;
 use crate::write_guard::WriteGuard;
 
 /// Between two tries of a group, while the disk is full or the engine does not answer.
@@ -401,10 +401,7 @@ fn refuse(writing: Writing) {
 /// Sends an answer. Gives back the leases in it if nobody took it.
 fn send(to: Waiter, answer: Result<Answer, Error>) -> Option<Abandoned> {
     match to.send(answer) {
-        Err(Ok(Answer::Leases { leases, at })) if !leases.leases.is_empty() => {
-            let leases = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
-            Some(Abandoned { at, leases })
-        }
+        Err(Ok(Answer::Leases { leases, at })) => Abandoned::of(&leases, at),
         Ok(()) | Err(_) => None,
     }
 }

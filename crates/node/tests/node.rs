@@ -3,11 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use orchestrix_core::wire::{Complete, LeaseQueues, LogAppend, LogStream, LogText, Submit};
 use orchestrix_core::{Filter, Json, Name, Refusal, TaskId, TaskState};
-use orchestrix_node::{Error, Happening, Node, Options, Recovered, Seen, Storage, open};
+use orchestrix_node::{
+    Ask, Caller, Error, Happening, Node, OnTaken, Options, Recovered, Seen, Storage, open,
+};
 use tempfile::TempDir;
 
 fn start(folder: &Path) -> (Node, Recovered) {
@@ -36,6 +40,11 @@ fn request(wait_ms: u64) -> LeaseQueues {
         request_id: None,
         capacity: None,
     }
+}
+
+/// Whether a future that is looked at now waits.
+fn is_pending(future: Pin<&mut impl Future>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
 /// Waits for a state instead of a time.
@@ -141,6 +150,39 @@ async fn a_caller_who_gives_up_takes_nothing() {
     let (submitted, _) = node.submit(task("1")).await.unwrap();
     let leased = node.lease(request(0)).await.unwrap().leases.remove(0);
     assert_eq!((leased.task_id, leased.attempt), (submitted.id, 1));
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_met_its_cancel_is_given_back() {
+    let folder = TempDir::new().unwrap();
+    let (node, _) = start(folder.path());
+    let mut waits = Box::pin(node.lease(request(60_000)));
+    assert!(is_pending(waits.as_mut()));
+    // The answer is sent, and nobody has looked at it.
+    let (sent, _) = node.submit(task("1")).await.unwrap();
+    eventually("the task is leased", || async {
+        node.task(sent.id).await.unwrap().summary.state == TaskState::Leased
+    })
+    .await;
+    drop(waits);
+    let next = node.lease(request(30_000)).await.unwrap();
+    assert_eq!(next.leases[0].task_id, sent.id, "it is not lost until its lease ends");
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_taken_before_it_is_answered() {
+    let folder = TempDir::new().unwrap();
+    let (node, _) = start(folder.path());
+    let (told, taken) = tokio::sync::oneshot::channel();
+    let on_taken: OnTaken = Box::new(move || told.send(()).unwrap());
+    let caller = Caller::default();
+    let mut waits = Box::pin(node.ask_telling(&caller, Ask::Lease(request(60_000)), Some(on_taken)));
+    assert!(is_pending(waits.as_mut()));
+    taken.await.unwrap();
+    assert!(is_pending(waits.as_mut()));
+    drop(waits);
     node.stop().await.unwrap();
 }
 

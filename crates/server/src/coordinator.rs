@@ -14,7 +14,7 @@ use orchestrix_leadership::Candidate;
 use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, NodeRole, Stats};
 use tokio::time::Instant;
 
-use crate::http::{App, Body, Carried, Client, Fault, Passed};
+use crate::http::{App, Body, Carried, Client, Fault, NodeLink, Passed};
 use crate::link::ByLink;
 
 /// How long a question waits for a leader, and for a position that its caller has seen elsewhere.
@@ -111,8 +111,8 @@ impl Coordinator {
             question,
             |node| async move { Ok(node.ask(&question.client.caller, ask()?).await?) },
             |leader, epoch| async move {
-                match question.by_link && question.app.node_link {
-                    true => question.ask_by_link(self.member(), ask()?, &leader, epoch).await,
+                match question.by_link && question.app.node_link != NodeLink::Absent {
+                    true => question.ask_by_link(ask()?, &leader, epoch).await,
                     false => Ok(ByLink::NoLink),
                 }
             },

@@ -49,6 +49,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use orchestrix_node::link::Hello;
 use orchestrix_node::{Counter, Failure};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
@@ -91,9 +92,24 @@ pub struct Options {
     pub zmq: Option<zmq::Listening>,
     /// Lines that this process could not print.
     pub unprinted: Arc<Counter>,
-    /// Takes node links of followers, and opens them to the leader. Without, requests are passed on by HTTP.
+    /// Which node link is spoken; another than that of this program for tests of upgrades.
     #[doc(hidden)]
-    pub node_link: bool,
+    pub node_link: NodeLink,
+}
+
+/// Which node link a node speaks.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeLink {
+    /// That of this program.
+    #[default]
+    Ours,
+    /// None, as programs before it: requests are passed on by HTTP.
+    Absent,
+    /// That of a program with other versions, from the lowest to the highest.
+    Versions(u32, u32),
+    /// Ours, with so many asks at one time.
+    Asks(usize),
 }
 
 /// What all requests share.
@@ -112,7 +128,7 @@ pub(crate) struct App {
     /// Passes asks to the leader, when that is another node and has the link.
     pub(crate) leader_links: Links,
     pub(crate) links: LinkMetrics,
-    pub(crate) node_link: bool,
+    pub(crate) node_link: NodeLink,
     /// Links of other nodes, while they are served.
     pub(crate) link_tasks: TaskTracker,
     pub(crate) permits: Arc<accept::ConnectionPermits>,
@@ -158,9 +174,15 @@ impl App {
         }
     }
 
-    /// What tells two token files apart.
-    pub(crate) fn tokens_hash(&self) -> Option<[u8; 32]> {
-        self.tokens.as_ref().map(Keyring::hash)
+    /// What this node says first on a link.
+    pub(crate) fn hello(&self) -> Hello {
+        let name = self.coordinator.member().map_or("", |member| member.name());
+        let ours = Hello::new(name, self.tokens.as_ref().map(Keyring::hash));
+        match self.node_link {
+            NodeLink::Versions(lowest, highest) => Hello { versions: (lowest, highest), ..ours },
+            NodeLink::Asks(asks_max) => Hello { asks_max, ..ours },
+            NodeLink::Ours | NodeLink::Absent => ours,
+        }
     }
 
     /// Why a restart is all that helps, if so.
@@ -201,8 +223,8 @@ impl App {
         }
         let member = self.coordinator.member()?;
         let status = member.leadership().status();
-        if let Some(trouble) = status.trouble {
-            return Some(format!("the engine refuses or does not answer: {trouble}").into());
+        if let Some(error) = status.register_error {
+            return Some(format!("the engine refuses or does not answer: {error}").into());
         }
         status.leader.is_none().then_some("there is no leader".into())
     }
@@ -311,14 +333,16 @@ impl Serving {
     pub async fn stop(self) -> Result<(), Failure> {
         self.app.stop.cancel();
         let stopped = self.app.coordinator.stop().await;
-        // A panic of the accept loop has been reported by then, and there is nothing left to stop.
-        let _ = self.accepting.await;
-        if let Some(zmq) = self.zmq {
-            let _ = zmq.await;
-        }
         self.app.link_tasks.close();
+        let workers = async {
+            if let Some(zmq) = self.zmq {
+                let _ = zmq.await;
+            }
+        };
         // What a follower does not take in time is unknown to it.
-        let _ = tokio::time::timeout(self.app.limits.stop_grace, self.app.link_tasks.wait()).await;
+        let links = tokio::time::timeout(self.app.limits.stop_grace, self.app.link_tasks.wait());
+        // All have the same time. A panic of the accept loop has been reported by then.
+        let _ = tokio::join!(self.accepting, workers, links);
         stopped
     }
 }

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orchestrix_core::Position;
 use orchestrix_leadership::Candidate;
 use orchestrix_node::link::{self as rules, Reply};
-use orchestrix_node::{Answer, Ask, Counter, Error, Member};
+use orchestrix_node::{Answer, Ask, Counter, Error};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::coordinator::Question;
-use crate::http::{Fault, replaced};
+use crate::http::Fault;
 use crate::link::following::Sent;
 
 /// The protocol in the header `upgrade`.
@@ -45,12 +45,10 @@ impl Question<'_> {
     /// Asks the leader over the link. What comes of it is what would come of the same request over HTTP.
     pub(crate) async fn ask_by_link(
         &self,
-        member: Option<&Member>,
         ask: Ask,
         leader: &Candidate,
         epoch: u64,
     ) -> Result<ByLink<Answer>, Fault> {
-        let Some(member) = member else { return Ok(ByLink::NoLink) };
         let question = rules::Question {
             caller: self.client.caller.clone(),
             ask,
@@ -58,16 +56,13 @@ impl Question<'_> {
             request_id: self.carried.request_id(),
             within: None,
         };
-        let sent = tokio::select! {
-            sent = self.app.leader_links.ask(self.app, leader, epoch, question) => sent,
-            // The next leader does not wait for the one before, and neither does this.
-            () = replaced(member, epoch) => Sent::Unknown,
-            () = self.app.stop.cancelled() => Sent::Unknown,
-        };
-        match sent {
+        match self.app.leader_links.ask(self.app, leader, epoch, question).await {
             Sent::Answered(answered) => self.answered(*answered),
             Sent::NotTaken => Ok(ByLink::NotAccepted),
-            Sent::Unknown => Ok(ByLink::Unknown),
+            Sent::Overloaded => Err(Fault::Node(Error::Overloaded)),
+            // The leader would answer the same again.
+            Sent::Unreadable if self.changes_nothing => Err(Fault::Internal),
+            Sent::Unreadable | Sent::Unknown => Ok(ByLink::Unknown),
             Sent::NoLink => Ok(ByLink::NoLink),
         }
     }
@@ -100,6 +95,10 @@ pub(crate) struct LinkMetrics {
     pub(crate) in_flight: AtomicU64,
     /// Connections to the leader that were lost.
     pub(crate) lost: Counter,
+    /// Bytes of answers that followers have not taken.
+    pub(crate) unsent_bytes: AtomicU64,
+    /// Links of followers that were ended because they took too little.
+    pub(crate) slow: Counter,
 }
 
 /// Counts one more while it lives.
@@ -120,7 +119,7 @@ impl Drop for Counted<'_> {
 
 impl LinkMetrics {
     /// Name, kind, meaning and value of each number.
-    pub(crate) fn rows(&self) -> [(&'static str, &'static str, &'static str, u64); 6] {
+    pub(crate) fn rows(&self) -> [(&'static str, &'static str, &'static str, u64); 8] {
         [
             (
                 "orchestrix_link_connections",
@@ -151,6 +150,18 @@ impl LinkMetrics {
                 "counter",
                 "Asks of followers taken by link.",
                 self.asks_taken.get(),
+            ),
+            (
+                "orchestrix_link_unsent_bytes",
+                "gauge",
+                "Bytes of answers that followers have not taken yet.",
+                self.unsent_bytes.load(Relaxed),
+            ),
+            (
+                "orchestrix_link_slow_total",
+                "counter",
+                "Links of followers ended because answers were not taken.",
+                self.slow.get(),
             ),
             ("orchestrix_link_lost_total", "counter", "Links to the leader that ended.", self.lost.get()),
         ]
@@ -196,7 +207,24 @@ impl Output {
         Ok(())
     }
 
+    /// When the peer has taken nothing for too long, if there is something to take.
+    fn stuck_at(&self, timeout: Duration) -> Option<Instant> {
+        (!self.is_empty()).then(|| self.taken_at + timeout)
+    }
+
     fn is_stuck(&self, timeout: Duration) -> bool {
-        !self.is_empty() && self.taken_at.elapsed() >= timeout
+        self.stuck_at(timeout).is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Writes what is left, before the connection ends.
+    async fn flush(&mut self, io: &mut (impl AsyncWrite + Unpin), within: Duration) {
+        let all = async {
+            while !self.is_empty() {
+                self.write(io).await?;
+            }
+            io.shutdown().await
+        };
+        // A peer that is gone, or does not take it in time, does without.
+        let _ = tokio::time::timeout(within, all).await;
     }
 }

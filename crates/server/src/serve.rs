@@ -82,16 +82,35 @@ fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
     let tokens = settings.tokens.as_deref().map(Tokens::load).transpose().map_err(unusable)?;
     let node_token = settings.node_token.as_deref().map(Secret::load).transpose().map_err(unusable)?;
     check_exposure(&settings, tokens.is_some())?;
+    check_node_token(&settings.engine, tokens.is_some(), node_token.is_some())?;
     // One core is for the loop: on two cores this serves a fifth more requests than a worker for each.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
     let (limits, unprinted) = (settings.limits.clone(), Arc::clone(&printing.dropped));
-    // Links stay off until the leader bounds what it holds for the followers that take its answers slowly.
-    let node_link = false;
+    let node_link = http::NodeLink::default();
     let options = http::Options { limits, tokens, node_token, zmq: None, unprinted, node_link };
     runtime.block_on(serve(settings, options, printing))
+}
+
+/// Nodes that know callers by tokens know each other by one, too: the leader believes what a follower says of a caller. A node
+/// that checks no tokens must not have one, since it would vouch for everybody.
+fn check_node_token(engine: &Engine, with_tokens: bool, with_node_token: bool) -> Result<(), Ended> {
+    let why = match (engine, with_tokens, with_node_token) {
+        (Engine::Shared(_), true, false) => {
+            "the nodes of a cluster with tokens show each other a token: give --node-token FILE with the text of a token \
+             that has the role node"
+        }
+        (Engine::Shared(_), false, true) => {
+            "--node-token vouches for callers, and without tokens nobody checks them: give --tokens FILE, the same on all \
+             nodes, or leave out --node-token"
+        }
+        (Engine::Shared(_), true, true)
+        | (Engine::Shared(_), false, false)
+        | (Engine::File | Engine::Memory, ..) => return Ok(()),
+    };
+    Err(unusable(why.to_owned()))
 }
 
 /// Other machines are served only with tokens, and without encryption only when that was asked for.
@@ -511,6 +530,21 @@ fn journal_line(recovered: &Recovered) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_and_the_token_of_the_node_come_together() {
+        let shared = Engine::parse("redis://127.0.0.1:1").unwrap();
+        let refused = |engine: &Engine, tokens, node_token| {
+            check_node_token(engine, tokens, node_token).err().map(|ended| (ended.code, ended.why))
+        };
+        let (code, why) = refused(&shared, true, false).unwrap();
+        assert!(code == 2 && why.contains("--node-token FILE"), "{why}");
+        let (code, why) = refused(&shared, false, true).unwrap();
+        assert!(code == 2 && why.contains("--tokens FILE"), "{why}");
+        assert_eq!(refused(&shared, true, true), None);
+        assert_eq!(refused(&shared, false, false), None);
+        assert_eq!(refused(&Engine::File, true, false), None);
+    }
 
     #[tokio::test]
     async fn a_node_that_stops_by_itself_ends_the_process_with_a_complaint() {

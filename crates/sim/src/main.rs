@@ -50,11 +50,14 @@ struct Args {
     /// The program that ships; without it no campaign against it is run
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
+    /// The program of an earlier version; without it no node is upgraded
+    #[arg(long, value_name = "FILE", requires = "binary")]
+    old_binary: Option<PathBuf>,
     /// The script that fuzzes all decoders; without it none is
     #[arg(long, value_name = "FILE")]
     fuzzer: Option<PathBuf>,
     /// Run this alone: worlds, cluster, shards, calm, damage, fuzz, or a campaign against the binary: kills, points, syncs, full,
-    /// freezes, clocks, sockets, blocked, nodes-redis, nodes-mariadb, nodes-postgres, nodes-s3, nodes-cut or nodes-rolling
+    /// freezes, clocks, sockets, blocked, nodes-redis, nodes-mariadb, nodes-postgres, nodes-s3, nodes-cut, nodes-rolling or nodes-upgrade
     #[arg(long, value_name = "NAME", value_parser = part)]
     only: Option<Part>,
     /// With --only and a campaign against the binary: at most so many rounds, however long they take
@@ -110,7 +113,9 @@ fn main() -> ExitCode {
         None => run_all(&args, time),
     };
     if rows.is_empty() {
-        println!("this needs --binary FILE, or --fuzzer FILE for `fuzz`");
+        println!(
+            "this needs --binary FILE, --fuzzer FILE for `fuzz`, or --old-binary FILE for `nodes-upgrade`"
+        );
         return ExitCode::FAILURE;
     }
     let length = Length::of(time);
@@ -175,8 +180,11 @@ fn run_part(part: Part, args: &Args, time: Duration) -> Option<Row> {
             Some(with_progress("fuzz: all decoders", "targets", &done, || fuzz(script, time, &done)))
         }
         Part::Real(campaign) => {
+            if campaign.needs_old_binary() && args.old_binary.is_none() {
+                return None;
+            }
             let time = if args.rounds.is_some() { Duration::MAX } else { time };
-            Some(run_real(&campaign, args.binary.as_deref()?, seed, args.rounds, time))
+            Some(run_real(&campaign, args.binary.as_deref()?, seed, args, time))
         }
     }
 }
@@ -190,9 +198,10 @@ fn run_damage(seed: u64, time: Duration) -> Row {
     }))
 }
 
-fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, rounds: Option<u64>, time: Duration) -> Row {
-    let ended = AtomicU64::new(0);
-    let trial = Trial { binary, seed, rounds: rounds.unwrap_or(u64::MAX), time, ended: &ended };
+fn run_real(campaign: &RealCampaign, binary: &Path, seed: u64, args: &Args, time: Duration) -> Row {
+    let (ended, old_binary) = (AtomicU64::new(0), args.old_binary.as_deref());
+    let rounds = args.rounds.unwrap_or(u64::MAX);
+    let trial = Trial { binary, old_binary, seed, rounds, time, ended: &ended };
     let label = format!("{}: {}", campaign.name, campaign.what);
     let tried = with_progress(&label, "rounds", &ended, || campaign.run(&trial));
     Row::of_real(&tried, binary, seed)

@@ -184,6 +184,8 @@ impl Plan {
             shards.make_calm();
             plan.without_server();
             plan.changing = false;
+        } else if shards.has_sleepers() {
+            plan.kills = plan.kills.max(u32::try_from(rng.range(20_000, 100_000)).unwrap_or(0));
         }
         plan.shards = Some(shards);
         plan

@@ -25,6 +25,7 @@ mod servers;
 mod sockets;
 mod strace;
 mod syncs;
+mod upgrade;
 mod wires;
 
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ pub struct RealCampaign {
 }
 
 /// Every campaign there is.
-pub const REAL_CAMPAIGNS: [RealCampaign; 14] = [
+pub const REAL_CAMPAIGNS: [RealCampaign; 15] = [
     RealCampaign {
         name: "kills",
         what: "kill -9 at any time, also while it recovers",
@@ -149,6 +150,13 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 14] = [
         enough: rolling::ENOUGH,
         run: rolling::run,
     },
+    RealCampaign {
+        name: upgrade::NAME,
+        what: "three nodes on Redis: upgraded one after the other",
+        share: 2,
+        enough: upgrade::ENOUGH,
+        run: upgrade::run,
+    },
 ];
 
 /// What a campaign is run with.
@@ -156,6 +164,8 @@ pub const REAL_CAMPAIGNS: [RealCampaign; 14] = [
 pub struct Trial<'a> {
     /// The program that ships.
     pub binary: &'a Path,
+    /// An earlier one, whose nodes are upgraded.
+    pub old_binary: Option<&'a Path>,
     pub seed: u64,
     /// At most so many rounds.
     pub rounds: u64,
@@ -198,6 +208,12 @@ impl RealCampaign {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         REAL_CAMPAIGNS.into_iter().find(|campaign| campaign.name == name)
+    }
+
+    /// Whether there is nothing to try without an earlier program.
+    #[must_use]
+    pub fn needs_old_binary(&self) -> bool {
+        self.name == upgrade::NAME
     }
 
     #[must_use]

@@ -1,4 +1,5 @@
-//! One connection of a handle: made when it is needed, given up when an answer is lost, made again at the next call.
+//! One connection of a handle: made when it is needed, given up when an answer is lost or the server says no, made again
+//! at the next call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,7 +122,8 @@ impl Session {
     }
 
     /// One call on the connection, which is made first if there is none. Unless the server answered, the connection is
-    /// given up: what comes on it later would be the answer to something else.
+    /// given up: what comes on it later would be the answer to something else. So it is when the server said no: what a user
+    /// may do, and where its tables are, some servers look up when it connects, and never again.
     fn call<T>(&self, run: impl AsyncFnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
         let mut open = self.open();
         let Open { connection, runtime, .. } = &mut *open;
@@ -137,7 +139,7 @@ impl Session {
         };
         let ended = begun(runtime)?.block_on(async { tokio::time::timeout(timeout, running).await });
         match ended {
-            Ok(Ok((_, Err(Failure::Lost(why))))) => Err(Failure::Lost(why)),
+            Ok(Ok((_, Err(failure @ (Failure::Lost(_) | Failure::Refused(_)))))) => Err(failure),
             Ok(Ok((used, answered))) => {
                 *connection = Some(used);
                 answered

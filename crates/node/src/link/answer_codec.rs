@@ -8,10 +8,10 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Forbidden, LeaseId, Refusal, TaskId};
 
-use crate::leasing::Abandoned;
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::{Answer, Ask, Error, Seen};
-use crate::sharding::ShardAsk;
+use crate::shards::ShardAsk;
+use crate::tasks::Abandoned;
 
 numbered! {
     Abandoned { 0 at, 1 leases }
@@ -430,6 +430,5 @@ impl Wanted {
 /// The leases of a reply, as they are given back.
 pub(super) fn leases_of(answer: &Answer) -> Option<Abandoned> {
     let Answer::Leases { leases, at } = answer else { return None };
-    let pairs = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect::<Vec<_>>();
-    (!pairs.is_empty()).then_some(Abandoned { at: *at, leases: pairs })
+    Abandoned::of(leases, *at)
 }

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, Refusal};
 
-use crate::leasing::Abandoned;
-use crate::link::MESSAGE_BYTES_MAX;
 use crate::link::ask_codec::validate;
 use crate::link::codec::{decoded, encoded};
 use crate::link::frame::{self, Broken, Frame, Kind, PAYLOAD_BYTES_MAX, Received};
@@ -14,7 +12,9 @@ use crate::link::hello::Hello;
 use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
+use crate::link::{LONG_ANSWERS_MAX, MESSAGE_BYTES_MAX};
 use crate::request::Error;
+use crate::tasks::Abandoned;
 
 /// The leader's end. `H` is held for each answer until all of it is handed over for sending.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub enum Asked {
 impl<H> Answerer<H> {
     #[must_use]
     pub fn new(ours: Hello, now: Duration) -> Self {
-        let mut outbox = Outbox::new(Kind::Answer);
+        let mut outbox = Outbox::new(Kind::Answer, LONG_ANSWERS_MAX);
         ours.write(outbox.control());
         Self {
             ours,
@@ -225,7 +225,7 @@ impl<H> Answerer<H> {
             bytes = encoded(&Answered { reply, position: self.position });
         }
         let held = hold(bytes.len());
-        self.outbox.push(Sending::new(id, bytes, held));
+        self.outbox.push(id, Sending::new(bytes, held));
     }
 
     /// How far the journal is durable.
@@ -250,6 +250,24 @@ impl<H> Answerer<H> {
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.len()
+    }
+
+    /// Bytes of answers that are not handed over for sending.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> usize {
+        self.outbox.bytes()
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn unsent(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// The name of the follower, as it says.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.theirs.as_ref().map(|theirs| theirs.node.as_str())
     }
 
     /// Moves what is to be sent into a buffer, until that has about `enough` bytes.

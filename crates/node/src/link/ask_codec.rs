@@ -9,7 +9,7 @@ use orchestrix_core::{Command, Filter, Refusal, TaskCommand};
 
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::Ask;
-use crate::sharding::{ServicePage, ShardAsk};
+use crate::shards::{ServicePage, ShardAsk};
 
 /// Numbers of one heartbeat or question. More than fit the largest body of a request.
 const NUMBERS_MAX: usize = 1 << 20;

@@ -1,9 +1,8 @@
 //! The follower's end of a link: asks go out within the leader's window, and each ends exactly once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::leasing::Abandoned;
 use crate::link::answer_codec::{Wanted, leases_of};
 use crate::link::codec::{decoded, encoded};
 use crate::link::frame::{self, Broken, Frame, Kind, Received};
@@ -11,7 +10,8 @@ use crate::link::hello::Hello;
 use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
-use crate::link::{MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX};
+use crate::link::{GIVE_BACK_LEASES_MAX, MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX};
+use crate::tasks::Abandoned;
 
 /// The follower's end.
 #[derive(Debug)]
@@ -22,10 +22,12 @@ pub struct Asker {
     received: Received,
     outbox: Outbox<()>,
     next: u64,
-    /// Asks that have not begun to be sent, oldest first.
-    waiting: VecDeque<Sending<()>>,
+    /// Asks that wait for room in the leader's window, oldest first.
+    waiting: BTreeMap<AskId, Vec<u8>>,
     /// Every ask without an answer.
     open: BTreeMap<AskId, Open>,
+    /// How many of them do not wait for room.
+    begun: usize,
     /// Bytes of asks that were begun and that the leader's loop has not taken, as far as known.
     untaken_bytes: usize,
     /// Bytes of answers that are here in part.
@@ -38,6 +40,7 @@ pub struct Asker {
 struct Open {
     wanted: Wanted,
     bytes: usize,
+    /// It has room in the leader's window.
     has_begun: bool,
     is_taken: bool,
     is_cancelled: bool,
@@ -51,6 +54,8 @@ pub enum Heard {
     Ready(Hello),
     /// The one answer to an ask.
     Answer(AskId, Answered),
+    /// The leader has answered something that this node cannot read: what came of the ask is not known.
+    Unreadable(AskId),
     /// These asks were certainly not taken, and this link takes no more.
     GoAway(Vec<AskId>),
 }
@@ -64,14 +69,20 @@ pub enum Fate {
     Unknown,
 }
 
-/// There is no room for another ask on this link. Nothing was sent.
+/// Why an ask does not go over this link. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overfull;
+pub enum NotAsked {
+    /// Too many have no answer yet.
+    Full,
+    TooLarge,
+    /// The leader takes no more.
+    GoneAway,
+}
 
 impl Asker {
     #[must_use]
     pub fn new(ours: Hello, now: Duration) -> Self {
-        let mut outbox = Outbox::new(Kind::Ask);
+        let mut outbox = Outbox::new(Kind::Ask, usize::MAX);
         ours.write(outbox.control());
         Self {
             ours,
@@ -80,8 +91,9 @@ impl Asker {
             received: Received::default(),
             outbox,
             next: 1,
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
             open: BTreeMap::new(),
+            begun: 0,
             untaken_bytes: 0,
             partial_bytes: 0,
             last_taken: None,
@@ -92,14 +104,16 @@ impl Asker {
     ///
     /// # Errors
     /// When too many have no answer yet, the ask is too large, or the leader takes no more.
-    pub fn ask(&mut self, question: &Question) -> Result<AskId, Overfull> {
-        let asks_max = self.theirs.as_ref().map_or(self.ours.asks_max, |theirs| theirs.asks_max);
-        if self.open.len() >= asks_max || self.last_taken.is_some() {
-            return Err(Overfull);
+    pub fn ask(&mut self, question: &Question) -> Result<AskId, NotAsked> {
+        if self.last_taken.is_some() {
+            return Err(NotAsked::GoneAway);
+        }
+        if self.open.len() >= self.asks_max() {
+            return Err(NotAsked::Full);
         }
         let bytes = encoded(question);
         if bytes.len() > MESSAGE_BYTES_MAX {
-            return Err(Overfull);
+            return Err(NotAsked::TooLarge);
         }
         let id = AskId(self.next);
         self.next += 1;
@@ -112,21 +126,37 @@ impl Asker {
             answer: Vec::new(),
         };
         self.open.insert(id, open);
-        self.waiting.push_back(Sending::new(id, bytes, ()));
+        self.waiting.insert(id, bytes);
         Ok(id)
+    }
+
+    fn asks_max(&self) -> usize {
+        self.theirs.as_ref().map_or(self.ours.asks_max, |theirs| theirs.asks_max)
     }
 
     /// Nobody waits for the answer any more. One that comes all the same is given back.
     pub fn cancel(&mut self, ask: AskId) {
-        let Some(open) = self.open.get_mut(&ask) else { return };
-        if !open.has_begun {
-            self.open.remove(&ask);
-            self.waiting.retain(|message| message.ask != ask);
-        } else if !open.is_cancelled {
+        let Some(open) = self.open.get_mut(&ask).filter(|open| !open.is_cancelled) else { return };
+        let is_unsent = self.waiting.remove(&ask).is_some()
+            || self.outbox.drop_message(ask).is_some_and(|message| message.is_unsent());
+        if is_unsent {
+            // The leader has not heard of it, and would not answer.
+            self.close(ask);
+        } else {
             open.is_cancelled = true;
-            self.outbox.drop_message(ask);
             frame::write(self.outbox.control(), Kind::Cancel, true, ask.0, &[]);
         }
+    }
+
+    /// Forgets an ask, with what it counted for.
+    fn close(&mut self, ask: AskId) -> Option<Open> {
+        let open = self.open.remove(&ask)?;
+        self.begun -= usize::from(open.has_begun);
+        if open.has_begun && !open.is_taken {
+            self.untaken_bytes -= open.bytes;
+        }
+        self.partial_bytes -= open.answer.len();
+        Some(open)
     }
 
     /// An answer with leases was not taken by its caller.
@@ -139,7 +169,10 @@ impl Asker {
     }
 
     fn give_back_leases(&mut self, abandoned: &Abandoned) {
-        frame::write(self.outbox.control(), Kind::GiveBack, true, 0, &encoded(abandoned));
+        for leases in abandoned.leases.chunks(GIVE_BACK_LEASES_MAX) {
+            let part = Abandoned { at: abandoned.at, leases: leases.to_vec() };
+            frame::write(self.outbox.control(), Kind::GiveBack, true, 0, &encoded(&part));
+        }
     }
 
     /// Asks without an answer, waiting calls included.
@@ -210,21 +243,22 @@ impl Asker {
         if !frame.is_last {
             return Ok(());
         }
-        let open = self.open.remove(&id).expect("it was just found");
-        self.partial_bytes -= open.answer.len();
+        let Open { wanted, is_cancelled, answer, .. } = self.close(id).expect("it was just found");
         // A leader answers before it has all of an ask only if it will not take it.
         self.outbox.drop_message(id);
-        let answered: Answered =
-            decoded(&open.answer).map_err(|_| Broken::Protocol("an answer that cannot be read"))?;
-        if let Reply::Done(Ok(answer)) = &answered.reply
-            && !open.wanted.is(answer)
-        {
-            return Err(Broken::Protocol("an answer of another kind than the ask"));
-        }
-        if open.is_cancelled {
-            self.give_back(&answered);
-        } else {
-            heard.push(Heard::Answer(id, answered));
+        let is_wanted = |answered: &Answered| match &answered.reply {
+            Reply::Done(Ok(answer)) => wanted.is(answer),
+            Reply::Done(Err(_))
+            | Reply::NotTaken
+            | Reply::Limited(_)
+            | Reply::Behind { .. }
+            | Reply::Cancelled => true,
+        };
+        match decoded::<Answered>(&answer).ok().filter(is_wanted) {
+            Some(answered) if is_cancelled => self.give_back(&answered),
+            Some(answered) => heard.push(Heard::Answer(id, answered)),
+            None if is_cancelled => {}
+            None => heard.push(Heard::Unreadable(id)),
         }
         Ok(())
     }
@@ -252,20 +286,18 @@ impl Asker {
             return Err(Broken::Protocol("a second farewell"));
         }
         self.last_taken = Some(last);
+        // What waits for room is not taken either, whatever its number.
+        let is_not_taken = |(id, open): (&AskId, &Open)| (*id > last || !open.has_begun).then_some(*id);
+        let not_taken: Vec<AskId> = self.open.iter().filter_map(is_not_taken).collect();
         self.waiting.clear();
-        let not_taken = self.open.split_off(&AskId(last.0 + 1));
-        for (id, open) in &not_taken {
-            self.outbox.drop_message(*id);
-            if open.has_begun && !open.is_taken {
-                self.untaken_bytes -= open.bytes;
+        let mut awaited = Vec::new();
+        for id in not_taken {
+            self.outbox.drop_message(id);
+            if self.close(id).is_some_and(|open| !open.is_cancelled) {
+                awaited.push(id);
             }
-            self.partial_bytes -= open.answer.len();
         }
-        // Those up to it that were never begun are not taken either.
-        let unbegun = self.open.extract_if(.., |_, open| !open.has_begun).map(|(id, _)| id);
-        let mut ids: Vec<AskId> = unbegun.collect();
-        ids.extend(not_taken.into_iter().filter(|(_, open)| !open.is_cancelled).map(|(id, _)| id));
-        heard.push(Heard::GoAway(ids));
+        heard.push(Heard::GoAway(awaited));
         Ok(())
     }
 
@@ -283,18 +315,22 @@ impl Asker {
 
     /// One that is larger than the window goes alone.
     fn fits_next(&self) -> bool {
-        let (Some(theirs), Some(next)) = (&self.theirs, self.waiting.front()) else { return false };
-        self.untaken_bytes == 0 || self.untaken_bytes + next.bytes.len() <= theirs.window_bytes
+        let (Some(theirs), Some((_, next))) = (&self.theirs, self.waiting.first_key_value()) else {
+            return false;
+        };
+        let has_room = self.untaken_bytes == 0 || self.untaken_bytes + next.len() <= theirs.window_bytes;
+        has_room && self.begun < theirs.asks_max
     }
 
     fn begin_asks(&mut self) {
         while self.fits_next()
-            && let Some(message) = self.waiting.pop_front()
+            && let Some((ask, bytes)) = self.waiting.pop_first()
         {
-            let open = self.open.get_mut(&message.ask).expect("an ask that waits to be sent is open");
+            let open = self.open.get_mut(&ask).expect("an ask that waits to be sent is open");
             open.has_begun = true;
+            self.begun += 1;
             self.untaken_bytes += open.bytes;
-            self.outbox.push(message);
+            self.outbox.push(ask, Sending::new(bytes, ()));
         }
     }
 
@@ -321,11 +357,19 @@ impl Asker {
         self.untaken_bytes
     }
 
+    /// Answers that are here in part.
+    #[cfg(test)]
+    pub(super) fn partial(&self) -> usize {
+        self.open.values().filter(|open| !open.answer.is_empty()).count()
+    }
+
     /// The link is lost: what is known of each ask that somebody still waits for.
     #[must_use]
     pub fn cut(self) -> Vec<(AskId, Fate)> {
-        let fate = |open: &Open| if open.has_begun { Fate::Unknown } else { Fate::NotTaken };
+        let is_unsent =
+            |id: AskId, open: &Open| !open.has_begun || self.outbox.get(id).is_some_and(Sending::is_unsent);
+        let fate = |id, open| if is_unsent(id, open) { Fate::NotTaken } else { Fate::Unknown };
         let awaited = self.open.iter().filter(|(_, open)| !open.is_cancelled);
-        awaited.map(|(id, open)| (*id, fate(open))).collect()
+        awaited.map(|(id, open)| (*id, fate(*id, open))).collect()
     }
 }

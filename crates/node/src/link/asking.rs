@@ -1,8 +1,8 @@
 //! What a leader does with leases that a follower gives back.
 
-use crate::leasing::Abandoned;
 use crate::node::Node;
 use crate::runner::Input;
+use crate::tasks::Abandoned;
 
 impl Node {
     /// Gives back leases of an answer that was sent and reached nobody. If the loop has too much to do, they expire.

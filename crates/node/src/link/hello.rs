@@ -40,6 +40,12 @@ impl Hello {
         self.tokens != other.tokens
     }
 
+    /// Whether this node may say to another in whose name it asks: where that has tokens, somebody must have checked them.
+    #[must_use]
+    pub fn may_vouch_to(&self, leader: &Self) -> bool {
+        self.tokens.is_some() || leader.tokens.is_none()
+    }
+
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut payload = MAGIC.to_vec();
         payload.extend(encoded(self));

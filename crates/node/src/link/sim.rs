@@ -48,7 +48,11 @@ struct Wire {
     answerer: Answerer<()>,
     to_leader: VecDeque<u8>,
     to_follower: VecDeque<u8>,
+    /// Asks that the leader's loop has not taken yet.
+    arrived: Vec<Parked>,
     parked: Vec<Parked>,
+    /// Asks of which something was handed over for sending.
+    sent: BTreeSet<u64>,
     tokens: BTreeMap<AskId, Token>,
 }
 
@@ -64,6 +68,11 @@ struct World {
     heard: BTreeSet<Token>,
     given_back: BTreeSet<Token>,
     leases_answered: BTreeSet<Token>,
+    /// Answered with something that the follower cannot use.
+    spoilt: BTreeSet<Token>,
+    unread: u32,
+    /// Cancelled before anything of them was sent.
+    withdrawn: u32,
     cuts: u32,
     farewells: u32,
     resent: u32,
@@ -135,7 +144,9 @@ impl Wire {
             answerer: Answerer::new(leader, now),
             to_leader: VecDeque::new(),
             to_follower: VecDeque::new(),
+            arrived: Vec::new(),
             parked: Vec::new(),
+            sent: BTreeSet::new(),
             tokens: BTreeMap::new(),
         }
     }
@@ -155,6 +166,9 @@ impl World {
             heard: BTreeSet::new(),
             given_back: BTreeSet::new(),
             leases_answered: BTreeSet::new(),
+            spoilt: BTreeSet::new(),
+            unread: 0,
+            withdrawn: 0,
             cuts: 0,
             farewells: 0,
             resent: 0,
@@ -175,8 +189,9 @@ impl World {
                 self.next += 1;
                 self.wanted.push_back(Token(self.next));
             }
-            15..18 => self.cancel_one(),
-            18..45 => self.answer_one(),
+            15..19 => self.cancel_one(),
+            19..35 => self.take_one(),
+            35..45 => self.answer_one(),
             45..46 => self.cut(),
             46..47 => {
                 self.farewells += 1;
@@ -198,7 +213,8 @@ impl World {
                     self.wanted.pop_front();
                     self.wire.tokens.insert(id, token);
                 }
-                Err(Overfull) => break,
+                Err(NotAsked::Full | NotAsked::GoneAway) => break,
+                Err(NotAsked::TooLarge) => panic!("{token:?} fits a message"),
             }
         }
     }
@@ -211,7 +227,19 @@ impl World {
         }
         let (id, token) = awaited[self.rng.below(awaited.len())];
         self.cancelled.insert(token);
+        self.withdrawn += u32::from(!self.wire.sent.contains(&id.0));
         self.wire.asker.cancel(id);
+    }
+
+    /// The leader's loop takes an ask.
+    fn take_one(&mut self) {
+        if self.wire.arrived.is_empty() {
+            return;
+        }
+        let at = self.rng.below(self.wire.arrived.len());
+        let parked = self.wire.arrived.swap_remove(at);
+        self.wire.answerer.taken(parked.id);
+        self.wire.parked.push(parked);
     }
 
     fn answer_one(&mut self) {
@@ -220,18 +248,25 @@ impl World {
         }
         let at = self.rng.below(self.wire.parked.len());
         let Parked { id, token, is_lease } = self.wire.parked.swap_remove(at);
-        if is_lease {
+        let answer = if self.rng.one_in(20) {
+            self.spoilt.insert(token);
+            Answer::Attempt(1)
+        } else {
+            answer(token, &mut self.rng)
+        };
+        if is_lease && !self.spoilt.contains(&token) {
             self.leases_answered.insert(token);
         }
-        let answer = answer(token, &mut self.rng);
         self.wire.answerer.answer(id, Reply::Done(Ok(answer)), None);
     }
 
     /// Both ends put a little into the pipes and take a little out of them.
     fn move_bytes(&mut self) {
         let mut bytes = Vec::new();
-        let some = 1 + self.rng.below(100_000);
+        // Often there is no room for all, and messages wait in the outbox.
+        let some = [0, 1, 200, 1 + self.rng.below(100_000)][self.rng.below(4)];
         self.wire.asker.send(&mut bytes, some);
+        self.wire.sent.extend(asks_in(&bytes));
         self.wire.to_leader.extend(bytes.drain(..));
         self.wire.answerer.send(&mut bytes, some);
         self.wire.to_follower.extend(bytes);
@@ -255,10 +290,10 @@ impl World {
                 Asked::Ask(id, question) => {
                     let token = token(&question);
                     assert!(self.decided.insert(token), "{token:?} is decided twice");
-                    self.wire.answerer.taken(id);
-                    self.wire.parked.push(Parked { id, token, is_lease: is_lease(token) });
+                    self.wire.arrived.push(Parked { id, token, is_lease: is_lease(token) });
                 }
                 Asked::Cancel(id) => {
+                    self.wire.arrived.retain(|parked| parked.id != id);
                     self.wire.parked.retain(|parked| parked.id != id);
                     self.wire.answerer.answer(id, Reply::Cancelled, None);
                 }
@@ -279,6 +314,12 @@ impl World {
             match heard {
                 Heard::Ready(_) => {}
                 Heard::Answer(id, answered) => self.hear(id, &answered),
+                Heard::Unreadable(id) => {
+                    let token = self.wire.tokens[&id];
+                    assert!(self.spoilt.contains(&token) && !self.cancelled.contains(&token));
+                    assert!(self.heard.insert(token), "{token:?} was answered twice");
+                    self.unread += 1;
+                }
                 Heard::GoAway(ids) => ids.into_iter().for_each(|id| self.not_taken(id)),
             }
         }
@@ -314,6 +355,8 @@ impl World {
         let lost = std::mem::replace(&mut self.wire, Wire::new(now));
         for (id, fate) in lost.asker.cut() {
             let token = lost.tokens[&id];
+            let is_sent = lost.sent.contains(&id.0);
+            assert_eq!(fate, if is_sent { Fate::Unknown } else { Fate::NotTaken }, "{token:?}");
             if fate == Fate::NotTaken {
                 assert!(!self.decided.contains(&token), "{token:?} was decided");
                 self.resent += 1;
@@ -326,21 +369,23 @@ impl World {
         let untaken = self.wire.asker.untaken_bytes();
         assert!(untaken <= WINDOW || untaken > LARGEST, "{untaken} bytes are not taken");
         assert!(self.wire.answerer.kept_bytes() <= WINDOW + LARGEST + 1_000);
+        assert!(self.wire.asker.partial() <= LONG_ANSWERS_MAX);
         assert!(self.given_back.is_disjoint(&self.heard), "a lease that was taken is given back");
         assert!(self.given_back.is_subset(&self.leases_answered));
     }
 
     /// Without faults, everything that is asked is answered.
     fn rest(&mut self) {
-        self.cut();
         for _ in 0..100_000 {
             self.ask_wanted();
+            self.take_one();
             self.answer_one();
             self.move_bytes();
             let wire = &self.wire;
             let is_quiet = wire.to_leader.is_empty() && wire.to_follower.is_empty();
             if is_quiet && self.wanted.is_empty() && wire.asker.open() == 0 && wire.parked.is_empty() {
-                assert_eq!(wire.answerer.open(), 0);
+                assert_eq!((wire.answerer.open(), wire.answerer.unsent_bytes()), (0, 0));
+                assert_eq!(wire.asker.untaken_bytes(), 0, "the window leaks");
                 return;
             }
         }
@@ -348,16 +393,32 @@ impl World {
     }
 }
 
+/// The numbers of the asks of which there are pieces among whole frames.
+fn asks_in(mut frames: &[u8]) -> Vec<u64> {
+    let mut asks = Vec::new();
+    while !frames.is_empty() {
+        let (head, rest) = frames.split_at(12);
+        if head[0] == 2 {
+            asks.push(u64::from_le_bytes(head[4..].try_into().unwrap()));
+        }
+        frames = &rest[usize::from(u16::from_le_bytes([head[2], head[3]]))..];
+    }
+    asks
+}
+
 #[test]
 fn worlds_with_cuts_cancels_and_farewells_keep_the_rules() {
     let (mut heard, mut given_back, mut cuts, mut farewells, mut resent) = (0, 0, 0, 0, 0);
+    let (mut unread, mut withdrawn) = (0, 0);
     for seed in 0..60 {
         let world = World::new(seed).run();
         heard += world.heard.len();
         given_back += world.given_back.len();
+        (unread, withdrawn) = (unread + world.unread, withdrawn + world.withdrawn);
         (cuts, farewells, resent) = (cuts + world.cuts, farewells + world.farewells, resent + world.resent);
     }
     assert!(heard > 3_000, "{heard}");
+    assert!(unread > 100 && withdrawn > 100, "{unread} {withdrawn}");
     assert!(
         given_back > 5 && cuts > 600 && farewells > 300 && resent > 100,
         "{given_back} {cuts} {farewells} {resent}"

@@ -26,8 +26,12 @@ impl Scripted {
     }
 
     fn start(self, options: Options) -> Node {
+        self.start_at(Arc::new(SystemClock), options)
+    }
+
+    fn start_at(self, clock: Arc<dyn Clock>, options: Options) -> Node {
         let stored = Stored { end: self.inner.end(), journal: Box::new(self), ..open_memory() };
-        begin(stored, options)
+        begin_at(clock, stored, options)
     }
 }
 
@@ -60,7 +64,11 @@ impl Journal for Scripted {
 }
 
 fn begin(stored: Stored, options: Options) -> Node {
-    let surroundings = Surroundings::new(Arc::new(SystemClock), stored.recovered.position, &options);
+    begin_at(Arc::new(SystemClock), stored, options)
+}
+
+fn begin_at(clock: Arc<dyn Clock>, stored: Stored, options: Options) -> Node {
+    let surroundings = Surroundings::new(clock, stored.recovered.position, &options);
     start_node(stored, options, WriteGuard::default(), surroundings).unwrap()
 }
 
@@ -202,4 +210,54 @@ async fn new_work_is_refused_at_once_while_the_engine_is_full() {
     keyed.await.unwrap().unwrap();
     until(|| node.unwritten().is_none()).await;
     node.submit(submit()).await.unwrap();
+}
+
+/// The clocks of this machine, some seconds ahead.
+#[derive(Debug, Default)]
+struct Ahead(AtomicU64);
+
+impl Clock for Ahead {
+    fn boot(&self) -> Duration {
+        SystemClock.boot() + Duration::from_secs(self.0.load(Relaxed))
+    }
+    fn busy(&self) -> Duration {
+        SystemClock.busy()
+    }
+    fn wall(&self) -> Duration {
+        SystemClock.wall() + Duration::from_secs(self.0.load(Relaxed))
+    }
+    fn pause(&self, time: Duration) {
+        SystemClock.pause(time);
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_cannot_write_repeats_what_the_engine_said() {
+    let (refuses, tries) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let append = Box::new({
+        let (refuses, tries) = (Arc::clone(&refuses), Arc::clone(&tries));
+        move || {
+            refuses.load(Relaxed).then(|| {
+                tries.fetch_add(1, Relaxed);
+                let (place, what) = ("there".to_owned(), "no room for a client".to_owned());
+                let source = Cause::Remote { place, what };
+                Err(orchestrix_engine::Error { operation: "append".to_owned(), retryable: true, source })
+            })
+        }
+    });
+    let clock = Arc::new(Ahead::default());
+    let node = Scripted { append, ..Scripted::new() }.start_at(clock.clone(), Options::default());
+    node.submit(submit()).await.unwrap();
+    refuses.store(true, Relaxed);
+    let asked = node.clone();
+    let submitted = tokio::spawn(async move { asked.submit(submit()).await });
+    // By the second try the answer to the first was heard.
+    until(|| tries.load(Relaxed) >= 2).await;
+    clock.0.store(60, Relaxed);
+    let told = node.unwritten().unwrap();
+    assert!(told.starts_with("nothing could be written to the journal for 60 s: "), "{told}");
+    assert!(told.ends_with("no room for a client"), "{told}");
+    refuses.store(false, Relaxed);
+    submitted.await.unwrap().unwrap();
+    until(|| node.unwritten().is_none()).await;
 }

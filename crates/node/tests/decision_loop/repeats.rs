@@ -116,6 +116,31 @@ fn what_is_given_back_late_is_kept_if_it_was_handed_out_again() {
 }
 
 #[test]
+fn answers_given_back_in_another_order_release_the_lease() {
+    let (mut world, answers) = same_group(&["first"]);
+    world.ask("repeat", Ask::Lease(call()));
+    let (again, _) = world.commit();
+    world.decisions.give_back(&abandoned(&again[0].1), world.now);
+    assert_eq!(world.commit().1, [""; 0], "the first may have it");
+    world.decisions.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.commit().1, ["LeaseReleased"], "nobody has it");
+}
+
+#[test]
+fn a_repeat_after_a_lost_repeat_keeps_the_lease() {
+    let (mut world, answers) = same_group(&["first"]);
+    world.ask("repeat", Ask::Lease(call()));
+    let (again, _) = world.commit();
+    world.decisions.give_back(&abandoned(&again[0].1), world.now);
+    world.ask("third", Ask::Lease(call()));
+    let (third, _) = world.commit();
+    world.decisions.give_back(&abandoned(&answers[0].1), world.now);
+    assert_eq!(world.commit().1, [""; 0], "the third has it");
+    world.decisions.give_back(&abandoned(&third[0].1), world.now);
+    assert_eq!(world.commit().1, ["LeaseReleased"], "nobody has it");
+}
+
+#[test]
 fn what_is_given_back_of_an_earlier_term_is_ignored() {
     let (mut world, answers) = same_group(&["first"]);
     world.decisions.start_term(2, None, world.now);

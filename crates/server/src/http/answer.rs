@@ -63,6 +63,8 @@ pub(crate) struct Reply {
 
 pub(crate) const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
+/// Neither JSON nor a text.
+pub(crate) const BYTES: &str = "application/octet-stream";
 
 impl Reply {
     /// An answer in JSON.

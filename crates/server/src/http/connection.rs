@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Request;
+use http::header::CONTENT_TYPE;
+use http::{Request, Response, StatusCode};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -20,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::http::answer::PIECE_BYTES_MAX;
+use crate::http::answer::{BYTES, Body, PIECE_BYTES_MAX};
 use crate::http::limits::Limits;
 use crate::http::{App, handle, refusal};
 
@@ -42,6 +43,9 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         let request = request.map(|incoming| RequestBody { incoming, pulse: Arc::clone(&pulse) });
         async move {
             let mut response = handle::handle(&app, peer, request).await;
+            if carries_other_bytes(&response) {
+                busy.0.is_raw.store(true, Relaxed);
+            }
             response.body_mut().hold(busy);
             Ok::<_, Infallible>(response)
         }
@@ -56,6 +60,12 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         .max_buf_size(BUFFER_BYTES_MIN.max(2 * app.limits.header_bytes));
     let connection = pin!(protocol.serve_connection(io, service).with_upgrades());
     run(connection, Watch::new(&pulse, &app.limits), &app).await;
+}
+
+/// Whether what follows the headers is neither JSON nor another text of ours, and may look like anything.
+fn carries_other_bytes(response: &Response<Body>) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS
+        || response.headers().get(CONTENT_TYPE).is_some_and(|content| content == BYTES)
 }
 
 /// Runs a connection until it ends, is overdue, or is told to finish what it has.
@@ -114,6 +124,8 @@ struct Pulse {
     /// The last bytes of the body of the request that is answered, and how many of them there are, up to four.
     body: AtomicU32,
     body_bytes: AtomicUsize,
+    /// The connection carries bytes that may look like an answer of hyper: they go out as they are.
+    is_raw: AtomicBool,
 }
 
 /// The last four bytes of what came before and of these.
@@ -134,6 +146,7 @@ impl Pulse {
             body: AtomicU32::new(0),
             body_bytes: AtomicUsize::new(0),
             buffered: AtomicUsize::new(0),
+            is_raw: AtomicBool::new(false),
             waiting: Mutex::default(),
         }
     }
@@ -335,7 +348,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.rewritten.is_none() {
+        if self.rewritten.is_none() && !self.pulse.is_raw.load(Relaxed) {
             self.rewritten = refusal::rewritten(bytes).map(|new| (new, 0));
         }
         let written = match self.rewritten {
@@ -369,5 +382,40 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const REFUSAL: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+    /// What a peer gets of these bytes, after an answer.
+    async fn written_after(answer: &Response<Body>) -> Vec<u8> {
+        let (ours, mut theirs) = tokio::io::duplex(4_096);
+        let pulse = Arc::new(Pulse::new());
+        pulse.is_raw.store(carries_other_bytes(answer), Relaxed);
+        let mut watched = Watched { io: ours, pulse, rewritten: None };
+        watched.write_all(REFUSAL).await.unwrap();
+        drop(watched);
+        let mut read = Vec::new();
+        theirs.read_to_end(&mut read).await.unwrap();
+        read
+    }
+
+    #[tokio::test]
+    async fn bytes_that_look_like_a_refusal_are_not_rewritten() {
+        let answer = |status, content| {
+            let answer = Response::builder().status(status).header(CONTENT_TYPE, content);
+            answer.body(Body::whole(Bytes::new())).unwrap()
+        };
+        let link = answer(StatusCode::SWITCHING_PROTOCOLS, "none");
+        assert_eq!(written_after(&link).await, REFUSAL);
+        assert_eq!(written_after(&answer(StatusCode::OK, BYTES)).await, REFUSAL);
+        let told = written_after(&answer(StatusCode::OK, "application/json")).await;
+        assert!(String::from_utf8(told).unwrap().contains("problem+json"));
     }
 }

@@ -18,14 +18,13 @@ use orchestrix_node::{Batches, Member, NodeRole};
 
 use crate::http::App;
 use crate::http::accept::ConnectionPermits;
-use crate::http::answer::Reply;
+use crate::http::answer::{BYTES, Reply};
 use crate::http::error::Fault;
 use crate::http::forward::{address_of, replaced};
 use crate::http::handle::Call;
 use crate::http::streams::{self, Gone, Sink};
 use crate::http::views::member;
 
-const CONTENT: &str = "application/octet-stream";
 /// Between two signs of life of a leader that has nothing to tell.
 const SIGN_EVERY: Duration = Duration::from_millis(500);
 /// A leader that is silent for so long is left alone for a while.
@@ -46,7 +45,7 @@ pub(crate) fn tell(call: &Call<'_>) -> Result<Reply, Fault> {
     }
     let (batches, journal) = (member.batches(Position(after)), member.journal_id());
     let address = ConnectionPermits::node_at(&call.app.permits, call.peer);
-    streams::reply(call, CONTENT, |sink| async move {
+    streams::reply(call, BYTES, |sink| async move {
         let _address = address;
         let mut roles = member.roles();
         tokio::select! {

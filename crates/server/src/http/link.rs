@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use crate::http::NodeLink;
 use crate::http::accept::ConnectionPermits;
 use crate::http::answer::Body;
 use crate::http::error::Fault;
@@ -17,7 +18,12 @@ use crate::link::{PROTOCOL, leading};
 pub(crate) fn take(call: &Call<'_>) -> Result<Response<Body>, Fault> {
     let (app, peer) = (Arc::clone(call.app), call.peer);
     let asks = call.head.headers.get(UPGRADE).is_some_and(|value| value.as_bytes() == PROTOCOL.as_bytes());
-    let upgrade = call.head.extensions.get::<OnUpgrade>().cloned().filter(|_| asks && app.node_link);
+    let upgrade = call
+        .head
+        .extensions
+        .get::<OnUpgrade>()
+        .cloned()
+        .filter(|_| asks && app.node_link != NodeLink::Absent);
     let Some(upgrade) = upgrade else {
         return Err(Fault::UpgradeRequired(format!(
             "send the headers `connection: upgrade` and `upgrade: {PROTOCOL}`"

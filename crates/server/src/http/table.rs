@@ -8,7 +8,7 @@ use orchestrix_core::wire::{
 };
 use utoipa::openapi::schema::Type;
 
-use crate::http::answer::JSON;
+use crate::http::answer::{BYTES, JSON};
 use crate::http::openapi::asks;
 use crate::http::routes::{Endpoint, Route, Scope, get, post, public, put};
 use crate::http::{dashboard, events, feed, leasing, link, logs, openapi, shards, tasks, views};
@@ -109,7 +109,7 @@ pub static ROUTES: [Route; 39] = [
             .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`.")).now(views::news),
     get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All)
         .doc(|| asks("Follow what the leader writes, as another node")
-            .plain("application/octet-stream", "Whole batches, each after its length; 0 is a sign of life.")
+            .plain(BYTES, "Whole batches, each after its length; 0 is a sign of life.")
             .with(&[("after", Type::Integer, "The position that the asking node has reached.")])).now(feed::tell),
     get("/v1/cluster/link", Endpoint::Link, Role::Node, Scope::All)
         .doc(|| asks("Open a node link, as another node").empty("101", "The connection is a node link."))

@@ -1,17 +1,23 @@
 //! The leader's end of one link: asks of a follower's callers, decided here.
+//!
+//! **Invariant:** what is kept for a follower that takes its answers slowly is bounded, for each link and in all. Such a link is
+//! not read; one that has too much, or takes nothing for too long, is ended.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use futures_util::FutureExt;
-use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
-use orchestrix_core::Position;
+use futures_util::{FutureExt, StreamExt};
 use orchestrix_core::limits::{LEASE_PAYLOAD_BYTES_MAX, PAGE_BYTES_MAX};
-use orchestrix_node::link::{Answerer, AskId, Asked, Broken, Hello, Question, Reply};
-use orchestrix_node::{Ask, Caller, Error, ShardAsk};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use orchestrix_core::{Position, Refusal};
+use orchestrix_node::link::{Answerer, AskId, Asked, HELLO_WITHIN, Hello, Question, Reply};
+use orchestrix_node::{Ask, Caller, Error, OnTaken, ShardAsk};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -38,85 +44,172 @@ struct Leading<'a> {
     answerer: Answerer<Held>,
     /// Every ask that is being decided, and how to withdraw it.
     open: HashMap<AskId, AbortHandle>,
+    /// The loop says here which asks it has taken.
+    taken: mpsc::UnboundedSender<AskId>,
+    kept: Kept<'a>,
 }
 
 /// What came of an ask, and under which name its answer counts.
 struct Decided {
     ask: AskId,
     reply: Reply,
-    client: String,
+    caller: Caller,
+}
+
+/// Bytes of answers of one link that wait to be sent, among those of all links.
+struct Kept<'a> {
+    app: &'a App,
+    bytes: usize,
+}
+
+impl Kept<'_> {
+    /// Bytes of one link at which it is ended: half of what all may have.
+    fn link_max(&self) -> usize {
+        self.app.limits.unsent_bytes / 2
+    }
+
+    /// Bytes of one link at which no more asks are read.
+    fn read_max(&self) -> usize {
+        self.link_max() / 16
+    }
+
+    fn set(&mut self, bytes: usize) {
+        // Adds what is more, and takes off what is less.
+        let difference = (bytes as u64).wrapping_sub(self.bytes as u64);
+        self.app.links.unsent_bytes.fetch_add(difference, Relaxed);
+        self.bytes = bytes;
+    }
+
+    fn is_much(&self) -> bool {
+        self.bytes > self.read_max()
+    }
+
+    /// Whether this link has more than it may have. Where all links together have too much, those are ended that have
+    /// much.
+    fn is_too_much(&self) -> bool {
+        let all = self.app.links.unsent_bytes.load(Relaxed);
+        self.bytes > self.link_max() || self.is_much() && all > self.app.limits.unsent_bytes as u64
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl<'a> Leading<'a> {
     fn new(app: &'a Arc<App>) -> Self {
-        let name = app.coordinator.member().map_or("", |member| member.name());
-        let hello = Hello::new(name, app.tokens_hash());
-        let start = Instant::now();
+        let (hello, start) = (app.hello(), Instant::now());
         let answerer = Answerer::new(hello.clone(), start.elapsed());
-        Self { app, start, hello, answerer, open: HashMap::new() }
+        let (taken, _) = mpsc::unbounded_channel();
+        Self { app, start, hello, answerer, open: HashMap::new(), taken, kept: Kept { app, bytes: 0 } }
     }
 
     async fn run(mut self, io: impl AsyncRead + AsyncWrite) -> Result<(), String> {
         let (mut from, mut to) = tokio::io::split(io);
-        let (mut input, mut output) = (Vec::with_capacity(GO_BYTES), Output::new());
+        let mut output = Output::new();
+        let served = self.pass(&mut from, &mut to, &mut output).await;
+        // A follower that is refused hears why: it reads our versions, and whether we have tokens.
+        output.flush(&mut to, HELLO_WITHIN).await;
+        served
+    }
+
+    async fn pass(
+        &mut self,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+        output: &mut Output,
+    ) -> Result<(), String> {
+        let mut input = Vec::with_capacity(GO_BYTES);
         let mut deciding = FuturesUnordered::new();
-        let mut stops = false;
+        let (told, mut taken) = mpsc::unbounded_channel();
+        self.taken = told;
+        let (mut stop, mut stops) = (pin!(self.app.stop.cancelled()), false);
+        let mut alarm = pin!(sleep_until(self.start));
+        let write_timeout = self.app.limits.write_timeout;
         loop {
             while let Some(Some(decided)) = deciding.next().now_or_never() {
                 self.decided(decided);
             }
-            self.answerer.reached(Position(self.app.coordinator.stats().durable.get()));
+            while let Ok(ask) = taken.try_recv() {
+                self.answerer.taken(ask);
+            }
             output.refill(|bytes, enough| self.answerer.send(bytes, enough));
+            self.check_kept(output.is_stuck(write_timeout))?;
             if self.answerer.is_done() && output.is_empty() {
-                let _ = to.shutdown().await;
                 return Ok(());
             }
-            let due = self.start + self.answerer.next_due();
+            // Whoever does not take its answers asks for no more. It is alive as long as it takes some.
+            let reads = !self.kept.is_much();
+            let silent_at = reads.then(|| self.start + self.answerer.next_due());
+            let dues = [silent_at, output.stuck_at(write_timeout)];
+            let due = dues.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + write_timeout);
+            if alarm.deadline() != due {
+                alarm.as_mut().reset(due);
+            }
             tokio::select! {
                 Some(decided) = deciding.next() => self.decided(decided),
-                written = output.write(&mut to), if !output.is_empty() => {
+                Some(ask) = taken.recv() => self.answerer.taken(ask),
+                written = output.write(to), if !output.is_empty() => {
                     written.map_err(|error| error.to_string())?;
                 }
-                read = from.read_buf(&mut input) => {
+                read = from.read_buf(&mut input), if reads => {
                     if read.map_err(|error| error.to_string())? == 0 {
                         return Ok(());
                     }
-                    for decides in self.received(&input).map_err(|broken| broken.to_string())? {
+                    for decides in self.received(&input)? {
                         deciding.push(decides);
                     }
                     input.clear();
                 }
-                () = self.app.stop.cancelled(), if !stops => {
+                () = &mut stop, if !stops => {
                     stops = true;
                     self.answerer.go_away();
                 }
-                () = sleep_until(due) => {
-                    self.answerer.tick(self.start.elapsed()).map_err(|broken| broken.to_string())?;
-                    if output.is_stuck(self.app.limits.write_timeout) {
-                        return Err("the follower takes no answers".to_owned());
+                () = &mut alarm => {
+                    if reads {
+                        self.answerer.tick(self.start.elapsed()).map_err(|broken| broken.to_string())?;
                     }
                 }
             }
         }
     }
 
+    fn check_kept(&mut self, is_stuck: bool) -> Result<(), String> {
+        self.kept.set(self.answerer.unsent_bytes());
+        // One answer alone is sent, however long it is.
+        if is_stuck || self.kept.is_too_much() && self.answerer.unsent() > 1 {
+            self.app.links.slow.add(1);
+            let (bytes, node) = (self.kept.bytes, self.answerer.node().unwrap_or_default());
+            tracing::warn!(node, bytes, "a follower does not take its answers; its link is ended");
+            return Err("the follower does not take its answers".to_owned());
+        }
+        Ok(())
+    }
+
     /// Takes what came, and answers what is to be decided.
-    fn received(&mut self, bytes: &[u8]) -> Result<Vec<impl Future<Output = Decided> + use<>>, Broken> {
+    fn received(&mut self, bytes: &[u8]) -> Result<Vec<impl Future<Output = Decided> + use<>>, String> {
         let (mut asked, mut deciding) = (Vec::new(), Vec::new());
-        self.answerer.receive(bytes, self.start.elapsed(), &mut asked)?;
+        let received = self.answerer.receive(bytes, self.start.elapsed(), &mut asked);
+        received.map_err(|broken| broken.to_string())?;
         for asked in asked {
             match asked {
-                Asked::Ready(theirs) => self.compare(&theirs),
+                Asked::Ready(theirs) => self.compare(&theirs)?,
                 Asked::Ask(ask, question) => {
                     self.app.links.asks_taken.add(1);
                     let (withdraw, withdrawn) = AbortHandle::new_pair();
                     self.open.insert(ask, withdraw);
-                    self.answerer.taken(ask);
-                    let client = client(&question.caller);
-                    let deciding_one = Abortable::new(decide(Arc::clone(self.app), question), withdrawn);
+                    let (told, caller) = (self.taken.clone(), question.caller.clone());
+                    let on_taken: OnTaken = Box::new(move || {
+                        // The link may be gone.
+                        let _ = told.send(ask);
+                    });
+                    let decides = caught(decide(Arc::clone(self.app), question, on_taken));
+                    let decides = Abortable::new(decides, withdrawn);
                     deciding.push(async move {
-                        let reply = deciding_one.await.unwrap_or(Reply::Cancelled);
-                        Decided { ask, reply, client }
+                        let reply = decides.await.unwrap_or(Reply::Cancelled);
+                        Decided { ask, reply, caller }
                     });
                 }
                 Asked::Cancel(ask) => {
@@ -134,21 +227,36 @@ impl<'a> Leading<'a> {
         Ok(deciding)
     }
 
-    fn compare(&self, theirs: &Hello) {
+    fn compare(&self, theirs: &Hello) -> Result<(), String> {
         if self.hello.knows_other_tokens(theirs) {
             tracing::warn!(
                 node = theirs.node,
                 "this node and the follower have different token files; give all nodes the same"
             );
         }
+        if !theirs.may_vouch_to(&self.hello) {
+            return Err("the follower checks no tokens, and vouches for nobody".to_owned());
+        }
+        Ok(())
     }
 
-    fn decided(&mut self, Decided { ask, reply, client }: Decided) {
+    fn decided(&mut self, Decided { ask, reply, caller }: Decided) {
         self.open.remove(&ask);
+        // The answer is at least as new as what it tells of.
+        self.answerer.reached(Position(self.app.coordinator.stats().durable.get()));
         let unsent = &self.app.unsent;
-        let hold = |bytes| (bytes > SHORT_BYTES_MAX).then(|| Unsent::hold_anyway(unsent, client, bytes));
+        let hold =
+            |bytes| (bytes > SHORT_BYTES_MAX).then(|| Unsent::hold_anyway(unsent, client(&caller), bytes));
         self.answerer.answer_holding(ask, reply, hold);
     }
+}
+
+/// A bug in one ask is its answer, and ends nothing else.
+async fn caught(decides: impl Future<Output = Reply>) -> Reply {
+    AssertUnwindSafe(decides).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!("an ask of a follower stopped because of a bug");
+        Reply::Done(Err(Error::Refused(Refusal::Internal)))
+    })
 }
 
 /// What the answers of a caller are counted under.
@@ -160,8 +268,8 @@ fn client(caller: &Caller) -> String {
     }
 }
 
-async fn decide(app: Arc<App>, question: Question) -> Reply {
-    try_decide(&app, question).await.unwrap_or_else(|fault| {
+async fn decide(app: Arc<App>, question: Question, on_taken: OnTaken) -> Reply {
+    try_decide(&app, question, on_taken).await.unwrap_or_else(|fault| {
         if let Fault::RateLimited(why) = fault {
             Reply::Limited(why)
         } else if let Fault::Behind { asked, at } = fault {
@@ -172,7 +280,7 @@ async fn decide(app: Arc<App>, question: Question) -> Reply {
     })
 }
 
-async fn try_decide(app: &Arc<App>, question: Question) -> Result<Reply, Fault> {
+async fn try_decide(app: &Arc<App>, question: Question, on_taken: OnTaken) -> Result<Reply, Fault> {
     let Question { caller, ask, position, request_id, within: _ } = question;
     tracing::trace!(request_id, caller = ?caller.name, "an ask came by link");
     // A name's limits hold over all links, and over HTTP.
@@ -188,5 +296,16 @@ async fn try_decide(app: &Arc<App>, question: Question) -> Result<Reply, Fault> 
     {
         return Err(Fault::Behind { asked: position.0, at: app.coordinator.stats().durable.get() });
     }
-    Ok(Reply::Done(node.ask(&caller, ask).await))
+    Ok(Reply::Done(node.ask_telling(&caller, ask, Some(on_taken)).await))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_bug_in_one_ask_is_its_answer() {
+        let reply = caught(async { panic!("a bug") }).await;
+        assert!(matches!(reply, Reply::Done(Err(Error::Refused(Refusal::Internal)))), "{reply:?}");
+    }
 }

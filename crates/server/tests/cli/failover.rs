@@ -9,9 +9,8 @@ use crate::support::{Coordinator, Running, text};
 
 /// Lines of the command: it writes them while one leader is killed and until the next one leads.
 const LINES: usize = 120;
-/// The leader's time, and a lease that outlasts it.
-const TTL: &str = "6s";
-const LEASE: &str = "12s";
+/// Seconds of the leader's time. A lease is as much longer as it is by default.
+const TTL: u64 = 6;
 
 /// Three nodes on one Redis server.
 struct Cluster {
@@ -25,7 +24,8 @@ impl Cluster {
         let engine = format!("redis://{}", redis.address());
         let start = |n: usize| {
             let mut node = Coordinator::prepared();
-            node.launch_with(&["--engine", &engine, "--node", &format!("n{n}"), "--leader-ttl", TTL]);
+            let (name, ttl) = (format!("n{n}"), format!("{TTL}s"));
+            node.launch_with(&["--engine", &engine, "--node", &name, "--leader-ttl", &ttl]);
             node
         };
         let cluster = Self { nodes: (0..3).map(start).collect(), _redis: redis };
@@ -44,6 +44,16 @@ impl Cluster {
         let cluster = self.nodes[0].json(&["nodes"]).remove(0);
         cluster["leader"].as_str().unwrap().strip_prefix('n').unwrap().parse().unwrap()
     }
+}
+
+/// Seconds that an option has by default, as its help says.
+fn default_of(node: &Coordinator, command: &str, option: &str) -> u64 {
+    let help = text(&node.run(&[command, "--help"]).stdout);
+    let words: Vec<&str> = help.split_whitespace().collect();
+    let words = words.join(" ");
+    let about = words.split(&format!(" {option} <TIME> ")).nth(1).unwrap();
+    let seconds = about.split("[default: ").nth(1).unwrap().split("s]").next().unwrap();
+    seconds.parse().unwrap()
 }
 
 #[test]
@@ -66,7 +76,10 @@ fn a_killed_leader_costs_neither_attempts_nor_lines_nor_calls() {
     let urls = cluster.urls();
     let id = cluster.nodes[0].submit(&["q", "1"]);
     let script = format!("for n in $(seq {LINES}); do echo line $n; sleep 0.1; done");
-    let _worker = cluster.nodes[0].work(&["q", "--url", &urls, "--lease", LEASE, "--", "sh", "-c", &script]);
+    let [lease, ttl] = [("work", "--lease"), ("serve", "--leader-ttl")]
+        .map(|(command, option)| default_of(&cluster.nodes[0], command, option));
+    let lease = format!("{}s", TTL * lease / ttl);
+    let _worker = cluster.nodes[0].work(&["q", "--url", &urls, "--lease", &lease, "--", "sh", "-c", &script]);
     let mut follow = cluster.nodes[0].command(&["logs", &id, "-f", "--url", &urls]);
     let mut follow = Running(follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let mut lines = BufReader::new(follow.0.stdout.take().unwrap()).lines();

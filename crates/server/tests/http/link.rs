@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use orchestrix_server::http::{Limits, Options};
+use orchestrix_server::http::{Limits, NodeLink, Options};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -15,11 +15,7 @@ const CONNECTIONS_MAX: u64 = 8;
 /// Calls that wait at one follower.
 const WAITING: usize = 5_000;
 
-fn linked() -> Options {
-    Options { node_link: true, ..Options::default() }
-}
-
-async fn two(leader: Options, follower: Options) -> (OneOf, OneOf) {
+pub(crate) async fn two(leader: Options, follower: Options) -> (OneOf, OneOf) {
     let place = place();
     let first = join_as(Arc::new(place.clone()), "a", true, leader).await;
     first.leads().await;
@@ -28,13 +24,13 @@ async fn two(leader: Options, follower: Options) -> (OneOf, OneOf) {
     (first, second)
 }
 
-async fn metric(door: &Door, name: &str) -> u64 {
+pub(crate) async fn metric(door: &Door, name: &str) -> u64 {
     let metrics = door.get("/metrics").await;
     let line = metrics.text().lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.unwrap_or_else(|| panic!("{name} is not told")).parse().unwrap()
 }
 
-async fn until_metric(door: &Door, name: &str, is_so: impl Fn(u64) -> bool) {
+pub(crate) async fn until_metric(door: &Door, name: &str, is_so: impl Fn(u64) -> bool) {
     within(async {
         while !is_so(metric(door, name).await) {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -44,7 +40,7 @@ async fn until_metric(door: &Door, name: &str, is_so: impl Fn(u64) -> bool) {
 }
 
 /// Begins a lease call that waits.
-async fn wait_for_task(door: &Door, worker: &str) -> TcpStream {
+pub(crate) async fn wait_for_task(door: &Door, worker: &str) -> TcpStream {
     let mut stream = door.connect().await;
     let body = json!({"worker": worker, "wait_ms": 60_000}).to_string();
     let head = format!(
@@ -57,7 +53,7 @@ async fn wait_for_task(door: &Door, worker: &str) -> TcpStream {
     stream
 }
 
-async fn life_cycle(door: &Door) -> u64 {
+pub(crate) async fn life_cycle(door: &Door) -> u64 {
     let id = door.submit("mail", json!({"n": 1})).await;
     let (task, lease) = door.lease("mail", "w").await;
     assert_eq!(task, id);
@@ -77,7 +73,7 @@ async fn life_cycle(door: &Door) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_life_cycle_through_a_follower_goes_by_link() {
-    let (leader, follower) = two(linked(), linked()).await;
+    let (leader, follower) = two(Options::default(), Options::default()).await;
     life_cycle(&follower).await;
     let batch =
         json!({"tasks": [{"queue": "q", "payload": 1}, {"queue": "q", "payload": 2, "max_attempts": 0}]});
@@ -95,7 +91,8 @@ async fn a_life_cycle_through_a_follower_goes_by_link() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_link_is_reached_by_http() {
-    let (leader, follower) = two(Options::default(), linked()).await;
+    let (leader, follower) =
+        two(Options { node_link: NodeLink::Absent, ..Options::default() }, Options::default()).await;
     life_cycle(&follower).await;
     assert_eq!(metric(&follower, "orchestrix_link_asks_total").await, 0);
     assert_eq!(metric(&follower, "orchestrix_link_connections").await, 0);
@@ -105,8 +102,10 @@ async fn a_leader_without_link_is_reached_by_http() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_wait_at_a_follower_over_few_connections() {
-    let options =
-        || Options { limits: Limits { connections_per_ip: 2 * WAITING, ..Limits::default() }, ..linked() };
+    let options = || Options {
+        limits: Limits { connections_per_ip: 2 * WAITING, ..Limits::default() },
+        ..Options::default()
+    };
     let (leader, follower) = two(options(), options()).await;
     let mut calls = Vec::new();
     for n in 0..WAITING {
@@ -132,7 +131,7 @@ async fn thousands_wait_at_a_follower_over_few_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_hangs_up_at_a_follower_takes_no_task() {
-    let (leader, follower) = two(linked(), linked()).await;
+    let (leader, follower) = two(Options::default(), Options::default()).await;
     let gone = wait_for_task(&follower, "gone").await;
     until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == 1).await;
     drop(gone);
@@ -147,7 +146,7 @@ async fn a_caller_who_hangs_up_at_a_follower_takes_no_task() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopping_leader_answers_those_who_wait_at_a_follower() {
-    let (leader, follower) = two(linked(), linked()).await;
+    let (leader, follower) = two(Options::default(), Options::default()).await;
     let mut waits = wait_for_task(&follower, "w").await;
     until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == 1).await;
     leader.stop().await;
@@ -160,7 +159,7 @@ async fn a_stopping_leader_answers_those_who_wait_at_a_follower() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_leader_is_followed() {
-    let (leader, follower) = two(linked(), linked()).await;
+    let (leader, follower) = two(Options::default(), Options::default()).await;
     life_cycle(&follower).await;
     until("b is seen", || leader.member.cluster().nodes.iter().any(|node| node.name == "b")).await;
     follower.done("/v1/cluster/leader", &json!({"desired": "b"})).await;
@@ -168,6 +167,67 @@ async fn a_change_of_leader_is_followed() {
     leader.sees_leader("b").await;
     life_cycle(&leader).await;
     assert!(metric(&leader, "orchestrix_link_asks_total").await > 0);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn links_end_when_another_node_leads() {
+    let (leader, follower) = two(Options::default(), Options::default()).await;
+    life_cycle(&follower).await;
+    assert!(metric(&follower, "orchestrix_link_connections").await > 0);
+    until("b is seen", || leader.member.cluster().nodes.iter().any(|node| node.name == "b")).await;
+    follower.done("/v1/cluster/leader", &json!({"desired": "b"})).await;
+    follower.leads().await;
+    until_metric(&follower, "orchestrix_link_connections", |count| count == 0).await;
+    until_metric(&leader, "orchestrix_link_followers", |count| count == 0).await;
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_linked_answer_has_the_position_of_its_own_write() {
+    let (leader, follower) = two(Options::default(), Options::default()).await;
+    for n in 0..200 {
+        let answer = follower.post("/v1/tasks", &json!({"queue": "mail", "payload": n})).await;
+        let (id, position) = (answer.json()["id"].as_u64().unwrap(), &answer.headers["orchestrix-position"]);
+        assert!(position.parse::<u64>().unwrap() >= id, "task {id} at position {position}");
+    }
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_other_versions_is_reached_by_http() {
+    let other = Options { node_link: NodeLink::Versions(8, 9), ..Options::default() };
+    let (leader, follower) = two(other, Options::default()).await;
+    life_cycle(&follower).await;
+    assert_eq!(metric(&leader, "orchestrix_link_asks_taken_total").await, 0);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_of_other_versions_passes_requests_on_by_http() {
+    let other = Options { node_link: NodeLink::Versions(8, 9), ..Options::default() };
+    let (leader, follower) = two(Options::default(), other).await;
+    life_cycle(&follower).await;
+    assert_eq!(metric(&leader, "orchestrix_link_asks_taken_total").await, 0);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_link_is_overloaded() {
+    let few = Options { node_link: NodeLink::Asks(1), ..Options::default() };
+    let (leader, follower) = two(few, Options::default()).await;
+    life_cycle(&follower).await;
+    let waits = [wait_for_task(&follower, "v").await, wait_for_task(&follower, "w").await];
+    until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count >= 9).await;
+    // Both connections have one.
+    let full = follower.get("/v1/queues").await;
+    assert_eq!((full.status, full.code().as_str()), (503, "overloaded"));
+    drop(waits);
     follower.stop().await;
     leader.stop().await;
 }

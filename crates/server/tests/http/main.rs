@@ -11,6 +11,7 @@ mod idle;
 mod kit;
 mod limits;
 mod link;
+mod link_limits;
 mod neighbours;
 mod pages;
 mod pipes;

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use orchestrix_testbed::{Server, redis};
+use orchestrix_zmtp::SocketType;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::access::{secret, tokens_file};
 use crate::kit::within;
 use crate::process::{Process, command, refused, spawn, wait_until};
+use crate::zmq::greet;
 
 /// A Redis server, and nodes on it.
 struct Redis(Server);
@@ -186,15 +188,28 @@ fn a_node_is_never_shown_as_dead_and_leading_at_once() {
     });
 }
 
-/// Asks a node from another address of this machine.
-async fn ask_from(from: &str, port: u16, request: String) -> String {
+/// Connects from another address of this machine.
+async fn connect_from(from: &str, port: u16) -> tokio::net::TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
-    let mut stream = socket.connect(([127, 0, 0, 1], port).into()).await.unwrap();
+    socket.connect(([127, 0, 0, 1], port).into()).await.unwrap()
+}
+
+async fn ask_from(from: &str, port: u16, request: String) -> String {
+    let mut stream = connect_from(from, port).await;
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     within(stream.read_to_string(&mut answer)).await.unwrap();
     answer
+}
+
+/// A worker of a service comes over ZeroMQ, from another address of this machine.
+async fn register_from(from: &str, node: &Process, service: &str) {
+    let mut dealer = greet(connect_from(from, node.zmq_port()).await, SocketType::Dealer).await;
+    let token = secret("admin");
+    let data = json!({"serviceName": service, "workerId": "w", "maxShardCount": 1, "token": token});
+    dealer.say("register", data).await;
+    assert_eq!(dealer.hear_assignment().await["assignedShards"], json!([0]));
 }
 
 #[tokio::test]
@@ -210,8 +225,8 @@ async fn the_leader_logs_the_address_of_the_caller() {
     let node = |name: &str| {
         let mut node = command(&redis.0.folder().join(name));
         let engine = format!("redis://{}", redis.0.address());
-        node.args(["--engine", &engine, "--node", name, "--leader-ttl", "60s", "--zmq", "off", "--tokens"]);
-        node.arg(&tokens).arg("--node-token").arg(&node_token);
+        node.args(["--engine", &engine, "--node", name, "--leader-ttl", "60s", "--tokens"]);
+        node.arg(&tokens).args(["--zmq", "tcp://127.0.0.1:0", "--node-token"]).arg(&node_token);
         node
     };
     let mut first = spawn(node("n1"));
@@ -219,7 +234,7 @@ async fn the_leader_logs_the_address_of_the_caller() {
     wait_until("it leads", || {
         first.send_with("GET", "/v1/cluster", &admin, "").contains("\"leader\":\"n1\"").then_some(())
     });
-    let second = spawn(node("n2"));
+    let mut second = spawn(node("n2"));
     let asked = |from: &'static str, port: u16, task: u32, forged: &str| {
         let request = format!(
             "POST /v1/tasks/{task}/cancel HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{admin}{forged}content-length: 0\r\n\r\n"
@@ -232,12 +247,24 @@ async fn the_leader_logs_the_address_of_the_caller() {
         "orchestrix-caller-address: 10.0.0.1\r\norchestrix-node-authorization: Bearer orx_canary_work\r\n";
     asked("127.0.0.3", first.port, 72, forged).await;
     asked("127.0.0.4", second.port, 73, forged).await;
-    first.signal(Signal::TERM);
-    assert_eq!(first.wait(), Some(0));
-    let mut log = String::new();
-    first.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+    register_from("127.0.0.5", &first, "here").await;
+    register_from("127.0.0.6", &second, "there").await;
+    let log_of = |node: &mut Process| {
+        node.signal(Signal::TERM);
+        assert_eq!(node.wait(), Some(0));
+        let mut log = String::new();
+        node.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        log
+    };
+    // A registration may wait, so it goes by link, and the node that took it logs it.
+    let taken_by_second = log_of(&mut second);
+    let log = log_of(&mut first);
     for (task, peer) in [(71, "127.0.0.2"), (72, "127.0.0.3"), (73, "127.0.0.4")] {
         let line = log.lines().find(|line| line.contains(&format!("/v1/tasks/{task}/cancel")));
         assert!(line.is_some_and(|line| line.contains(&format!("peer={peer} "))), "{task}: {log}");
+    }
+    for (log, service, peer) in [(&log, "here", "127.0.0.5"), (&taken_by_second, "there", "127.0.0.6")] {
+        let line = log.lines().find(|line| line.contains(&format!("/v1/services/{service}/workers/w/")));
+        assert!(line.is_some_and(|line| line.contains(&format!("peer={peer} "))), "{service}: {log}");
     }
 }

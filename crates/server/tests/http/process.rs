@@ -46,9 +46,13 @@ pub(crate) fn spawn(mut command: Command) -> Process {
             panic!("it did not start: {greeting}{why}");
         }
     }
-    let port = greeting.split("http://127.0.0.1:").nth(1).unwrap();
-    let port = port.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let port = port_after(&greeting, "http://127.0.0.1:");
     Process { child, port, greeting }
+}
+
+fn port_after(greeting: &str, start: &str) -> u16 {
+    let port = greeting.split(start).nth(1).unwrap();
+    port.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
 /// Starts one whose output the test does not read; where it serves stands in a file.
@@ -69,6 +73,11 @@ impl Process {
         // The command has a copy of every pipe that it was given.
         drop(command);
         Self { child, port: 0, greeting: String::new() }
+    }
+
+    /// Where it serves ZeroMQ.
+    pub(crate) fn zmq_port(&self) -> u16 {
+        port_after(&self.greeting, "tcp://127.0.0.1:")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

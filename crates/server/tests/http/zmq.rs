@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use crate::access::{secret, tokens_file};
 use crate::cluster::{join_as, place};
 use crate::kit::{Server, start_with, until, within};
+use crate::link::metric;
 
 /// A socket of a worker.
 pub(crate) struct Dealer {
@@ -24,7 +25,11 @@ pub(crate) struct Dealer {
 }
 
 pub(crate) async fn connect(address: SocketAddr, socket: SocketType) -> Dealer {
-    let stream = TcpStream::connect(address).await.unwrap();
+    greet(TcpStream::connect(address).await.unwrap(), socket).await
+}
+
+/// A socket of a worker that is connected.
+pub(crate) async fn greet(stream: TcpStream, socket: SocketType) -> Dealer {
     // What it hears may be as long as it likes.
     let limits = Parts { message_bytes: 64 << 20, ..Parts::default() };
     let (reader, writer) = Connection::greet(stream, socket, b"", limits).await.unwrap().split();
@@ -585,6 +590,7 @@ async fn a_follower_takes_workers_and_tells_them_what_changes() {
     a.obey("a", 4, &told).await;
     assert_eq!(a.hear_assignment().await["seq"], json!(7));
     assert_eq!(shares(&b.hear_assignment().await), vec![2, 3]);
+    assert!(metric(&follower, "orchestrix_link_asks_total").await >= 3, "workers are asked about by link");
     // The next leader knows who has what, and believes the same sockets.
     leader.stop().await;
     follower.leads().await;

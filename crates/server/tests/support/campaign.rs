@@ -17,7 +17,8 @@ pub(crate) fn holds(name: &str) {
 }
 
 pub(crate) fn run(name: &str, rounds: u64, binary: &Path) -> Tried {
-    let trial = Trial { binary, seed: 1, rounds, time: Duration::MAX, ended: &AtomicU64::new(0) };
+    let (ended, time) = (AtomicU64::new(0), Duration::MAX);
+    let trial = Trial { binary, old_binary: None, seed: 1, rounds, time, ended: &ended };
     campaign(name).run(&trial)
 }
 

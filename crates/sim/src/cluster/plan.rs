@@ -235,6 +235,8 @@ impl ClusterPlan {
             shards.make_calm();
             FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
             (plan.calm, plan.actors.changing) = (true, false);
+        } else if shards.has_sleepers() {
+            plan.crashes = plan.crashes.max(u32::try_from(rng.range(20_000, 100_000)).unwrap_or(0));
         }
         plan.actors.shards = Some(shards);
         plan

@@ -43,12 +43,13 @@ impl Net {
     fn start(trial: &Trial<'_>) -> Checked<Self> {
         let wires = Arc::new(Wires::lay(NODES)?);
         let (tokens, token) = tokens(trial)?;
-        let file = tokens.path().join("tokens").display().to_string();
+        let file = |name: &str| tokens.path().join(name).display().to_string();
+        let (known, shown) = (file("tokens"), file("node-token"));
         let hub = Arc::clone(&wires);
         let engine = Store::start_redis_at(IpAddr::V4(Wires::hub_address()), move || hub.at_hub())?;
         let mut nodes = Vec::new();
         for n in 0..NODES {
-            let more = ["--tokens", &file, "--insecure-plaintext"];
+            let more = ["--tokens", &known, "--node-token", &shown, "--insecure-plaintext"];
             let under: Under = Box::new({
                 let wires = Arc::clone(&wires);
                 move || wires.at(n)
@@ -87,18 +88,26 @@ impl Net {
     }
 }
 
-/// A file with one token that may do everything, and the token.
+/// A folder with the tokens that are known and the one that nodes show, and a token that may do everything.
 fn tokens(trial: &Trial<'_>) -> Checked<(TempDir, String)> {
-    let made = Command::new(trial.binary).args(["token", "new", "--name", "all", "--role", "admin"]).output();
+    let ((admin, known), (shown, of_nodes)) = (token(trial, "admin")?, token(trial, "node")?);
+    let folder = TempDir::new().map_err(failed("make a folder"))?;
+    for (name, text) in [("tokens", known + "\n" + &of_nodes), ("node-token", shown)] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).map_err(failed("write the tokens"))?;
+        let owner_only = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, owner_only).map_err(failed("keep the tokens from others"))?;
+    }
+    Ok((folder, admin))
+}
+
+/// A new token with a role, and the lines of the tokens file that know it.
+fn token(trial: &Trial<'_>, role: &str) -> Checked<(String, String)> {
+    let made = Command::new(trial.binary).args(["token", "new", "--name", role, "--role", role]).output();
     let made = made.map_err(failed("make a token"))?;
     let said = String::from_utf8_lossy(&made.stdout).into_owned();
     let token = said.split_whitespace().find(|word| word.starts_with("orx_"));
     let lines = said.split_once("[[token]]").map(|(_, lines)| format!("[[token]]{lines}"));
     let (Some(token), Some(lines)) = (token, lines) else { return Err(format!("no token was made: {said}")) };
-    let folder = TempDir::new().map_err(failed("make a folder"))?;
-    let path = folder.path().join("tokens");
-    std::fs::write(&path, lines).map_err(failed("write the tokens"))?;
-    let owner_only = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, owner_only).map_err(failed("keep the tokens from others"))?;
-    Ok((folder, token.to_owned()))
+    Ok((token.to_owned(), lines))
 }

@@ -99,6 +99,11 @@ impl Coordinator {
         self
     }
 
+    /// Another program from the next start on.
+    pub(crate) fn becomes(&mut self, binary: &Path) {
+        binary.clone_into(&mut self.binary);
+    }
+
     /// Starts it and waits until it serves.
     pub(crate) fn launch(&mut self) -> Checked {
         self.start(None)?;

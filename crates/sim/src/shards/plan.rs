@@ -6,6 +6,9 @@ use crate::shrink::{Rate, less, without_each};
 /// How many shards a service has at most in a world.
 const SHARDS_MAX: u64 = 24;
 
+/// So many lengths of a right a worker is frozen at most, in most worlds.
+const FROZEN: u64 = 2;
+
 /// Shards of a world before it begins. Rates are per million: of messages, or per second and worker, as said.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardPlan {
@@ -31,6 +34,8 @@ pub(crate) struct ShardPlan {
     /// Per second and worker.
     pub(crate) deaths: u32,
     pub(crate) freezes: u32,
+    /// So many lengths of a right a worker is frozen at most.
+    pub(crate) frozen: u64,
     pub(crate) leaves: u32,
     pub(crate) reconnects: u32,
     /// Another process of the same name comes.
@@ -109,6 +114,7 @@ impl ShardPlan {
             latest: 2,
             deaths,
             freezes,
+            frozen: FROZEN,
             leaves,
             reconnects,
             twins,
@@ -129,6 +135,7 @@ impl ShardPlan {
             plan.last_ms = rng.range(5_000, 30_000);
         }
         plan.draw_orders(seed);
+        plan.draw_sleepers(seed);
         plan
     }
 
@@ -152,6 +159,26 @@ impl ShardPlan {
             let mut rate = |low, high| u32::try_from(rng.range(low, high)).unwrap_or(u32::MAX);
             (self.twins, self.late) = (rate(50_000, 400_000), rate(50_000, 300_000));
         }
+    }
+
+    /// In one world of twelve, plain workers that name their sessions are frozen, and wake when another process of their
+    /// name has joined and another node leads.
+    fn draw_sleepers(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0x51ee_5a4d);
+        if rng.chance(83_000) {
+            self.simplify();
+            // The last worker of a service has a twin, and every second one names its session.
+            self.services.iter_mut().for_each(|workers| *workers = if rng.chance(700_000) { 1 } else { 3 });
+            (self.lease_ms, self.frozen) = (rng.skewed(1_500, 4_000), 6);
+            let mut rate = |low, high| u32::try_from(rng.range(low, high)).unwrap_or(u32::MAX);
+            (self.plain, self.twins, self.freezes) =
+                (rate(500_000, 1_000_000), rate(100_000, 400_000), rate(50_000, 200_000));
+        }
+    }
+
+    /// Whether workers are frozen for so long that leaders should change meanwhile.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.frozen > FROZEN
     }
 
     fn draw_deaf(&mut self, seed: u64) {
@@ -183,7 +210,7 @@ impl ShardPlan {
         self.simplify();
         self.calm = true;
         (self.lost, self.doubled, self.late, self.reconnects, self.twins) = (0, 0, 0, 0, 0);
-        (self.count_changes, self.plain, self.limited) = (0, 0, 0);
+        (self.count_changes, self.plain, self.limited, self.frozen) = (0, 0, 0, FROZEN);
         self.services.iter_mut().for_each(|workers| *workers = (*workers).max(2));
     }
 

@@ -315,7 +315,7 @@ impl ShardWorker {
     fn freeze(&mut self, world: &mut dyn Ground, me: usize, plan: &ShardPlan) {
         world.shards().sights.add(ShardSight::WorkerFrozen);
         self.pause(world);
-        let takes = self.rng.skewed(100 * MS, 2 * plan.lease_ms * MS);
+        let takes = self.rng.skewed(100 * MS, plan.frozen * plan.lease_ms * MS);
         self.frozen_until = world.now() + takes;
         world.wake_after(me, takes);
     }

@@ -13,7 +13,7 @@ use crate::caller::Caller;
 use crate::link::codec::{Field, decoded, encoded};
 use crate::link::{Answered, Question, Reply};
 use crate::request::{Answer, Ask, Error, Seen};
-use crate::sharding::{ServicePage, ShardAsk};
+use crate::shards::{ServicePage, ShardAsk};
 
 /// What is written is read as the same, and nothing that is cut off is read.
 fn comes_back<T: Field + Debug>(value: &T) {

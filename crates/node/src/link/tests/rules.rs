@@ -4,10 +4,10 @@ use std::time::Duration;
 use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Submit};
 use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskId};
 
-use crate::leasing::Abandoned;
 use crate::link::frame::{self, Kind};
 use crate::link::*;
 use crate::request::{Answer, Ask, Error};
+use crate::tasks::Abandoned;
 
 const ENOUGH: usize = 1 << 30;
 
@@ -95,7 +95,7 @@ fn asked_ids(asked: &[Asked]) -> Vec<AskId> {
 fn answered_ids(heard: &[Heard]) -> Vec<AskId> {
     let id = |heard: &Heard| match heard {
         Heard::Answer(id, _) => Some(*id),
-        Heard::Ready(_) | Heard::GoAway(_) => None,
+        Heard::Ready(_) | Heard::Unreadable(_) | Heard::GoAway(_) => None,
     };
     heard.iter().filter_map(id).collect()
 }
@@ -204,7 +204,7 @@ fn as_many_asks_as_the_limit_are_open_and_not_one_more() {
     pair.carry_asks();
     pair.carry_answers();
     let ids: Vec<AskId> = (0..3).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
-    assert_eq!(pair.asker.ask(&lease()), Err(Overfull));
+    assert_eq!(pair.asker.ask(&lease()), Err(NotAsked::Full));
     pair.carry_asks();
     pair.answerer.answer(ids[0], Reply::NotTaken, None);
     pair.carry_answers();
@@ -314,7 +314,7 @@ fn a_stopping_leader_answers_what_it_has_and_takes_no_more() {
     assert!(pair.carry_asks().is_empty(), "it came after the farewell");
     let heard = pair.carry_answers();
     assert!(matches!(&heard[..], [Heard::GoAway(ids)] if *ids == [late]), "{heard:?}");
-    assert_eq!(pair.asker.ask(&lease()), Err(Overfull));
+    assert_eq!(pair.asker.ask(&lease()), Err(NotAsked::GoneAway));
     assert!(!pair.answerer.is_done());
     pair.answerer.answer(had, Reply::Done(Ok(leased(10))), None);
     assert_eq!(answered_ids(&pair.carry_answers()), [had]);
@@ -380,14 +380,146 @@ fn a_peer_that_says_nothing_at_first_is_given_up() {
 }
 
 #[test]
-fn an_answer_of_another_kind_breaks_the_link() {
+fn an_answer_of_another_kind_fails_its_ask_only() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&submit(10)).unwrap();
+    let (bad, good) = (pair.asker.ask(&submit(10)).unwrap(), pair.asker.ask(&lease()).unwrap());
     pair.carry_asks();
+    pair.answerer.answer(bad, Reply::Done(Ok(leased(10))), None);
+    pair.answerer.answer(good, Reply::Done(Ok(leased(10))), None);
+    let heard = pair.carry_answers();
+    let [Heard::Unreadable(unread), Heard::Answer(read, _)] = heard[..] else { panic!("{heard:?}") };
+    assert_eq!((unread, read), (bad, good));
+    assert_eq!(pair.asker.open(), 0);
+}
+
+#[test]
+fn an_answer_that_cannot_be_decoded_fails_its_ask_only() {
+    let mut pair = Pair::new();
+    let (bad, good) = (pair.asker.ask(&lease()).unwrap(), pair.asker.ask(&lease()).unwrap());
+    pair.carry_asks();
+    let (mut bytes, mut heard) = (Vec::new(), Vec::new());
+    frame::write(&mut bytes, Kind::Answer, true, bad.0, b"no CBOR");
+    pair.asker.receive(&bytes, pair.now, &mut heard).unwrap();
+    assert!(matches!(heard[..], [Heard::Unreadable(unread)] if unread == bad), "{heard:?}");
+    pair.answerer.answer(good, Reply::Done(Ok(leased(10))), None);
+    assert_eq!(answered_ids(&pair.carry_answers()), [good]);
+}
+
+#[test]
+fn cancelling_an_ask_in_the_outbox_frees_its_window() {
+    let leader = Hello { window_bytes: 1_000, ..Hello::new("a", None) };
+    let mut pair = Pair::of(Hello::new("b", None), leader);
+    pair.carry_asks();
+    pair.carry_answers();
+    let id = pair.asker.ask(&submit(900)).unwrap();
+    // It has room in the window, and nothing of it was handed over.
+    pair.asker.send(&mut Vec::new(), 0);
+    pair.asker.cancel(id);
+    assert!(pair.carry_asks().is_empty(), "the leader has not heard of it");
+    assert_eq!((pair.asker.open(), pair.asker.untaken_bytes()), (0, 0));
+    let next = pair.asker.ask(&submit(900)).unwrap();
+    assert_eq!(asked_ids(&pair.carry_asks()), [next]);
+}
+
+#[test]
+fn an_ask_in_the_outbox_of_a_lost_link_is_not_taken() {
+    let mut pair = Pair::new();
+    let id = pair.asker.ask(&submit(900)).unwrap();
+    pair.asker.send(&mut Vec::new(), 0);
+    assert_eq!(pair.asker.cut(), [(id, Fate::NotTaken)]);
+}
+
+#[test]
+fn no_more_asks_are_sent_than_the_leader_says() {
+    let leader = Hello { asks_max: 3, ..Hello::new("a", None) };
+    let mut pair = Pair::of(Hello::new("b", None), leader);
+    // Asked before the leader has said how many it takes.
+    let ids: Vec<AskId> = (0..5).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
+    pair.carry_asks();
+    pair.carry_answers();
+    assert_eq!(asked_ids(&pair.carry_asks()), ids[..3]);
+    pair.answerer.answer(ids[0], Reply::NotTaken, None);
+    pair.carry_answers();
+    assert_eq!(asked_ids(&pair.carry_asks()), ids[3..4]);
+}
+
+#[test]
+fn only_a_few_long_answers_are_sent_at_one_time() {
+    let mut pair = Pair::new();
+    let long: Vec<AskId> = (0..20).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
+    let short = pair.asker.ask(&submit(10)).unwrap();
+    pair.carry_asks();
+    for id in &long {
+        pair.answerer.answer(*id, Reply::Done(Ok(leased(200_000))), None);
+    }
+    pair.answerer.answer(short, Reply::Done(Err(Error::Overloaded)), None);
+    let mut ended = Vec::new();
+    while pair.answerer.wants_to_send() {
+        let (mut bytes, mut heard) = (Vec::new(), Vec::new());
+        pair.answerer.send(&mut bytes, 1);
+        pair.asker.receive(&bytes, pair.now, &mut heard).unwrap();
+        assert!(pair.asker.partial() <= LONG_ANSWERS_MAX, "{}", pair.asker.partial());
+        ended.extend(answered_ids(&heard));
+    }
+    assert_eq!(ended[0], short, "a short one goes before");
+    assert_eq!(ended[1..], long);
+    assert_eq!(pair.answerer.unsent_bytes(), 0);
+}
+
+#[test]
+fn answers_that_wait_to_be_sent_are_counted_in_bytes() {
+    let mut pair = Pair::new();
+    let id = pair.asker.ask(&lease()).unwrap();
+    pair.carry_asks();
+    pair.answerer.answer(id, Reply::Done(Ok(leased(200_000))), None);
+    let all = pair.answerer.unsent_bytes();
+    assert!((200_000..201_000).contains(&all), "{all}");
+    pair.answerer.send(&mut Vec::new(), 1);
+    assert_eq!(pair.answerer.unsent_bytes(), all - frame::PAYLOAD_BYTES_MAX);
+}
+
+#[test]
+fn many_leases_are_given_back_in_several_frames() {
+    let mut pair = Pair::new();
+    let Answer::Leases { leases: Leases { leases: one, .. }, at } = leased(10) else {
+        unreachable!("leases")
+    };
+    let many = 3 * GIVE_BACK_LEASES_MAX + 1;
+    let leases = (0..many).map(|n| Leased { lease_id: LeaseId(u64::MAX - n as u64), ..one[0].clone() });
+    let leases = Leases { leases: leases.collect(), waited_ms: 0 };
+    let answered = Answered { reply: Reply::Done(Ok(Answer::Leases { leases, at })), position: at };
+    pair.asker.give_back(&answered);
+    let back = |asked: &Asked| match asked {
+        Asked::GiveBack(back) => back.leases.len(),
+        Asked::Ready(_) | Asked::Ask(..) | Asked::Cancel(_) => 0,
+    };
+    assert_eq!(pair.carry_asks().iter().map(back).sum::<usize>(), many);
+}
+
+#[test]
+fn leases_are_given_back_after_a_farewell() {
+    let mut pair = Pair::new();
+    let id = pair.asker.ask(&lease()).unwrap();
+    pair.carry_asks();
+    pair.answerer.go_away();
     pair.answerer.answer(id, Reply::Done(Ok(leased(10))), None);
-    let mut bytes = Vec::new();
-    pair.answerer.send(&mut bytes, ENOUGH);
-    assert!(pair.asker.receive(&bytes, pair.now, &mut Vec::new()).is_err());
+    let heard = pair.carry_answers();
+    let [Heard::GoAway(_), Heard::Answer(_, answered)] = &heard[..] else { panic!("{heard:?}") };
+    pair.asker.give_back(answered);
+    assert!(matches!(pair.carry_asks()[..], [Asked::GiveBack(_)]));
+}
+
+#[test]
+fn a_hundred_thousand_cancels_take_no_time() {
+    let leader = Hello { window_bytes: 1_000, asks_max: 1 << 20, ..Hello::new("a", None) };
+    let mut pair = Pair::of(Hello::new("b", None), leader);
+    pair.carry_asks();
+    pair.carry_answers();
+    let ids: Vec<AskId> = (0..100_000).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
+    let began = std::time::Instant::now();
+    ids.into_iter().rev().for_each(|id| pair.asker.cancel(id));
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert_eq!(pair.asker.open(), 0);
 }
 
 #[test]

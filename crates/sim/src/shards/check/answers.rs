@@ -144,7 +144,7 @@ impl<'a> Look<'a> {
 
     /// H7: a token is for one process, and whoever was replaced speaks again only when it comes with nothing.
     fn identity(&mut self, record: &Record, told: &Told<'a>) -> Result<(), Violation> {
-        if !told.promises() || record.processes[told.process].kind.is_plain() {
+        if record.processes[told.process].kind.is_plain() {
             return Ok(());
         }
         for (shard, token) in told.shards() {
@@ -155,6 +155,9 @@ impl<'a> Look<'a> {
                     format!("processes {first} and {second} of {worker} have token {token} of {shard}");
                 return Err(Violation::new("H7", what));
             }
+        }
+        if !told.promises() {
+            return Ok(());
         }
         if let ShardAsk::Heartbeat { body, .. } = told.ask
             && let Some(generation) = body.generation.filter(|_| !body.assigned_shards.is_empty())

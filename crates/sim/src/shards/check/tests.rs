@@ -361,6 +361,16 @@ fn one_token_for_two_processes_breaks_h7() {
 }
 
 #[test]
+fn a_token_that_another_process_looks_up_breaks_h7() {
+    let mut story = Story::settled();
+    let at = Position(3);
+    let (service, worker, session) = (name("s"), name("a"), name("a-2"));
+    let ask = ShardAsk::Assignment { service, worker, session };
+    story.answer(SECOND_A, 2 * SECOND, ask, at, &[(0, at), (1, at)]);
+    story.breaks("H7");
+}
+
+#[test]
 fn a_process_that_is_believed_after_its_successor_breaks_h7() {
     let mut story = Story::settled();
     story.leave("a", LeaveReason::Deregistered);

@@ -14,20 +14,20 @@ use crate::request::Recipient;
 
 /// What is known of all services besides the state.
 #[derive(Debug)]
-pub(crate) struct Sharding<R> {
+pub(crate) struct ShardDecisions<R> {
     pub(super) services: BTreeMap<Name, Soft<R>>,
     /// When a service has something to do next.
     pub(super) due: BTreeSet<(Timestamp, Name)>,
     pub(super) ended: Ended,
 }
 
-impl<R> Default for Sharding<R> {
+impl<R> Default for ShardDecisions<R> {
     fn default() -> Self {
         Self { services: BTreeMap::new(), due: BTreeSet::new(), ended: Ended::default() }
     }
 }
 
-impl<R> Sharding<R> {
+impl<R> ShardDecisions<R> {
     /// Shards have no worker any more.
     pub(crate) fn vacate(&mut self, service: &Name, shards: impl Iterator<Item = u32>, now: Timestamp) {
         let Some(soft) = self.services.get_mut(service) else { return };
@@ -55,8 +55,8 @@ pub(super) struct Soft<R> {
     pub(super) workers: BTreeMap<Name, Known>,
     /// When the time of each worker is over.
     pub(super) ends: BTreeSet<(Timestamp, Name)>,
-    pub(super) round: Option<Timestamp>,
-    pub(super) last_round: Timestamp,
+    pub(super) rebalance_at: Option<Timestamp>,
+    pub(super) last_rebalance: Timestamp,
     pub(super) waiting: Vec<Waiting<R>>,
     pub(super) due: Option<Timestamp>,
     /// It has no workers since then.
@@ -70,8 +70,8 @@ impl<R> Default for Soft<R> {
         Self {
             workers: BTreeMap::new(),
             ends: BTreeSet::new(),
-            round: None,
-            last_round: Timestamp(0),
+            rebalance_at: None,
+            last_rebalance: Timestamp(0),
             waiting: Vec::new(),
             due: None,
             idle_since: None,
@@ -134,11 +134,11 @@ impl<R: Recipient> Soft<R> {
         Some(known)
     }
 
-    /// A round becomes needful; there is one in a time, whatever happens.
-    pub(super) fn want_round(&mut self, after_ms: u64, now: Timestamp) {
+    /// A rebalance becomes needful; there is one in a time, whatever happens.
+    pub(super) fn want_rebalance(&mut self, after_ms: u64, now: Timestamp) {
         let pause_ms = if is_planted("rounds-without-pause") { 0 } else { DEBOUNCE_MS };
-        let due = now.plus(after_ms).max(self.last_round.plus(pause_ms));
-        self.round = Some(self.round.map_or(due, |round| round.min(due)));
+        let due = now.plus(after_ms).max(self.last_rebalance.plus(pause_ms));
+        self.rebalance_at = Some(self.rebalance_at.map_or(due, |at| at.min(due)));
     }
 
     /// Shards that plain workers said they serve though they are not theirs.
@@ -155,7 +155,7 @@ impl<R: Recipient> Soft<R> {
         let ends = self.ends.first().map(|(at, _)| *at);
         let waiting = self.waiting.iter().map(Waiting::next).min();
         let idle = self.idle_since.map(|since| since.plus(SERVICE_KEPT_MS));
-        ends.into_iter().chain(self.round).chain(waiting).chain(idle).min()
+        ends.into_iter().chain(self.rebalance_at).chain(waiting).chain(idle).min()
     }
 }
 

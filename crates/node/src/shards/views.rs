@@ -10,19 +10,25 @@ use orchestrix_core::wire::{
 use orchestrix_core::{Name, Position, Refusal, Timestamp, is_planted};
 
 use super::ServicePage;
-use super::soft::Soft;
-use crate::decision_loop::DecisionLoop;
+use super::soft::{ShardDecisions, Soft};
+use crate::decider::Decider;
 use crate::request::{Answer, Error, Recipient};
 
 /// Bytes of a shard in JSON, at most, without the name of its worker: itself, and its number at the worker.
 const SHARD_BYTES: usize = 104;
 
-impl<R: Recipient> DecisionLoop<R> {
+impl<R: Recipient> ShardDecisions<R> {
     /// What a worker should serve, without a promise. A process that does not speak for it any more is fenced. After a change
     /// of leader nothing is said, in generation 0, until a heartbeat shows who speaks for it.
-    pub(super) fn look_up(&self, service: &Name, worker: &Name, session: &Name) -> Assignment {
-        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
-        let assigned = || Assignment { lease_ms: 0, ..self.assignment(service, worker, None) };
+    pub(super) fn look_up(
+        &self,
+        decider: &Decider<R>,
+        service: &Name,
+        worker: &Name,
+        session: &Name,
+    ) -> Assignment {
+        let known = self.services.get(service).and_then(|soft| soft.workers.get(worker));
+        let assigned = || Assignment { lease_ms: 0, ..self.assignment(decider, service, worker, None) };
         match known {
             _ if is_planted("told-to-any-session") => assigned(),
             Some(known) if known.replaced => Assignment { fenced: true, ..Assignment::default() },
@@ -37,20 +43,31 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// What a worker should serve, and for how long.
-    pub(super) fn assignment(&self, service: &Name, worker: &Name, seq: Option<u64>) -> Assignment {
-        let Some(known) = self.state.service(service) else {
+    pub(super) fn assignment(
+        &self,
+        decider: &Decider<R>,
+        service: &Name,
+        worker: &Name,
+        seq: Option<u64>,
+    ) -> Assignment {
+        let Some(known) = decider.state.service(service) else {
             return Assignment { seq, ..Assignment::default() };
         };
         let (assigned_shards, tokens) = known.held_by(worker).unzip();
-        let lease_ms = self.options.shards.lease_ms;
+        let lease_ms = decider.options.shards.lease_ms;
         Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
     }
 
     /// A page of the shards of a service: everybody waits while it is made.
-    pub(super) fn service_view(&self, page: &ServicePage, now: Timestamp) -> Result<Answer, Error> {
+    pub(super) fn service_view(
+        &self,
+        decider: &Decider<R>,
+        page: &ServicePage,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
         let ServicePage { service: name, from, limit } = page;
-        let Some(service) = self.state.service(name) else {
-            return Err(self.refuse(Refusal::NoService(name.clone())));
+        let Some(service) = decider.state.service(name) else {
+            return Err(decider.refuse(Refusal::NoService(name.clone())));
         };
         // A caller may name any number; behind the last shard there are none.
         let from = (*from).min(u32::try_from(service.shards.len()).unwrap_or(u32::MAX));
@@ -68,7 +85,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 held.entry(worker).or_default().push(number);
             }
         }
-        let known = |worker: &Name| self.sharding.services.get(name)?.workers.get(worker);
+        let known = |worker: &Name| self.services.get(name)?.workers.get(worker);
         let workers = service.workers.iter().map(|(worker, there)| ShardWorkerView {
             worker: worker.clone(),
             shards: held.remove(worker).unwrap_or_default(),
@@ -96,8 +113,8 @@ impl<R: Recipient> DecisionLoop<R> {
         })))
     }
 
-    pub(super) fn service_list(&self, group: Option<&Name>) -> ServiceList {
-        let services = self
+    pub(super) fn service_list(&self, decider: &Decider<R>, group: Option<&Name>) -> ServiceList {
+        let services = decider
             .state
             .services()
             .filter(|(_, service)| group.is_none_or(|group| group.as_str() == group_of(service)));
@@ -112,7 +129,7 @@ impl<R: Recipient> DecisionLoop<R> {
                 held: count(|shard| matches!(shard, Shard::Held { .. })),
                 withdrawn: count(|shard| matches!(shard, Shard::Withdrawn { .. })),
                 free: count(|shard| *shard == Shard::Free),
-                overlapping: self.sharding.services.get(name).map_or(0, Soft::overlapping),
+                overlapping: self.services.get(name).map_or(0, Soft::overlapping),
             }
         };
         ServiceList { services: services.map(summary).collect() }

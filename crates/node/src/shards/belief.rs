@@ -8,21 +8,21 @@ use orchestrix_core::shards::is_named;
 use orchestrix_core::wire::ShardHeartbeat;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
-use super::soft::Sharding;
-use crate::decision_loop::DecisionLoop;
+use super::ShardDecisions;
+use crate::decider::Decider;
 use crate::request::Recipient;
 
-impl<R: Recipient> DecisionLoop<R> {
+impl<R: Recipient> ShardDecisions<R> {
     /// Whether a worker has heard of what never was: this coordinator began anew, and the worker must, too.
-    pub(super) fn is_of_another_journal(&self, body: &ShardHeartbeat) -> bool {
-        body.generation.is_some_and(|generation| generation > self.state.position())
+    pub(super) fn is_of_another_journal(&self, decider: &Decider<R>, body: &ShardHeartbeat) -> bool {
+        body.generation.is_some_and(|generation| generation > decider.state.position())
     }
 
     /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is whose place it
     /// may take without registering.
-    pub(super) fn is_new(&self, service: &Name, worker: &Name, session: &Name) -> bool {
-        let there = self.state.service(service).filter(|known| known.workers.contains_key(worker));
-        let known = self.sharding.services.get(service).and_then(|soft| soft.workers.get(worker));
+    pub(super) fn is_new(&self, decider: &Decider<R>, service: &Name, worker: &Name, session: &Name) -> bool {
+        let there = decider.state.service(service).filter(|known| known.workers.contains_key(worker));
+        let known = self.services.get(service).and_then(|soft| soft.workers.get(worker));
         let (Some(there), Some(known)) = (there, known) else { return true };
         match &known.session {
             _ if known.replaced => false,
@@ -30,9 +30,7 @@ impl<R: Recipient> DecisionLoop<R> {
             Some(speaks) if speaks == session => known.is_unheard && there.tokens_of(worker).next().is_some(),
             // Two processes of one name would take turns for ever: only a registration replaces one that lives.
             Some(speaks) => {
-                !is_named(speaks)
-                    && !is_named(session)
-                    && !self.sharding.ended.contains(service, worker, session)
+                !is_named(speaks) && !is_named(session) && !self.ended.contains(service, worker, session)
             }
             // After a change of leader nobody is known to speak for it.
             None => there.tokens_of(worker).next().is_some(),
@@ -45,15 +43,16 @@ impl<R: Recipient> DecisionLoop<R> {
     /// before that is not.
     pub(super) fn speaks_for(
         &mut self,
+        decider: &mut Decider<R>,
         service: &Name,
         worker: &Name,
         session: &Name,
         (serves, generation): (&[u32], Option<Position>),
         now: Timestamp,
     ) -> bool {
-        let Some(there) = self.state.service(service) else { return false };
+        let Some(there) = decider.state.service(service) else { return false };
         let Some(joined) = there.workers.get(worker).map(|worker| worker.joined) else { return false };
-        let Sharding { services, ended, .. } = &mut self.sharding;
+        let Self { services, ended, .. } = self;
         let Some(known) = services.get_mut(service).and_then(|soft| soft.workers.get_mut(worker)) else {
             return false;
         };
@@ -99,14 +98,14 @@ impl<R: Recipient> DecisionLoop<R> {
     /// The shards that a worker was told to stop and serves no more.
     pub(super) fn let_go_of(
         &mut self,
+        decider: &mut Decider<R>,
         service: &Name,
         worker: &Name,
         serves: &[u32],
         generation: Option<Position>,
         now: Timestamp,
     ) -> Vec<u32> {
-        let (Some(there), Some(soft)) =
-            (self.state.service(service), self.sharding.services.get_mut(service))
+        let (Some(there), Some(soft)) = (decider.state.service(service), self.services.get_mut(service))
         else {
             return Vec::new();
         };
@@ -131,7 +130,7 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         // It may not have heard of it yet, and say so only by chance: twice, some time apart, is believed.
         known.missing.retain(|shard, _| gone.iter().any(|(missing, _)| missing == shard));
-        let check_ms = self.options.shards.check_ms;
+        let check_ms = decider.options.shards.check_ms;
         let mut believed = Vec::new();
         for (shard, _) in gone {
             let since = *known.missing.entry(shard).or_insert(now);

@@ -9,9 +9,10 @@ use orchestrix_core::{
     Timestamp, is_planted,
 };
 
-use crate::admission::{Admission, Waiting};
-use crate::decision_loop::{DecisionLoop, named};
-use crate::polls::PollId;
+use super::admission::{Admission, Waiting};
+use super::polls::PollId;
+use super::{TaskDecisions, named};
+use crate::decider::Decider;
 use crate::request::{Answer, Error, Recipient};
 
 /// Milliseconds between two looks for waiting calls whose callers left.
@@ -28,6 +29,14 @@ pub struct Abandoned {
     pub leases: Vec<(TaskId, LeaseId)>,
 }
 
+impl Abandoned {
+    /// The leases of an answer, if it has any.
+    pub(crate) fn of(leases: &Leases, at: Position) -> Option<Self> {
+        let pairs: Vec<_> = leases.leases.iter().map(|leased| (leased.task_id, leased.lease_id)).collect();
+        (!pairs.is_empty()).then_some(Self { at, leases: pairs })
+    }
+}
+
 /// A lease that was handed out once more, to a repeat of the call that got it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandedAgain {
@@ -35,19 +44,26 @@ pub(crate) struct HandedAgain {
     at: Position,
     /// Answers before that one that had it, too, and were taken or may be.
     earlier: u32,
+    /// The last answer was not taken. Followers say so in any order, so one before it may still be heard of.
+    is_last_abandoned: bool,
 }
 
-impl<R: Recipient> DecisionLoop<R> {
-    pub(crate) fn heartbeat(&mut self, command: &Command, now: Timestamp) -> Result<Answer, Error> {
+impl<R: Recipient> TaskDecisions<R> {
+    pub(crate) fn heartbeat(
+        &mut self,
+        decider: &mut Decider<R>,
+        command: &Command,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
         let Command::Task(TaskCommand::Heartbeat { task, .. }) = command else {
             return Err(Error::Refused(Refusal::Internal));
         };
-        match self.state.decide(command, now) {
-            Ok(Decision::Event(event)) => self.commit(event, now),
+        match decider.state.decide(command, now) {
+            Ok(Decision::Event(event)) => self.commit(decider, event, now),
             Ok(Decision::Already(_) | Decision::Nothing) => return Err(Error::Refused(Refusal::Internal)),
-            Err(refusal) => return Err(self.refuse(refusal)),
+            Err(refusal) => return Err(decider.refuse(refusal)),
         };
-        let lease = self.state.task(*task).and_then(|task| task.lease.as_deref());
+        let lease = decider.state.task(*task).and_then(|task| task.lease.as_deref());
         let lease = lease.expect("a lease that was just extended is there");
         self.registry.saw(&lease.worker, None, now);
         Ok(Answer::Extended(Extended {
@@ -61,6 +77,7 @@ impl<R: Recipient> DecisionLoop<R> {
     /// lost for this caller.
     pub(crate) fn heartbeat_all(
         &mut self,
+        decider: &mut Decider<R>,
         worker: Name,
         leases: Vec<LeaseId>,
         within: Option<&[Name]>,
@@ -68,15 +85,16 @@ impl<R: Recipient> DecisionLoop<R> {
     ) -> Answer {
         self.registry.saw(&worker, None, now);
         let may = |id: &LeaseId| {
-            within
-                .is_none_or(|queues| self.state.leased(*id).is_some_and(|task| queues.contains(&task.queue)))
+            within.is_none_or(|queues| {
+                decider.state.leased(*id).is_some_and(|task| queues.contains(&task.queue))
+            })
         };
         let (leases, outside): (Vec<_>, Vec<_>) = leases.into_iter().partition(may);
         let command = Command::Task(TaskCommand::HeartbeatAll { worker, leases });
-        let extended: Vec<LeaseId> = match self.state.decide(&command, now) {
+        let extended: Vec<LeaseId> = match decider.state.decide(&command, now) {
             Ok(Decision::Event(Event::Task(TaskEvent::LeaseExtended(event)))) => {
                 let ids = event.extended.iter().map(|extension| extension.lease).collect();
-                self.commit(Event::Task(TaskEvent::LeaseExtended(event)), now);
+                self.commit(decider, Event::Task(TaskEvent::LeaseExtended(event)), now);
                 ids
             }
             Ok(Decision::Event(_) | Decision::Already(_) | Decision::Nothing) | Err(_) => Vec::new(),
@@ -84,7 +102,7 @@ impl<R: Recipient> DecisionLoop<R> {
         let Command::Task(TaskCommand::HeartbeatAll { leases, .. }) = command else {
             unreachable!("it was just made")
         };
-        let held = |id: &LeaseId| self.state.leased(*id).and_then(|task| task.lease.as_deref());
+        let held = |id: &LeaseId| decider.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
         let told = |id| held(id).map_or(0, |lease| lease.told_ms(now));
@@ -101,7 +119,7 @@ impl<R: Recipient> DecisionLoop<R> {
             leases.into_iter().filter(|id| extended.binary_search(id).is_err()).chain(outside).collect();
         lost.sort();
         lost.dedup();
-        self.stats.stale_reports.add(lost.len() as u64);
+        decider.stats.stale_reports.add(lost.len() as u64);
         Answer::WorkerExtended(Box::new(WorkerExtended {
             extended,
             lost,
@@ -113,46 +131,46 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// Decides a lease call, or lets it wait in the line that there is at the beginning of a term.
-    pub(crate) fn admit(&mut self, request: LeaseQueues, to: R, now: Timestamp) {
+    pub(crate) fn admit(&mut self, decider: &mut Decider<R>, request: LeaseQueues, to: R, now: Timestamp) {
         let Some(admission) = self.admission.as_mut().filter(|admission| !admission.is_over(now)) else {
             self.admission = None;
-            return self.lease(request, to, now, now);
+            return self.lease(decider, request, to, now, now);
         };
         if admission.admits(now) {
-            self.lease(request, to, now, now);
+            self.lease(decider, request, to, now, now);
         } else if request.wait_ms == 0 {
-            self.send_home(to, now, now);
-        } else if self.is_crowded(now) {
-            self.stats.overloaded.add(1);
-            self.reply(to, Err(Error::Overloaded));
+            self.send_home(decider, to, now, now);
+        } else if self.is_crowded(decider, now) {
+            decider.stats.overloaded.add(1);
+            decider.reply(to, Err(Error::Overloaded));
         } else if let Some(admission) = &mut self.admission {
             admission.line_up(Waiting { request, to, since: now });
         }
     }
 
     /// Decides those of the line that may be decided now, and sends home who has waited long enough.
-    pub(crate) fn let_in(&mut self, now: Timestamp) {
+    pub(crate) fn let_in(&mut self, decider: &mut Decider<R>, now: Timestamp) {
         let over = self.admission.as_mut().map(|admission| admission.take_over(now));
         for Waiting { to, since, .. } in over.into_iter().flatten() {
-            self.send_home(to, since, now);
+            self.send_home(decider, to, since, now);
         }
-        while !self.is_full()
+        while !decider.is_full()
             && let Some(Waiting { request, to, since }) =
                 self.admission.as_mut().and_then(|admission| admission.next(now))
         {
-            self.lease(request, to, since, now);
+            self.lease(decider, request, to, since, now);
         }
     }
 
     /// Answers a lease call that waited in vain.
-    pub(crate) fn send_home(&mut self, to: R, since: Timestamp, now: Timestamp) {
+    pub(crate) fn send_home(&mut self, decider: &mut Decider<R>, to: R, since: Timestamp, now: Timestamp) {
         let leases = Leases { leases: Vec::new(), waited_ms: waited_ms(since, now) };
-        self.reply_leases(to, leases);
+        self.reply_leases(decider, to, leases);
     }
 
-    fn reply_leases(&mut self, to: R, leases: Leases) {
-        let at = self.state.position();
-        self.reply(to, Ok(Answer::Leases { leases, at }));
+    fn reply_leases(&mut self, decider: &mut Decider<R>, to: R, leases: Leases) {
+        let at = decider.state.position();
+        decider.reply(to, Ok(Answer::Leases { leases, at }));
     }
 
     /// Lease calls that wait for a task or for their turn.
@@ -160,7 +178,14 @@ impl<R: Recipient> DecisionLoop<R> {
         self.polls.len() + self.admission.as_ref().map_or(0, Admission::len)
     }
 
-    fn lease(&mut self, request: LeaseQueues, to: R, since: Timestamp, now: Timestamp) {
+    fn lease(
+        &mut self,
+        decider: &mut Decider<R>,
+        request: LeaseQueues,
+        to: R,
+        since: Timestamp,
+        now: Timestamp,
+    ) {
         self.registry.saw(&request.worker, request.capacity, now);
         for queue in &request.queues {
             self.registry.asked(queue, now);
@@ -168,29 +193,29 @@ impl<R: Recipient> DecisionLoop<R> {
         if to.is_gone() {
             return;
         }
-        let mut leases = self.granted_before(&request, now);
+        let mut leases = self.granted_before(decider, &request, now);
         if leases.is_empty() {
-            leases = self.grant(&request, now);
+            leases = self.grant(decider, &request, now);
         }
         if !leases.is_empty() || request.wait_ms == 0 {
-            self.reply_leases(to, Leases { leases, waited_ms: waited_ms(since, now) });
-        } else if self.is_crowded(now) {
-            self.stats.overloaded.add(1);
-            self.reply(to, Err(Error::Overloaded));
+            self.reply_leases(decider, to, Leases { leases, waited_ms: waited_ms(since, now) });
+        } else if self.is_crowded(decider, now) {
+            decider.stats.overloaded.add(1);
+            decider.reply(to, Err(Error::Overloaded));
         } else {
             let (id, replaced) = self.polls.park(request, to, since);
-            if self.is_at_capacity(id) {
+            if self.is_at_capacity(decider, id) {
                 self.polls.block(id);
             }
             if let Some(replaced) = replaced {
-                self.send_home(replaced.to, replaced.since, now);
+                self.send_home(decider, replaced.to, replaced.since, now);
             }
         }
     }
 
     /// Whether as many calls wait as may, even when those of callers who left are taken out.
-    fn is_crowded(&mut self, now: Timestamp) -> bool {
-        if self.waiting_calls() < self.options.polls_max || is_planted("polls-unlimited") {
+    fn is_crowded(&mut self, decider: &mut Decider<R>, now: Timestamp) -> bool {
+        if self.waiting_calls() < decider.options.polls_max || is_planted("polls-unlimited") {
             return false;
         }
         if now >= self.next_sweep {
@@ -200,20 +225,25 @@ impl<R: Recipient> DecisionLoop<R> {
                 admission.sweep(Recipient::is_gone);
             }
         }
-        self.waiting_calls() >= self.options.polls_max
+        self.waiting_calls() >= decider.options.polls_max
     }
 
     /// Whether the worker of a waiting call has as many tasks as it wants.
-    fn is_at_capacity(&self, id: PollId) -> bool {
+    fn is_at_capacity(&self, decider: &Decider<R>, id: PollId) -> bool {
         let request = self.polls.get(id).map(|poll| &poll.request);
-        request.is_some_and(|request| !self.state.has_room(&request.worker, request.capacity))
+        request.is_some_and(|request| !decider.state.has_room(&request.worker, request.capacity))
     }
 
     /// The live leases of earlier calls of the same name, prolonged, because the worker counts from now; no more of
     /// them than this call asks for, since those before may have asked other queues.
-    fn granted_before(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+    fn granted_before(
+        &mut self,
+        decider: &mut Decider<R>,
+        request: &LeaseQueues,
+        now: Timestamp,
+    ) -> Vec<Leased> {
         let Some(request_id) = &request.request_id else { return Vec::new() };
-        let mut granted = self.state.granted_to(&request.worker, request_id).to_vec();
+        let mut granted = decider.state.granted_to(&request.worker, request_id).to_vec();
         granted.sort();
         // Whoever knows the name of a call gets no tasks of queues that it did not ask now.
         let asked = |task: &Task| request.queues.contains(&task.queue) || is_planted("repeat-of-any-queue");
@@ -222,7 +252,7 @@ impl<R: Recipient> DecisionLoop<R> {
             if leases.len() >= request.max || bytes >= LEASE_PAYLOAD_BYTES_MAX {
                 break;
             }
-            let task = self.state.leased(id).filter(|task| asked(task));
+            let task = decider.state.leased(id).filter(|task| asked(task));
             if let Some(task) = task.filter(|task| task.lease.as_deref().is_some_and(|it| it.is_live(now))) {
                 bytes += task.payload.as_str().len();
                 leases.push(id);
@@ -231,20 +261,24 @@ impl<R: Recipient> DecisionLoop<R> {
         if leases.is_empty() {
             return Vec::new();
         }
-        let Answer::WorkerExtended(heard) = self.heartbeat_all(request.worker.clone(), leases, None, now)
+        let Answer::WorkerExtended(heard) =
+            self.heartbeat_all(decider, request.worker.clone(), leases, None, now)
         else {
             return Vec::new();
         };
         let extended = heard.extended;
-        let at = self.state.position();
+        let at = decider.state.position();
         for id in &extended {
-            let earlier = self.handed_again.get(id).map_or(1, |before| before.earlier + 1);
-            self.handed_again.insert(*id, HandedAgain { at, earlier });
+            let earlier = self
+                .handed_again
+                .get(id)
+                .map_or(1, |before| before.earlier + u32::from(!before.is_last_abandoned));
+            self.handed_again.insert(*id, HandedAgain { at, earlier, is_last_abandoned: false });
         }
-        extended.iter().filter_map(|id| self.state.leased(*id)?.handed_out(now)).collect()
+        extended.iter().filter_map(|id| decider.state.leased(*id)?.handed_out(now)).collect()
     }
 
-    fn grant(&mut self, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
+    fn grant(&mut self, decider: &mut Decider<R>, request: &LeaseQueues, now: Timestamp) -> Vec<Leased> {
         let command = Command::Task(TaskCommand::Lease(Lease {
             queues: request.queues.clone(),
             worker: request.worker.clone(),
@@ -254,16 +288,16 @@ impl<R: Recipient> DecisionLoop<R> {
         }));
         let (mut leases, mut bytes) = (Vec::new(), 0);
         while leases.len() < request.max && bytes < LEASE_PAYLOAD_BYTES_MAX {
-            let Ok(Decision::Event(event)) = self.state.decide(&command, now) else { break };
+            let Ok(Decision::Event(event)) = decider.state.decide(&command, now) else { break };
             let task = named(&event).expect("a grant names its task");
             let granted = matches!(event, Event::Task(TaskEvent::LeaseGranted(_)));
-            self.commit(event, now);
+            self.commit(decider, event, now);
             if granted {
-                let leased = self.state.task(task).and_then(|task| task.handed_out(now));
+                let leased = decider.state.task(task).and_then(|task| task.handed_out(now));
                 let leased = leased.expect("a task that was just leased is there");
                 bytes += leased.payload.as_str().len();
                 leases.push(leased);
-            } else if self.is_full() {
+            } else if decider.is_full() {
                 // Many tasks in a row have outlived their ttl: what is behind them is for the next group.
                 self.woken.extend(request.queues.iter().cloned());
                 break;
@@ -273,10 +307,10 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// Hands tasks that became ready to the calls that wait for them, in their order.
-    pub(crate) fn serve_polls(&mut self, now: Timestamp) {
+    pub(crate) fn serve_polls(&mut self, decider: &mut Decider<R>, now: Timestamp) {
         for queue in mem::take(&mut self.woken) {
             let mut last = None;
-            while self.state.has_ready(&queue)
+            while decider.state.has_ready(&queue)
                 && let Some(id) = self.polls.first(&queue, last)
             {
                 last = Some(id);
@@ -285,15 +319,15 @@ impl<R: Recipient> DecisionLoop<R> {
                     self.polls.take(id);
                     continue;
                 }
-                if self.is_at_capacity(id) {
+                if self.is_at_capacity(decider, id) {
                     self.polls.block(id);
                     continue;
                 }
                 let request = poll.request.clone();
-                let leases = self.grant(&request, now);
+                let leases = self.grant(decider, &request, now);
                 if let Some(poll) = (!leases.is_empty()).then(|| self.polls.take(id)).flatten() {
                     let leases = Leases { leases, waited_ms: waited_ms(poll.since, now) };
-                    self.reply_leases(poll.to, leases);
+                    self.reply_leases(decider, poll.to, leases);
                 }
             }
         }
@@ -301,35 +335,41 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Gives back leases in answers that nobody took, unless another answer with the same lease was taken or still
     /// may be. Every answer up to `durable` has been taken or is named here or was named before.
-    pub fn abandon(&mut self, abandoned: &[Abandoned], durable: Position, now: Timestamp) {
+    pub(crate) fn abandon(
+        &mut self,
+        decider: &mut Decider<R>,
+        abandoned: &[Abandoned],
+        durable: Position,
+        now: Timestamp,
+    ) {
         for Abandoned { at, leases } in abandoned {
             for &(task, lease) in leases {
                 if self.is_held_by_another(lease, *at, durable) {
                     continue;
                 }
                 let command = Command::Task(TaskCommand::Abandon { task, lease });
-                if let Ok(Decision::Event(event)) = self.state.decide(&command, now) {
-                    self.stats.abandoned.add(1);
-                    self.commit(event, now);
+                if let Ok(Decision::Event(event)) = decider.state.decide(&command, now) {
+                    decider.stats.abandoned.add(1);
+                    self.commit(decider, event, now);
                 }
             }
         }
-        self.sweep_handed_again();
-        self.serve_polls(now);
+        self.sweep_handed_again(decider);
+        self.serve_polls(decider, now);
     }
 
     /// Gives back leases in an answer that was sent to another node and reached nobody there. That may be known long after
     /// the answer: one of an earlier term is ignored, and so is one of a lease that was handed out again since.
-    pub fn give_back(&mut self, abandoned: &Abandoned, now: Timestamp) {
-        if abandoned.at.0 >= self.state.term().0 {
-            self.abandon(std::slice::from_ref(abandoned), Position(0), now);
+    pub(crate) fn give_back(&mut self, decider: &mut Decider<R>, abandoned: &Abandoned, now: Timestamp) {
+        if abandoned.at.0 >= decider.state.term().0 {
+            self.abandon(decider, std::slice::from_ref(abandoned), Position(0), now);
         }
     }
 
     /// Forgets leases that ended, when there are twice as many as after the last time.
-    fn sweep_handed_again(&mut self) {
+    fn sweep_handed_again(&mut self, decider: &mut Decider<R>) {
         if self.handed_again.len() >= self.handed_again_max {
-            let state = &self.state;
+            let state = &decider.state;
             self.handed_again.retain(|id, _| state.leased(*id).is_some());
             self.handed_again_max = HANDED_AGAIN_MIN.max(2 * self.handed_again.len());
         }
@@ -343,9 +383,10 @@ impl<R: Recipient> DecisionLoop<R> {
         }
         if at < handed.at {
             handed.earlier = handed.earlier.saturating_sub(1);
-            return true;
+        } else {
+            handed.is_last_abandoned = true;
         }
-        handed.earlier > 0
+        handed.earlier > 0 || !handed.is_last_abandoned
     }
 }
 

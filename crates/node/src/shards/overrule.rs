@@ -9,24 +9,25 @@ use std::collections::BTreeSet;
 use orchestrix_core::shards::ShardCommand;
 use orchestrix_core::{Name, Position, Timestamp, is_planted};
 
-use crate::decision_loop::DecisionLoop;
+use super::ShardDecisions;
+use crate::decider::Decider;
 use crate::request::{Error, Recipient};
 
 /// Milliseconds before a registration must be answered in which nobody is waited for who was answered once: time for a
-/// round, and for the answer.
+/// rebalance, and for the answer.
 pub(super) const PRESSING_MS: u64 = 1_000;
 
-impl<R: Recipient> DecisionLoop<R> {
+impl<R: Recipient> ShardDecisions<R> {
     /// The shards that a plain worker says it serves, though it was told to stop them in an answer before.
     pub(super) fn ignored_by(
         &mut self,
+        decider: &mut Decider<R>,
         service: &Name,
         worker: &Name,
         serves: &[u32],
         (generation, seq): (Option<Position>, Option<u64>),
     ) -> BTreeSet<u32> {
-        let (Some(there), Some(soft)) =
-            (self.state.service(service), self.sharding.services.get_mut(service))
+        let (Some(there), Some(soft)) = (decider.state.service(service), self.services.get_mut(service))
         else {
             return BTreeSet::new();
         };
@@ -55,25 +56,30 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Takes shards from a plain worker, if nobody in its service can be asked for more.
     pub(super) fn overrule(
         &mut self,
+        decider: &mut Decider<R>,
         service: &Name,
         worker: &Name,
         shards: BTreeSet<u32>,
         now: Timestamp,
     ) -> Result<(), Error> {
-        if shards.is_empty() || !self.is_all_plain(service) {
+        if shards.is_empty() || !self.is_all_plain(decider, service) {
             return Ok(());
         }
         let command = ShardCommand::Overrule { service: service.clone(), worker: worker.clone(), shards };
-        if self.shard_command(command, now)?.is_some() {
-            self.want_round(service, 0, now);
+        if self.shard_command(decider, command, now)?.is_some() {
+            self.want_rebalance(service, 0, now);
         }
         Ok(())
     }
 
     /// When the patience of one that waits is nearly over, those who were answered since are not waited for.
-    pub(super) fn overrule_for_waiting(&mut self, service: &Name, now: Timestamp) -> Result<(), Error> {
-        let (Some(there), Some(soft)) = (self.state.service(service), self.sharding.services.get(service))
-        else {
+    pub(super) fn overrule_for_waiting(
+        &mut self,
+        decider: &mut Decider<R>,
+        service: &Name,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        let (Some(there), Some(soft)) = (decider.state.service(service), self.services.get(service)) else {
             return Ok(());
         };
         if !soft.waiting.iter().any(|waiting| waiting.is_pressing) {
@@ -84,26 +90,26 @@ impl<R: Recipient> DecisionLoop<R> {
             (worker.clone(), told.map(|(shard, _)| shard).collect())
         });
         let told: Vec<(Name, BTreeSet<u32>)> = told.collect();
-        told.into_iter().try_for_each(|(worker, shards)| self.overrule(service, &worker, shards, now))
+        told.into_iter()
+            .try_for_each(|(worker, shards)| self.overrule(decider, service, &worker, shards, now))
     }
 
     /// Notes whose patience is nearly over, and does something about it.
-    pub(super) fn press(&mut self, service: &Name, now: Timestamp) {
-        let Some(soft) = self.sharding.services.get_mut(service) else { return };
+    pub(super) fn press(&mut self, decider: &mut Decider<R>, service: &Name, now: Timestamp) {
+        let Some(soft) = self.services.get_mut(service) else { return };
         let mut pressing = false;
         for waiting in soft.waiting.iter_mut().filter(|waiting| !waiting.is_pressing) {
             waiting.is_pressing = waiting.until <= now.plus(PRESSING_MS);
             pressing |= waiting.is_pressing;
         }
         if pressing {
-            let overruled = self.overrule_for_waiting(service, now);
+            let overruled = self.overrule_for_waiting(decider, service, now);
             debug_assert!(overruled.is_ok(), "what was withdrawn can always be taken");
         }
     }
 
-    fn is_all_plain(&self, service: &Name) -> bool {
-        let (Some(there), Some(soft)) = (self.state.service(service), self.sharding.services.get(service))
-        else {
+    fn is_all_plain(&self, decider: &Decider<R>, service: &Name) -> bool {
+        let (Some(there), Some(soft)) = (decider.state.service(service), self.services.get(service)) else {
             return false;
         };
         let is_plain = |worker: &Name| soft.workers.get(worker).is_some_and(|known| known.plain);

@@ -1,23 +1,23 @@
-//! What the loop counts: every event, every refusal, every repeat.
+//! What is counted of tasks: every event and every repeat.
 
 use orchestrix_core::limits::KEYS_FORGOTTEN_MAX;
 use orchestrix_core::{
-    AttemptEnd, Command, Event, ExpiryReason, Next, ShardEvent, TaskCommand, TaskEvent, TermEvent, Timestamp,
-    is_planted,
+    AttemptEnd, Command, ExpiryReason, Next, TaskCommand, TaskEvent, Timestamp, is_planted,
 };
 
-use crate::decision_loop::DecisionLoop;
-use crate::rates::Rate;
+use super::TaskDecisions;
+use super::rates::Rate;
+use crate::decider::Decider;
 use crate::request::Recipient;
 
-impl<R: Recipient> DecisionLoop<R> {
-    pub(crate) fn count_repeat(&self, command: &Command) {
+impl<R: Recipient> TaskDecisions<R> {
+    pub(crate) fn count_repeat(&self, decider: &Decider<R>, command: &Command) {
         let Command::Task(command) = command else { return };
         match command {
-            TaskCommand::Submit { .. } if is_planted("repeat-counted") => self.stats.submitted.add(1),
-            TaskCommand::Submit { .. } => self.stats.submit_repeats.add(1),
+            TaskCommand::Submit { .. } if is_planted("repeat-counted") => decider.stats.submitted.add(1),
+            TaskCommand::Submit { .. } => decider.stats.submit_repeats.add(1),
             TaskCommand::Complete { .. } | TaskCommand::Fail { .. } | TaskCommand::Release { .. } => {
-                self.stats.repeated_reports.add(1);
+                decider.stats.repeated_reports.add(1);
             }
             TaskCommand::Lease(_)
             | TaskCommand::Heartbeat { .. }
@@ -31,26 +31,8 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// Counts an event before it is applied.
-    pub(crate) fn count(&mut self, event: &Event, at: Timestamp) {
-        match event {
-            Event::Term(event) => self.count_term(event),
-            Event::Task(event) => self.count_task(event, at),
-            Event::Shard(event) => self.count_shard(event, at),
-        }
-    }
-
-    fn count_term(&self, event: &TermEvent) {
-        match event {
-            TermEvent::TermStarted(event) => {
-                self.stats.term.set(self.state.position().0 + 1);
-                self.stats.epoch.set(event.epoch);
-            }
-            TermEvent::FormatRaised(_) | TermEvent::Tick(_) | TermEvent::PositionsSkipped(_) => {}
-        }
-    }
-
-    fn count_task(&mut self, event: &TaskEvent, at: Timestamp) {
-        let stats = &self.stats;
+    pub(super) fn count(&mut self, decider: &Decider<R>, event: &TaskEvent, at: Timestamp) {
+        let stats = &decider.stats;
         let mut dead = |next: Next| {
             self.ended += usize::from(!matches!(next, Next::Waiting { .. }));
             stats.dead_letters.add(u64::from(next == Next::Failed));
@@ -63,7 +45,7 @@ impl<R: Recipient> DecisionLoop<R> {
             }
             TaskEvent::LeaseGranted(event) => {
                 stats.leased.add(1);
-                let task = self.state.task(event.task).expect("a task that is leased is there");
+                let task = decider.state.task(event.task).expect("a task that is leased is there");
                 let last = task.attempts().last().map(|attempt| attempt.end);
                 let again = matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout));
                 stats.duplicate_executions.add(u64::from(again));
@@ -83,13 +65,13 @@ impl<R: Recipient> DecisionLoop<R> {
             TaskEvent::TaskCompleted(event) => {
                 stats.completed.add(1);
                 self.ended += 1;
-                let task = self.state.task(event.task).expect("a task that is completed is there");
+                let task = decider.state.task(event.task).expect("a task that is completed is there");
                 self.rates.count(&task.queue, Rate::Completed, at);
             }
             TaskEvent::TaskFailed(event) => {
                 stats.failed.add(1);
                 dead(event.next);
-                let task = self.state.task(event.task).expect("a task that failed is there");
+                let task = decider.state.task(event.task).expect("a task that failed is there");
                 self.rates.count(&task.queue, Rate::Failed, at);
             }
             TaskEvent::TaskCancelled(_) => {
@@ -105,39 +87,11 @@ impl<R: Recipient> DecisionLoop<R> {
             TaskEvent::TaskPurged(event) => {
                 stats.purged.add(event.tasks.len() as u64);
                 let added = event.tasks.iter().filter(|purge| purge.key_until.is_some()).count();
-                let keys = (self.state.remembered_keys() + added) as u64;
+                let keys = (decider.state.remembered_keys() + added) as u64;
                 let most = KEYS_FORGOTTEN_MAX as u64;
                 let too_many = event.keys_kept.map_or(0, |kept| keys.saturating_sub(kept).min(most));
                 stats.keys_forgotten_early.add(too_many);
             }
-        }
-    }
-
-    fn count_shard(&mut self, event: &ShardEvent, at: Timestamp) {
-        let stats = &self.stats;
-        match event {
-            ShardEvent::ShardsMoved(event) => {
-                stats.shards_withdrawn.add(event.withdrawn.len());
-                stats.shards_granted.add(event.granted.iter().map(|grant| grant.shards.len()).sum());
-                let shards = event.granted.iter().flat_map(|grant| grant.shards.iter());
-                for vacant_ms in self.sharding.fill(&event.service, shards, at) {
-                    stats.shard_vacant.observe_us(vacant_ms * 1_000);
-                }
-            }
-            ShardEvent::ShardsLetGo(event) => {
-                if event.overruled == Some(true) {
-                    stats.shards_overruled.add(event.shards.len());
-                }
-                self.sharding.vacate(&event.service, event.shards.iter(), at);
-            }
-            ShardEvent::ShardWorkerLeft(event) => {
-                let there = self.state.service(&event.service);
-                let shards = there.into_iter().flat_map(|known| known.tokens_of(&event.worker));
-                self.sharding.vacate(&event.service, shards.map(|(shard, _)| shard), at);
-            }
-            ShardEvent::ShardWorkerJoined(_)
-            | ShardEvent::ShardCountSet(_)
-            | ShardEvent::ShardWeightsSet(_) => {}
         }
     }
 }

@@ -4,8 +4,9 @@ use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, TaskSummary, WorkerList};
 use orchestrix_core::{Counts, LeaseId, Name, Place, Refusal, Task, TaskId, Timestamp, is_planted};
 
-use crate::decision_loop::DecisionLoop;
-use crate::rates::Rate;
+use super::TaskDecisions;
+use super::rates::Rate;
+use crate::decider::Decider;
 use crate::request::{Answer, Ask, Error, Recipient};
 
 /// Milliseconds after which a queue that nobody asked is said to have no worker.
@@ -30,27 +31,35 @@ fn what_fits(
     (page, next)
 }
 
-impl<R: Recipient> DecisionLoop<R> {
+impl<R: Recipient> TaskDecisions<R> {
     /// Answers a question that changes nothing.
-    pub(crate) fn look(&self, ask: Ask, own: Option<&[Name]>, now: Timestamp) -> Result<Answer, Error> {
+    pub(crate) fn look(
+        &self,
+        decider: &Decider<R>,
+        ask: Ask,
+        own: Option<&[Name]>,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
         match ask {
-            Ask::Task(id) => Ok(Answer::Task(Box::new(self.known(id)?.view()))),
+            Ask::Task(id) => Ok(Answer::Task(Box::new(known(decider, id)?.view()))),
             Ask::Tasks { filter, after, limit } => {
-                let (tasks, next) = self.state.list(&filter, after, limit);
+                let (tasks, next) = decider.state.list(&filter, after, limit);
                 let (tasks, next) = what_fits(tasks.into_iter().map(Task::summary), next);
                 Ok(Answer::Tasks { tasks, next })
             }
-            Ask::Explain(id) => Ok(Answer::Explanation(Box::new(self.explain(self.known(id)?, now)))),
+            Ask::Explain(id) => {
+                Ok(Answer::Explanation(Box::new(self.explain(decider, known(decider, id)?, now))))
+            }
             Ask::Queues => {
                 let seen =
-                    self.state.queues().filter(|counts| own.is_none_or(|own| own.contains(&counts.queue)));
+                    decider.state.queues().filter(|counts| own.is_none_or(|own| own.contains(&counts.queue)));
                 let queues = seen.map(|counts| self.queue_view(counts, now)).collect();
                 Ok(Answer::Queues(QueueList { queues }))
             }
-            Ask::Workers => Ok(Answer::Workers(WorkerList { workers: self.registry.list(&self.state) })),
-            Ask::Cluster => Ok(Answer::Cluster(self.cluster())),
+            Ask::Workers => Ok(Answer::Workers(WorkerList { workers: self.registry.list(&decider.state) })),
+            Ask::Cluster => Ok(Answer::Cluster(cluster(decider))),
             Ask::Unknown(mut tasks) => {
-                tasks.retain(|id| self.state.task(*id).is_none());
+                tasks.retain(|id| decider.state.task(*id).is_none());
                 Ok(Answer::Unknown(tasks))
             }
             Ask::Command(_)
@@ -66,38 +75,17 @@ impl<R: Recipient> DecisionLoop<R> {
     }
 
     /// The number of the attempt that a live lease is for.
-    pub(crate) fn attempt(&self, id: TaskId, lease: LeaseId, now: Timestamp) -> Result<Answer, Error> {
-        let task = self.known(id)?;
+    pub(crate) fn attempt(
+        &self,
+        decider: &Decider<R>,
+        id: TaskId,
+        lease: LeaseId,
+        now: Timestamp,
+    ) -> Result<Answer, Error> {
+        let task = known(decider, id)?;
         let held = task.lease.as_deref().filter(|held| held.id == lease && held.is_live(now));
         let stale = Refusal::StaleLease { task: id, lease, why: "the task is not leased under it any more" };
-        held.map(|held| Answer::Attempt(held.attempt)).ok_or_else(|| self.refuse(stale))
-    }
-
-    fn known(&self, id: TaskId) -> Result<&Task, Error> {
-        self.state.task(id).ok_or_else(|| self.refuse(Refusal::NotFound(id)))
-    }
-
-    fn cluster(&self) -> Cluster {
-        let (name, position) = (self.options.node.clone(), self.state.position());
-        let node = NodeView {
-            name: name.clone(),
-            role: "leader".to_owned(),
-            state: "ACTIVE".to_owned(),
-            load: self.state.lease_count() as u64,
-            position,
-            lag: 0,
-            address: None,
-            seen_ms: None,
-        };
-        Cluster {
-            leader: Some(name),
-            term: self.state.term(),
-            epoch: self.state.epoch(),
-            position,
-            leader_seen_ms: None,
-            nodes: vec![node],
-            why: Vec::new(),
-        }
+        held.map(|held| Answer::Attempt(held.attempt)).ok_or_else(|| decider.refuse(stale))
     }
 
     fn queue_view(&self, counts: Counts, now: Timestamp) -> QueueView {
@@ -124,7 +112,7 @@ impl<R: Recipient> DecisionLoop<R> {
         }
     }
 
-    fn explain(&self, task: &Task, now: Timestamp) -> Explanation {
+    fn explain(&self, decider: &Decider<R>, task: &Task, now: Timestamp) -> Explanation {
         let mut explanation = Explanation {
             id: task.id,
             state: task.state,
@@ -135,7 +123,7 @@ impl<R: Recipient> DecisionLoop<R> {
             worker: None,
             expires_at: None,
         };
-        let (code, detail) = match self.state.place(task, now) {
+        let (code, detail) = match decider.state.place(task, now) {
             Place::Delayed { until } => {
                 explanation.not_before_at = Some(until);
                 (
@@ -202,6 +190,33 @@ impl<R: Recipient> DecisionLoop<R> {
             1 => ("behind_n", format!("1 task of queue {queue} goes first")),
             _ => ("behind_n", format!("{ahead} tasks of queue {queue} go first")),
         }
+    }
+}
+
+fn known<R: Recipient>(decider: &Decider<R>, id: TaskId) -> Result<&Task, Error> {
+    decider.state.task(id).ok_or_else(|| decider.refuse(Refusal::NotFound(id)))
+}
+
+fn cluster<R>(decider: &Decider<R>) -> Cluster {
+    let (name, position) = (decider.options.node.clone(), decider.state.position());
+    let node = NodeView {
+        name: name.clone(),
+        role: "leader".to_owned(),
+        state: "ACTIVE".to_owned(),
+        load: decider.state.lease_count() as u64,
+        position,
+        lag: 0,
+        address: None,
+        seen_ms: None,
+    };
+    Cluster {
+        leader: Some(name),
+        term: decider.state.term(),
+        epoch: decider.state.epoch(),
+        position,
+        leader_seen_ms: None,
+        nodes: vec![node],
+        why: Vec::new(),
     }
 }
 

@@ -1,0 +1,71 @@
+//! What callers ask about shards, and how long workers are believed.
+
+use orchestrix_core::Name;
+use orchestrix_core::wire::{ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
+
+/// A question about shards.
+#[derive(Clone, Debug)]
+pub enum ShardAsk {
+    Register {
+        service: Name,
+        worker: Name,
+        body: ShardRegister,
+    },
+    Heartbeat {
+        service: Name,
+        worker: Name,
+        body: ShardHeartbeat,
+    },
+    Deregister {
+        service: Name,
+        worker: Name,
+        body: ShardDeregister,
+    },
+    Change {
+        service: Name,
+        change: ServiceChange,
+    },
+    /// What a worker should serve now; promises no time.
+    Assignment {
+        service: Name,
+        worker: Name,
+        /// Who asks; another process of the name is answered nothing.
+        session: Name,
+    },
+    Service(ServicePage),
+    Services {
+        group: Option<Name>,
+    },
+}
+
+/// A page of the shards of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePage {
+    pub service: Name,
+    /// The first shard.
+    pub from: u32,
+    /// Shards at most; bytes are limited, too.
+    pub limit: usize,
+}
+
+impl From<Name> for ServicePage {
+    fn from(service: Name) -> Self {
+        Self { service, from: 0, limit: usize::MAX }
+    }
+}
+
+/// How long workers are believed.
+#[derive(Clone, Copy, Debug)]
+pub struct ShardTimes {
+    /// Milliseconds that a worker may serve after its last heartbeat.
+    pub lease_ms: u64,
+    /// Milliseconds that two heartbeats are apart at least, for a worker that echoes no generation to be believed that it
+    /// let go.
+    pub check_ms: u64,
+}
+
+impl Default for ShardTimes {
+    fn default() -> Self {
+        Self { lease_ms: 15_000, check_ms: 5_000 }
+    }
+}
