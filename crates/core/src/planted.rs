@@ -102,7 +102,7 @@ pub const BUGS: &[Bug] = &[
         "a new term counts the time before it against execution limits",
         &["L2", "L3"],
     ),
-    cluster("office-taken-early", "an office is taken before the time of its holder is over", &["E5"]),
+    cluster("lease-taken-early", "an office is taken before the time of its holder is over", &["E5"]),
     cluster("ttl-in-seconds", "the time of an office counts in whole seconds", &["E5"]),
     cluster("own-ttl-for-others", "a candidate waits for its own time, not for the holder's", &["E5"]),
     cluster("epoch-bumped-by-renewal", "every renewal has an epoch of its own", &["E7"]),

@@ -59,7 +59,7 @@ fn look(place: &dyn Shared, until: Instant) {
     let register = place.register();
     while Instant::now() < until {
         register.read("leader").unwrap();
-        std::thread::sleep(register.look_every());
+        std::thread::sleep(register.poll_interval());
     }
 }
 

@@ -15,16 +15,16 @@ const SUM: usize = 4;
 /// What a frame adds to the records of its batch, in bytes.
 pub const BATCH_FRAME_OVERHEAD_BYTES: usize = HEAD + SUM;
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBatchFrame {
-    #[error("{0} bytes are too few or too many for a batch")]
+    #[error("{0} bytes is not a valid length for a batch")]
     Length(usize),
     #[error("format {0} is newer than this version; use a newer version")]
     Format(u8),
-    #[error("the checksum does not match")]
+    #[error("checksum mismatch")]
     Checksum,
-    #[error("it belongs to the journal {0}")]
+    #[error("it belongs to journal {0}")]
     Journal(JournalId),
 }
 
@@ -54,7 +54,7 @@ pub fn unpack(journal: JournalId, bytes: &[u8]) -> Result<Batch, BadBatchFrame> 
     Ok(batch)
 }
 
-/// A batch of whichever journal.
+/// Decodes a batch of any journal.
 ///
 /// # Errors
 /// When the bytes are not a whole batch.
@@ -88,7 +88,7 @@ pub fn unpack_any(bytes: &[u8]) -> Result<(JournalId, Batch), BadBatchFrame> {
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.try_into().expect("exactly so many were taken")
+    bytes.try_into().expect("the slice has exactly N bytes")
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     const ID: JournalId = JournalId([9; 16]);
 
     #[test]
-    fn a_parcel_is_unpacked_as_it_was_packed() {
+    fn a_frame_is_unpacked_as_it_was_packed() {
         let bytes = pack(ID, &batch());
         assert_eq!(bytes.len(), batch().records.len() + BATCH_FRAME_OVERHEAD_BYTES);
         assert_eq!(unpack(ID, &bytes), Ok(batch()));
@@ -111,15 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_flipped_bit_is_noticed() {
+    fn every_truncation_and_bit_flip_is_detected() {
         let bytes = pack(ID, &batch());
         for end in 0..bytes.len() {
-            unpack(ID, &bytes[..end]).expect_err("a part is no frame");
+            unpack(ID, &bytes[..end]).expect_err("a truncated frame is refused");
         }
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            unpack(ID, &flipped).expect_err("a flipped bit is noticed");
+            unpack(ID, &flipped).expect_err("a flipped bit is detected");
         }
     }
 

@@ -1,11 +1,11 @@
-//! The clocks of this machine, for everything that is decided by time. How long a call may take is measured where it is
-//! made, with `Instant`.
+//! The clocks of this machine, for all decisions that depend on time. Call timeouts are measured by the caller with
+//! `Instant`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where time comes from; a simulation has its own.
+/// A source of time; a simulation has its own.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Time since some moment in the past. Goes on while the machine is suspended, never jumps.
     fn boot(&self) -> Duration;
@@ -13,10 +13,10 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Processor time that the calling thread has used.
     fn busy(&self) -> Duration;
 
-    /// Time since the Unix epoch, as far as this machine knows. May jump either way.
+    /// Time since the Unix epoch according to this machine. May jump either way.
     fn wall(&self) -> Duration;
 
-    /// Does nothing for a while.
+    /// Sleeps.
     fn pause(&self, time: Duration);
 }
 

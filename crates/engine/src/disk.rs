@@ -1,10 +1,10 @@
-//! The only door to a disk: everything the engine does with files goes through [`Disk`].
+//! The only access to a disk: everything the engine does with files goes through [`Disk`].
 //!
-//! A name is the name of a file inside one flat folder; there are no paths. So the same journal runs on
-//! [`RealDisk`] and on [`sim::SimDisk`], where crashes and faults are values that a test chooses.
+//! A name is the name of a file in one flat folder; there are no paths. So the same journal runs on [`RealDisk`] and on
+//! [`sim::SimDisk`], where a test chooses crashes and faults.
 //!
-//! **Invariant:** nothing is durable before [`DiskFile::sync_data`] (bytes) or [`Disk::sync_dir`] (names)
-//! answered without an error.
+//! **Invariant:** nothing is durable before [`DiskFile::sync_data`] (bytes) or [`Disk::sync_dir`] (names) returned
+//! without an error.
 
 use std::fmt;
 use std::io;
@@ -18,117 +18,117 @@ pub use real::RealDisk;
 
 /// One folder of files.
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// Where a file is, for messages to people.
+    /// The path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
 
     /// Opens a file that exists.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`], and whatever the disk says.
+    /// [`io::ErrorKind::NotFound`], and other I/O errors.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Creates a file, or empties the one that has this name.
+    /// Creates a file, or truncates the one with this name.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Gives a file another name, in place of the file that had it.
+    /// Renames a file and replaces any file of the new name.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// # Errors
-    /// [`io::ErrorKind::NotFound`], and whatever the disk says.
+    /// [`io::ErrorKind::NotFound`], and other I/O errors.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// The names of all files, sorted.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes all that was created, renamed and removed durable.
+    /// Makes all creations, renames and removals durable.
     ///
     /// # Errors
-    /// Whatever the disk says; what is durable is then unknown.
+    /// An I/O error; what is durable is then unknown.
     fn sync_dir(&self) -> io::Result<()>;
 
-    /// How much this user may still write.
+    /// Bytes that this user may still write.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// Takes the lock of this name if nobody has it; it ends with the process at the latest.
+    /// Takes the lock of this name if it is free; it is released when the process ends at the latest.
     ///
     /// # Errors
-    /// Whatever the disk says. That somebody has it is not an error.
+    /// An I/O error. That another process holds it is not an error.
     fn lock(&self, name: &str) -> io::Result<Lock>;
 
-    /// Who has the lock of this name, without taking it.
+    /// The holder of the lock of this name, without taking it.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn holder(&self, name: &str) -> io::Result<Option<String>>;
 
-    /// Fills `bytes` with randomness; on a simulated disk it follows from the seed.
+    /// Fills `bytes` with random bytes; a simulated disk derives them from its seed.
     ///
     /// # Errors
-    /// When the machine has none.
+    /// When the machine has no source of randomness.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
 /// One open file.
 pub trait DiskFile: Send + Sync + fmt::Debug {
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn len(&self) -> io::Result<u64>;
 
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Reads until `bytes` is full or the file ends, and answers how many bytes it read.
+    /// Reads until `bytes` is full or the file ends; returns the number of bytes read.
     ///
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of `bytes`, making the file longer if need be.
+    /// Writes all of `bytes`, extending the file if need be.
     ///
     /// # Errors
-    /// Whatever the disk says; any part may have been written.
+    /// An I/O error; any part may have been written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// # Errors
-    /// Whatever the disk says.
+    /// An I/O error.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Makes all bytes written so far durable, and the length needed to read them.
     ///
     /// # Errors
-    /// Whatever the disk says. What is durable is then unknown for ever: a second call proves nothing.
+    /// An I/O error. What is durable is then unknown for ever: a second call proves nothing.
     fn sync_data(&self) -> io::Result<()>;
 }
 
 /// A lock that is held until it is dropped.
 pub trait DiskLock: Send + Sync + fmt::Debug {}
 
-/// What became of asking for a lock.
+/// The result of taking a lock.
 #[derive(Debug)]
 pub enum Lock {
     Held(Box<dyn DiskLock>),
     Busy {
-        /// Who has it, in words.
+        /// Describes the holder.
         holder: String,
     },
 }
 
-/// Whether an error means that there is no room, as opposed to trouble with the disk.
+/// Whether an error means that there is no space left.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
     matches!(

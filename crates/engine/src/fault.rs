@@ -1,4 +1,4 @@
-//! Short ways to say why an engine cannot go on.
+//! Constructors of engine errors.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::disk::{self, Disk};
 use crate::file::layout::{FORMAT, Flaw};
 use crate::{Cause, Error};
 
-/// The disk said no. A full disk may have room later; nothing else gets better by trying again.
+/// An I/O error. A full disk may have space later; no other I/O error passes by itself.
 pub(crate) fn io_error(disk: &dyn Disk, doing: &str, name: &str, error: io::Error) -> Error {
     let operation = format!("{doing} {name}");
     if disk::is_full(&error) {
@@ -36,7 +36,7 @@ pub(crate) fn flawed(disk: &dyn Disk, doing: &str, name: &str, offset: u64, flaw
     }
 }
 
-/// The caller asked for what can never be done.
+/// The caller made an invalid request.
 pub(crate) fn invalid(doing: &str, why: impl Into<String>) -> Error {
     let source = Cause::Io(io::Error::new(io::ErrorKind::InvalidInput, why.into()));
     Error { operation: doing.to_owned(), retryable: false, source }

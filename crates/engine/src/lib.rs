@@ -1,15 +1,15 @@
-//! What truth stands on: contracts with only primitives, and the engines that keep them.
+//! Storage engines: the contracts that a node needs, and the engines that implement them.
 //!
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
-//! - [`Register`]: cells that change only when nobody else changed them meanwhile.
+//! - [`Register`]: cells with compare-and-set.
 //! - [`Logs`]: the output of running tasks.
 //! - [`Shared`]: all of them, on an engine that several nodes use at once.
 //! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - `redis` (with the feature of that name): a server that several nodes use.
 //! - `s3` (likewise): objects in a bucket.
 //! - `sql`: on a database server, with the feature `mysql` or `postgres`.
-//! - [`disk`]: the only door to files, real or simulated.
-//! - [`suite`]: what every engine must do, as functions that any engine's tests call.
+//! - [`disk`]: the only access to files, real or simulated.
+//! - [`suite`]: the conformance suite that every engine's tests call.
 //!
 //! **Invariant:** an engine knows bytes and positions, never what an event means.
 
@@ -21,6 +21,7 @@ pub mod disk;
 mod fault;
 pub mod file;
 mod limit;
+mod log_throttle;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -31,11 +32,10 @@ mod shared;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
 pub mod suite;
-mod trouble;
 
 pub use chain::*;
 pub use clock::*;
 pub use contract::*;
+pub use log_throttle::*;
 pub use register::*;
 pub use shared::*;
-pub use trouble::*;

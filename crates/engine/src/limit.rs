@@ -1,6 +1,6 @@
-//! What fits a limit.
+//! Counting items up to a size limit.
 
-/// How many of these lengths fit a limit together; at least one, if there is one.
+/// How many of these lengths together fit a limit; at least one, if there is one.
 pub(crate) fn fitting(lengths: impl Iterator<Item = usize>, limit: usize) -> usize {
     let mut sum = 0_usize;
     let mut count = 0;

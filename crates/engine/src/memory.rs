@@ -1,5 +1,5 @@
-//! The contracts without a disk: for tests, for trying things out, and as the plainest statement of what an
-//! engine does. Nothing survives the process.
+//! The contracts without a disk: for tests, for trials, and as the simplest implementation of what an engine does.
+//! Nothing survives the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::{
     Snapshots, Space, Version,
 };
 
-/// A journal in memory. Clones are handles of the same journal, as of one engine that many nodes use.
+/// A journal in memory. Clones share one journal, as nodes share one engine.
 #[derive(Clone, Debug)]
 pub struct MemoryJournal {
     id: JournalId,
@@ -54,7 +54,7 @@ impl Journal for MemoryJournal {
 
     fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
         if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
-            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            let why = format!("{} events in {} bytes is not a valid batch", batch.count, batch.records.len());
             return Err(invalid("append to the journal", why));
         }
         let link = batch.link(self.id);
@@ -106,7 +106,7 @@ impl Journal for MemoryJournal {
     }
 }
 
-/// The snapshots of a journal in memory. Clones are the same.
+/// The snapshots of a journal in memory. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySnapshots {
     complete: Arc<Mutex<BTreeMap<Position, Snapshot>>>,
@@ -136,7 +136,7 @@ impl Snapshots for MemorySnapshots {
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
         match self.complete().get(&at) {
             Some(snapshot) => Ok(Box::new(Reader { snapshot: snapshot.clone(), next: 0 })),
-            None => Err(invalid("open snapshot", format!("there is no snapshot of {at}"))),
+            None => Err(invalid("open snapshot", format!("no snapshot at position {at}"))),
         }
     }
 
@@ -159,7 +159,7 @@ struct Writer {
 impl SnapshotWriter for Writer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > SNAPSHOT_CHUNK_MAX {
-            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}", bytes.len());
             return Err(invalid("write snapshot", why));
         }
         self.chunks.push(bytes.to_vec());
@@ -191,7 +191,7 @@ impl SnapshotReader for Reader {
     }
 }
 
-/// Task logs in memory. Clones are the same.
+/// Task logs in memory. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLogs {
     tasks: Arc<Mutex<BTreeMap<TaskId, TaskLog>>>,
@@ -222,7 +222,7 @@ impl Logs for MemoryLogs {
         }
         let log = tasks.entry(task).or_default();
         if log.chunks.len() >= TASK_CHUNKS_MAX {
-            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            let why = format!("task {task} has reached the limit of {TASK_CHUNKS_MAX} chunks");
             return Err(invalid("write task log", why));
         }
         log.places.insert((lease, offset));
@@ -254,7 +254,7 @@ impl Logs for MemoryLogs {
     }
 }
 
-/// All of it, for nodes in one process. Clones are the same place.
+/// A whole engine in memory, for nodes in one process. Clones share it.
 #[derive(Clone, Debug)]
 pub struct MemoryPlace {
     journal: MemoryJournal,
@@ -287,11 +287,11 @@ impl Shared for MemoryPlace {
     }
 
     fn warnings(&self) -> Vec<String> {
-        vec!["nothing in memory survives the process".to_owned()]
+        vec!["data is kept in memory only and is lost when the process ends".to_owned()]
     }
 }
 
-/// A register in memory. Clones are handles of the same one.
+/// A register in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryRegister {
     cells: Arc<Mutex<Cells>>,
@@ -300,7 +300,7 @@ pub struct MemoryRegister {
 #[derive(Debug, Default)]
 struct Cells {
     by_key: BTreeMap<String, Cell>,
-    writings: u64,
+    writes: u64,
 }
 
 impl MemoryRegister {
@@ -316,12 +316,12 @@ impl Register for MemoryRegister {
 
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
         let mut cells = self.lock();
-        let there = cells.by_key.get(key);
-        if there.map(|cell| &cell.version) != seen {
-            return Ok(Set::Conflict(there.cloned()));
+        let current = cells.by_key.get(key);
+        if current.map(|cell| &cell.version) != seen {
+            return Ok(Set::Conflict(current.cloned()));
         }
-        cells.writings += 1;
-        let version = Version(cells.writings.to_string());
+        cells.writes += 1;
+        let version = Version(cells.writes.to_string());
         cells.by_key.insert(key.to_owned(), Cell { version: version.clone(), claim: claim.clone() });
         Ok(Set::Done(version))
     }
@@ -341,7 +341,7 @@ impl Register for MemoryRegister {
         Ok(found.map(|(key, cell)| (key.clone(), cell.clone())).collect())
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(10)
     }
 }

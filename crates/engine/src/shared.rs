@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use crate::{Error, Journal, Logs, Register};
 
-/// A connection to an engine, and the handles of it that a node needs. Every node has its own.
+/// A connection to an engine, and the handles that a node needs. Every node has its own.
 pub trait Shared: Send + Sync {
-    /// A handle of the journal, at its present end. The first one ever makes the journal.
+    /// A handle of the journal, at its current end. The first call ever creates the journal.
     ///
     /// # Errors
-    /// Whatever keeps the engine from answering.
+    /// When the engine cannot answer.
     fn journal(&self) -> Result<Box<dyn Journal>, Error>;
 
     fn register(&self) -> Arc<dyn Register>;
 
     fn logs(&self) -> Arc<dyn Logs>;
 
-    /// What it is, for people: the kind and the place, never a secret.
+    /// The kind and the place of the engine, for operators; never contains a secret.
     fn place(&self) -> String;
 
-    /// What was found at the start that makes it promise less than it could, as sentences.
+    /// What weakens the promises of this engine, found when connecting, as sentences.
     fn warnings(&self) -> Vec<String>;
 }

@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Clock as _, Error, Journal, Logs, Register, Shared, SystemClock, Trouble};
+use crate::{Clock as _, Error, Journal, LogThrottle, Logs, Register, Shared, SystemClock};
 
 use address::Address;
 use fault::refuse;
@@ -59,7 +59,7 @@ struct Home {
     domain: String,
     timeout: Duration,
     /// Writes whose outcome is not known.
-    outcomes: Trouble,
+    outcomes: LogThrottle,
 }
 
 impl Home {
@@ -71,7 +71,7 @@ impl Home {
 
     /// What became of a write is known.
     fn settled(&self, doing: &str) {
-        self.outcomes.passed(SystemClock.boot(), doing);
+        self.outcomes.succeeded(SystemClock.boot(), doing);
     }
 }
 
@@ -104,7 +104,7 @@ impl SqlPlace {
             address,
             domain: domain.to_owned(),
             timeout,
-            outcomes: Trouble::of_outcomes(),
+            outcomes: LogThrottle::for_outcomes(),
         });
         let session = Session::new(&home);
         rights::check(&session)?;

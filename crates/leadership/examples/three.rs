@@ -1,4 +1,4 @@
-//! Three candidates for one office, in one process. One leads and ticks; it stops, and another takes over.
+//! Three candidates for one leader lease, in one process. One leads and ticks; it stops, and another takes over.
 //!
 //! ```text
 //! cargo run --package orchestrix-leadership --example three
@@ -29,16 +29,16 @@ impl Duty for Cleaning {
     }
 
     fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
-        Box::pin(async move { println!("{} leads with token {}", self.who, term.epoch) })
+        Box::pin(async move { println!("{} became leader with token {}", self.who, term.epoch) })
     }
 
     fn tick<'a>(&'a self, term: &'a Term) -> Work<'a> {
-        // Whatever is written to gets the token, and refuses a lower one.
+        // Every write carries the token, and the store refuses a lower one.
         Box::pin(async move { println!("{} cleans up under token {}", self.who, term.epoch) })
     }
 
     fn on_deposed(&self, reason: Reason) -> Work<'_> {
-        Box::pin(async move { println!("{} leads no more: {}", self.who, reason.word()) })
+        Box::pin(async move { println!("{} lost leadership: {}", self.who, reason.word()) })
     }
 }
 

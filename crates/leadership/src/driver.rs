@@ -1,4 +1,4 @@
-//! The thread that asks the register what the rules want to know, and those who run the duties of each term.
+//! The thread that does the register's I/O for the election rules, and the task that runs the duties of each term.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,32 +13,32 @@ use crate::duty::{self, Duty, Term};
 use crate::election::{Candidate, Change, Peer, Reason, Stands, Step};
 use crate::elector::Elector;
 use crate::event::LeadershipEvent;
-use crate::leadership::{Command, EnsureError, RESTLESS_CHANGES, RESTLESS_TIME, Shared};
+use crate::leadership::{Command, EnsureError, FLAPPING_CHANGES, FLAPPING_WINDOW, Shared};
 use crate::lister::{Lister, NODES};
 use crate::options::{Options, Policy, Roster};
 use crate::own_name::OwnName;
 use crate::roster::Presence;
 
-/// Between two looks whether a listing is there.
+/// How often to check whether a listing has arrived.
 const LISTING_POLL: Duration = Duration::from_millis(20);
 
-/// Between two looks at what is due.
+/// The longest wait of the thread.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What is asked of the register, for people.
-const READ: &str = "read who leads";
-const SET: &str = "write who leads";
-const SHOW: &str = "show that this node is present";
-const LIST: &str = "list who is present";
+/// Operations on the register, as they appear in messages.
+const READ: &str = "read the leader cell";
+const SET: &str = "write the leader cell";
+const SHOW: &str = "write the presence cell";
+const LIST: &str = "list present nodes";
 
-/// What the thread tells those who run the duties.
+/// What the thread sends to the task that runs the duties.
 pub(crate) enum TermChange {
-    /// With who asked for the change of leader, if somebody did.
+    /// The epoch, and who requested the change of leader, if anyone did.
     Began(u64, Option<String>),
     Ended(Reason),
 }
 
-/// The thread that asks and writes.
+/// The thread that reads and writes the register.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     register: Arc<dyn Register>,
@@ -46,20 +46,20 @@ pub(crate) struct Driver {
     elector: Elector,
     presence: Presence,
     name: OwnName,
-    /// Another has this one's name: it stands and shows itself no more.
-    gave_up: bool,
+    /// Another live node has this name: this one neither stands nor sends heartbeats any more.
+    name_lost: bool,
     next_heartbeat: Duration,
     next_list: Duration,
     lister: Lister,
-    /// When a listing was asked for last, and when this one's own cell was written last.
-    asked_at: Duration,
-    shown_at: Duration,
-    /// By a roster: when the mandate began, and when it is renewed.
+    /// When the last listing was requested, and when the own presence cell was last written.
+    list_requested_at: Duration,
+    presence_written_at: Duration,
+    /// With the roster policy: when the mandate began, and when it is renewed.
     mandate: Option<(Duration, Duration)>,
     /// The term that the duties act under.
     acting: Option<u64>,
     term_changes: mpsc::UnboundedSender<TermChange>,
-    /// Who waits for the end, and when it comes at the latest: what this one has is over by then.
+    /// Who waits for the stop, and the deadline: the lease has expired by then.
     stopping: Option<(oneshot::Sender<()>, Duration)>,
 }
 
@@ -81,12 +81,12 @@ impl Driver {
             elector,
             presence,
             name,
-            gave_up: false,
+            name_lost: false,
             next_heartbeat: Duration::ZERO,
             next_list: Duration::ZERO,
             lister,
-            asked_at: Duration::ZERO,
-            shown_at: Duration::ZERO,
+            list_requested_at: Duration::ZERO,
+            presence_written_at: Duration::ZERO,
             mandate: None,
             acting: None,
             term_changes,
@@ -99,7 +99,7 @@ impl Driver {
             let now = self.shared.clock.boot();
             self.stand(now);
             self.elector.prove(Duration::from_micros(self.shared.proved_us.load(Relaxed)));
-            // The office comes first: what the others see of this one can wait for a slow register.
+            // The lease comes first: presence can wait for a slow register.
             let until = self.step();
             self.publish();
             self.heartbeat(now);
@@ -110,18 +110,18 @@ impl Driver {
                 self.leave();
                 return;
             }
-            // Whoever stops shows itself to nobody any more, so nothing of that is due.
+            // A stopping node sends no heartbeats and reads no listings.
             let until = match self.stopping {
                 Some(_) => until,
-                None if self.gave_up => until,
+                None if self.name_lost => until,
                 None => until.min(self.next_heartbeat).min(self.list_due(now)).min(self.mandate_due()),
             };
             match asked.recv_timeout(until.saturating_sub(now).min(LONGEST_WAIT)) {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.handle(command),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Nobody has a handle any more, and nobody waits for the end.
+                // All handles are gone, so nothing waits for the stop.
                 Err(RecvTimeoutError::Disconnected) if self.stopping.is_none() => {
-                    self.obey(Command::Stop(oneshot::channel().0));
+                    self.handle(Command::Stop(oneshot::channel().0));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.shared.clock.pause(until.saturating_sub(now).min(LONGEST_WAIT));
@@ -133,69 +133,71 @@ impl Driver {
         }
     }
 
-    /// Does one thing that the elector wants; answers until when there is nothing to do.
+    /// Does one step of the elector; returns until when there is nothing to do.
     fn step(&mut self) -> Duration {
         let clock = Arc::clone(&self.shared.clock);
-        // A mandate that is over is passed on in this round.
+        // A mandate that is over is transferred in this step.
         self.renew_mandate(clock.boot());
         let step = self.elector.next(clock.boot());
-        // What is given away now is not trusted any more before anybody can hear that it is free.
+        // This node must stop acting before the release can be seen by others.
         self.publish();
         match step {
             Step::Wait(until) => return until,
             Step::Read => match self.register.read(&self.key) {
                 Ok(cell) => {
-                    self.passed(READ);
-                    self.elector.heard_cell(clock.boot(), cell);
+                    self.succeeded(READ);
+                    self.elector.on_read(clock.boot(), cell);
                 }
                 Err(error) => {
                     self.failed(READ, &error);
-                    self.elector.heard_nothing(clock.boot());
+                    self.elector.on_read_failed(clock.boot());
                 }
             },
             Step::Set { seen, claim } => {
                 let set = self.register.compare_and_set(&self.key, seen.as_ref(), &claim);
-                let set = set.inspect(|set| self.heard(set)).inspect_err(|error| self.failed(SET, error));
+                let set = set
+                    .inspect(|set| self.clear_write_failures(set))
+                    .inspect_err(|error| self.failed(SET, error));
                 let set = set.ok();
                 if let Some(Set::Done(_) | Set::Conflict(_)) = set {
-                    // It says who leads, and whoever leads reads it no more.
-                    self.passed(READ);
+                    // It says who leads, and a leader never reads the cell again.
+                    self.succeeded(READ);
                 }
-                self.elector.heard_set(clock.boot(), set);
+                self.elector.on_set(clock.boot(), set);
             }
         }
         Duration::ZERO
     }
 
     fn failed(&self, operation: &str, error: &orchestrix_engine::Error) {
-        self.shared.trouble.failed(self.shared.clock.boot(), operation, &error.source.to_string());
+        self.shared.throttle.failed(self.shared.clock.boot(), operation, &error.source.to_string());
     }
 
-    fn passed(&self, operation: &str) {
-        self.shared.trouble.passed(self.shared.clock.boot(), operation);
+    fn succeeded(&self, operation: &str) {
+        self.shared.throttle.succeeded(self.shared.clock.boot(), operation);
     }
 
-    fn heard(&self, set: &Set) {
+    fn clear_write_failures(&self, set: &Set) {
         match set {
-            // Whoever does not stand any more writes only that it is present: a register that takes one takes the other.
+            // A candidate that no longer stands writes only its presence: a register that accepts one accepts the other.
             Set::Done(_) | Set::Conflict(_) => {
-                [SET, SHOW].into_iter().for_each(|operation| self.passed(operation))
+                [SET, SHOW].into_iter().for_each(|operation| self.succeeded(operation))
             }
             Set::Unknown => {}
         }
     }
 
-    /// Shows that this one is present.
+    /// Writes the presence cell if a heartbeat is due.
     fn heartbeat(&mut self, now: Duration) {
         let roster = roster_of(&self.shared.options);
-        if now < self.next_heartbeat || self.stopping.is_some() || self.gave_up {
+        if now < self.next_heartbeat || self.stopping.is_some() || self.name_lost {
             return;
         }
         self.next_heartbeat = now + roster.heartbeat_interval;
         self.write_presence(true, roster.worker_timeout);
         let timestamp = self.shared.wall_ms_in(Duration::ZERO);
         self.shared
-            .tell(LeadershipEvent::WorkerHeartbeat { worker_id: self.shared.me.name.clone(), timestamp });
+            .emit(LeadershipEvent::WorkerHeartbeat { worker_id: self.shared.me.name.clone(), timestamp });
     }
 
     fn write_presence(&mut self, held: bool, timeout: Duration) {
@@ -212,15 +214,15 @@ impl Driver {
         let key = format!("{NODES}{}", me.name);
         for _ in 0..2 {
             let asked = self.shared.clock.boot();
-            self.shown_at = asked;
+            self.presence_written_at = asked;
             let set = self.register.compare_and_set(&key, self.name.version(), &claim);
-            match set.inspect(|set| self.heard(set)) {
+            match set.inspect(|set| self.clear_write_failures(set)) {
                 Ok(Set::Done(version)) => return self.name.written(asked, version),
-                // Whoever leaves says so only of itself.
+                // A leaving node changes only its own cell.
                 Ok(Set::Conflict(cell)) if !held && self.name.is_of_another(cell.as_ref()) => return,
                 Ok(Set::Conflict(cell)) => {
                     if let Some(other) = self.name.met(asked, cell) {
-                        return self.give_up(other);
+                        return self.lose_name(other);
                     }
                 }
                 Ok(Set::Unknown) => return,
@@ -229,22 +231,22 @@ impl Driver {
         }
     }
 
-    /// Another has this one's name.
-    fn give_up(&mut self, other: Candidate) {
+    /// Another live node has this name.
+    fn lose_name(&mut self, other: Candidate) {
         tracing::error!(
             name = other.name,
             address = other.address,
-            "another of this name is alive: gives up"
+            "node name already in use, shutting down"
         );
-        self.gave_up = true;
+        self.name_lost = true;
         self.resign();
         self.shared.namesake.send_replace(Some(other));
     }
 
-    /// Takes in what was listed, and asks for the next listing. Nobody waits for one here. A leader has
-    /// the cells of nodes that are long gone removed.
+    /// Takes in a finished listing and requests the next. Never waits for one. The leader also has the cells of nodes
+    /// that are long gone removed.
     fn list(&mut self, now: Duration) {
-        if self.stopping.is_some() || self.gave_up {
+        if self.stopping.is_some() || self.name_lost {
             return;
         }
         let found = self.lister.found();
@@ -254,14 +256,14 @@ impl Driver {
         }
         match found {
             Some(Ok(cells)) => {
-                self.passed(LIST);
+                self.succeeded(LIST);
                 let own = cells.iter().find(|(id, _)| *id == self.shared.me.name);
-                // A listing from before the last writing of this one's cell says nothing about who has its name.
-                let own = own.filter(|_| self.asked_at > self.shown_at);
+                // A listing requested before the last write of the own cell says nothing about who has the name.
+                let own = own.filter(|_| self.list_requested_at > self.presence_written_at);
                 if let Some(other) = own.and_then(|(_, cell)| self.name.seen(now, cell)) {
-                    return self.give_up(other);
+                    return self.lose_name(other);
                 }
-                self.presence.heard(now, cells);
+                self.presence.update(now, cells);
             }
             Some(Err(error)) => self.failed(LIST, &error),
             None => {}
@@ -273,28 +275,28 @@ impl Driver {
         }
         if is_due {
             self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;
-            self.asked_at = self.shared.clock.boot();
+            self.list_requested_at = self.shared.clock.boot();
             let leads = self.elector.leads(now).is_some();
             self.lister.ask(if leads { self.presence.long_gone(now) } else { Vec::new() });
         }
     }
 
-    /// When to look at listings again.
+    /// When to check for listings again.
     fn list_due(&self, now: Duration) -> Duration {
         if self.lister.is_asked() { now + LISTING_POLL } else { self.next_list }
     }
 
-    /// Whether to stand, and how far the cold start is.
+    /// Decides whether to stand, and advances the cold start.
     fn stand(&mut self, now: Duration) {
         let roster = matches!(self.shared.options.policy, Policy::Roster(_));
         let leads = self.elector.leads(now).is_some();
-        for news in self.presence.advance(now, leads, self.elector.leader().is_some()) {
-            self.shared.tell(news);
+        for event in self.presence.advance(now, leads, self.elector.leader().is_some()) {
+            self.shared.emit(event);
         }
         self.shared.lock().phase = self.presence.phase();
         self.elector.set_stands(match self.stopping {
             Some(_) => Stands::No,
-            None if self.gave_up => Stands::No,
+            None if self.name_lost => Stands::No,
             None if !self.shared.options.enable_coordinator => Stands::No,
             None if !roster || self.presence.stands(now) => Stands::Yes,
             None => Stands::IfChosen,
@@ -305,42 +307,42 @@ impl Driver {
         self.mandate.map_or(Duration::MAX, |(_, renewed)| renewed)
     }
 
-    /// Tells everybody what has changed.
+    /// Publishes changes of leadership.
     fn publish(&mut self) {
         let now = self.shared.clock.boot();
         for change in self.elector.take_changes() {
-            self.tell_change(change, now);
+            self.publish_change(change, now);
         }
         if let Some(seen) = self.elector.leader_seen() {
             self.shared.saw_leader(seen);
         }
-        let office = self.elector.leads(now).zip(self.elector.trusted_until());
-        self.shared.lock().office = office.filter(|_| self.presence.acts());
-        let acts = office.map(|(epoch, _)| epoch).filter(|_| self.presence.acts());
+        let lease = self.elector.leads(now).zip(self.elector.trusted_until());
+        self.shared.lock().lease = lease.filter(|_| self.presence.acts());
+        let acts = lease.map(|(epoch, _)| epoch).filter(|_| self.presence.acts());
         if let Some(epoch) = acts.filter(|_| self.acting.is_none()) {
             self.acting = Some(epoch);
             let timestamp = self.shared.wall_ms_in(Duration::ZERO);
             let worker_id = self.shared.me.name.clone();
-            self.shared.tell(LeadershipEvent::CoordinatorPromoted { worker_id, timestamp, term: epoch });
-            // Duties that are gone do nothing.
+            self.shared.emit(LeadershipEvent::CoordinatorPromoted { worker_id, timestamp, term: epoch });
+            // The duties may have ended.
             let _ =
                 self.term_changes.send(TermChange::Began(epoch, self.elector.asked_by().map(str::to_owned)));
         }
     }
 
-    fn tell_change(&mut self, change: Change, now: Duration) {
+    fn publish_change(&mut self, change: Change, now: Duration) {
         let roster = roster_of(&self.shared.options);
         let worker_id = self.shared.me.name.clone();
         match change {
             Change::Elected { epoch } => {
                 let ends = matches!(self.shared.options.policy, Policy::Roster(_));
                 self.mandate = ends.then(|| (now, now + roster.max_epoch_duration));
-                tracing::info!(epoch, "leads");
+                tracing::info!(epoch, "became leader");
             }
             Change::Renewed { epoch } => {
                 if self.shared.options.policy == Policy::FirstCome {
                     let new_epoch = self.shared.wall_ms_in(self.shared.options.leader_ttl);
-                    self.shared.tell(LeadershipEvent::CoordinatorEpochRenewed {
+                    self.shared.emit(LeadershipEvent::CoordinatorEpochRenewed {
                         worker_id,
                         new_epoch,
                         term: epoch,
@@ -349,37 +351,37 @@ impl Driver {
             }
             Change::Deposed { epoch, reason } => {
                 self.mandate = None;
-                self.shared.lock().office = None;
-                tracing::info!(epoch, reason = reason.word(), "leads no more");
-                self.shared.tell(LeadershipEvent::CoordinatorDemoted {
+                self.shared.lock().lease = None;
+                tracing::info!(epoch, reason = reason.word(), "lost leadership");
+                self.shared.emit(LeadershipEvent::CoordinatorDemoted {
                     worker_id,
                     reason: reason.word().to_owned(),
                     term: epoch,
                 });
                 if self.acting.take().is_some() {
-                    // Duties that are gone do nothing.
+                    // The duties may have ended.
                     let _ = self.term_changes.send(TermChange::Ended(reason));
                 }
             }
-            Change::Leader(leader) => self.tell_leader(leader, now),
+            Change::Leader(leader) => self.publish_leader(leader, now),
         }
     }
 
-    fn tell_leader(&self, leader: Option<(Candidate, u64)>, now: Duration) {
+    fn publish_leader(&self, leader: Option<(Candidate, u64)>, now: Duration) {
         let mut status = self.shared.lock();
         status.leader.clone_from(&leader);
         let Some((holder, term)) = leader else { return };
         status.changes.push_back(now);
-        while status.changes.front().is_some_and(|at| *at + RESTLESS_TIME < now) {
+        while status.changes.front().is_some_and(|at| *at + FLAPPING_WINDOW < now) {
             status.changes.pop_front();
         }
-        if status.changes.len() > RESTLESS_CHANGES {
-            tracing::warn!(changes = status.changes.len(), within = ?RESTLESS_TIME, "the leader changes too often");
+        if status.changes.len() > FLAPPING_CHANGES {
+            tracing::warn!(changes = status.changes.len(), within = ?FLAPPING_WINDOW, "leader changes too often");
         }
         let active_workers = status.present.clone();
         drop(status);
         let epoch = self.shared.wall_ms_in(roster_of(&self.shared.options).max_epoch_duration);
-        self.shared.tell(LeadershipEvent::CoordinatorElected {
+        self.shared.emit(LeadershipEvent::CoordinatorElected {
             worker_id: holder.name,
             epoch,
             active_workers,
@@ -387,7 +389,7 @@ impl Driver {
         });
     }
 
-    /// At the end of a mandate the lowest id present gets the office; most often that is this one again.
+    /// At the end of a mandate the lowest id present becomes leader; most often that is this node again.
     fn renew_mandate(&mut self, now: Duration) {
         let Policy::Roster(roster) = self.shared.options.policy.clone() else { return };
         let Some((_, renewed)) = self.mandate.filter(|(_, renewed)| now >= *renewed) else { return };
@@ -400,10 +402,10 @@ impl Driver {
         self.mandate = Some((renewed, now + roster.max_epoch_duration));
         let new_epoch = self.shared.wall_ms_in(roster.max_epoch_duration);
         let worker_id = self.shared.me.name.clone();
-        self.shared.tell(LeadershipEvent::CoordinatorEpochRenewed { worker_id, new_epoch, term });
+        self.shared.emit(LeadershipEvent::CoordinatorEpochRenewed { worker_id, new_epoch, term });
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle(&mut self, command: Command) {
         match command {
             Command::Stop(reply) => {
                 self.resign();
@@ -411,7 +413,7 @@ impl Driver {
             }
             Command::Ensure { force, desired, asker, reply } => {
                 self.elector.ask_for(asker);
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = reply.send(self.ensure(force, desired.as_deref()));
                 self.elector.ask_for(None);
             }
@@ -431,7 +433,7 @@ impl Driver {
         if self.elector.leads(now).is_none() {
             return match self.elector.leader() {
                 None if desired.is_none() => Ok(()),
-                leader => Err(EnsureError::NotLeader(leader.map_or("nobody", |(it, _)| &it.name).to_owned())),
+                leader => Err(EnsureError::NotLeader(leader.map_or("none", |(it, _)| &it.name).to_owned())),
             };
         }
         let Some(desired) = desired else {
@@ -445,8 +447,8 @@ impl Driver {
         }
         let to =
             self.presence.candidate(desired, now).ok_or_else(|| EnsureError::Absent(desired.to_owned()))?;
-        let youth = roster_of(&self.shared.options).min_epoch_duration;
-        if !force && self.mandate.is_some_and(|(began, _)| now < began + youth) {
+        let min_mandate = roster_of(&self.shared.options).min_epoch_duration;
+        if !force && self.mandate.is_some_and(|(began, _)| now < began + min_mandate) {
             return Err(EnsureError::Mandate);
         }
         self.elector.pass(now, to);
@@ -459,13 +461,13 @@ impl Driver {
         self.publish();
     }
 
-    /// The last thing: nobody is present here any more.
+    /// Marks this node as absent, and reports the stop.
     fn leave(&mut self) {
-        if !self.gave_up {
+        if !self.name_lost {
             self.write_presence(false, Duration::ZERO);
         }
         if let Some((reply, _)) = self.stopping.take() {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = reply.send(());
         }
     }
@@ -480,7 +482,7 @@ pub(crate) async fn run_duties(
     let mut over: Option<CancellationToken> = None;
     let mut running = tokio::task::JoinSet::new();
     loop {
-        let trusted_until = shared.lock().office.map(|(_, until)| until);
+        let trusted_until = shared.lock().lease.map(|(_, until)| until);
         let left = trusted_until
             .map_or(Duration::from_secs(3_600), |until| until.saturating_sub(shared.clock.boot()));
         tokio::select! {
@@ -494,7 +496,7 @@ pub(crate) async fn run_duties(
                 }
                 Some(TermChange::Ended(reason)) => {
                     over.take().inspect(CancellationToken::cancel);
-                    // A duty that does not end holds up nobody: its token is over, and with it its right to act.
+                    // A duty that does not end delays nothing: its token is cancelled, and with it its right to act.
                     running.detach_all();
                     for duty in &duties {
                         duty::deposed(&**duty, reason).await;
@@ -502,7 +504,7 @@ pub(crate) async fn run_duties(
                 }
                 None => return over.into_iter().for_each(|over| over.cancel()),
             },
-            // The thread may be waiting for an answer while the time runs out.
+            // The thread may be waiting for the register while the lease expires.
             () = tokio::time::sleep(left), if over.is_some() => {
                 if shared.token().is_none() {
                     over.take().inspect(CancellationToken::cancel);
@@ -512,7 +514,7 @@ pub(crate) async fn run_duties(
     }
 }
 
-/// The roster that the options amount to.
+/// The roster settings that the options imply.
 pub(crate) fn roster_of(options: &Options) -> Roster {
     match &options.policy {
         Policy::Roster(roster) => roster.clone(),

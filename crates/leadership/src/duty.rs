@@ -1,4 +1,4 @@
-//! Work that only a leader does, and how it is run: begun when elected, ticked while the term lasts, ended with it.
+//! Work that only a leader does. It starts with the election, ticks during the term, and ends with it.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -10,23 +10,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::election::Reason;
 
-/// What a duty does, in the future.
+/// The future of a duty's work.
 pub type Work<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// One leadership, for those who act under it.
+/// One leadership, as its duties see it.
 #[derive(Clone, Debug)]
 pub struct Term {
-    /// The fencing token: hand it to whatever is written to, and let that refuse a lower one.
+    /// The fencing token. Send it with every write, and let the store refuse a lower one than it has seen.
     pub epoch: u64,
-    /// Ends with the term, before anybody else may lead.
+    /// Cancelled when the term ends, before another candidate may lead.
     pub over: CancellationToken,
-    /// Who asked for the change of leader that this began with, if somebody did.
+    /// Who requested the change of leader that began this term, if anyone did.
     pub asked_by: Option<String>,
 }
 
 /// Work that only a leader does.
 pub trait Duty: Send + Sync + 'static {
-    /// Tells it from the others, in events and logs.
+    /// Its name in events and logs.
     fn name(&self) -> &str;
 
     /// How often [`Duty::tick`] is called. A tick that takes longer puts off the next.
@@ -34,23 +34,23 @@ pub trait Duty: Send + Sync + 'static {
         Duration::from_secs(1)
     }
 
-    /// This one leads now.
+    /// Called when this candidate becomes leader.
     fn on_elected<'a>(&'a self, term: &'a Term) -> Work<'a> {
         let _ = term;
         Box::pin(std::future::ready(()))
     }
 
-    /// The work that is done again and again. Dropped when the term is over.
+    /// The repeated work. Dropped when the term is over.
     fn tick<'a>(&'a self, term: &'a Term) -> Work<'a>;
 
-    /// This one does not lead any more; the term was over before this was called.
+    /// Called when this candidate has lost leadership. The term was over before.
     fn on_deposed(&self, reason: Reason) -> Work<'_> {
         let _ = reason;
         Box::pin(std::future::ready(()))
     }
 }
 
-/// Runs a duty through one term. A panic ends what it was in, not the duty.
+/// Runs a duty during one term. A panic ends the call, not the duty.
 pub(crate) async fn run(duty: Arc<dyn Duty>, term: Term) {
     guarded(&*duty, "on_elected", &term.over, duty.on_elected(&term)).await;
     let mut due = tokio::time::interval(duty.tick_every().max(Duration::from_millis(1)));
@@ -65,12 +65,12 @@ pub(crate) async fn run(duty: Arc<dyn Duty>, term: Term) {
         guarded(&*duty, "tick", &term.over, duty.tick(&term)).await;
         let took = began.elapsed();
         if took > duty.tick_every() {
-            tracing::warn!(duty = duty.name(), ?took, every = ?duty.tick_every(), "a duty takes longer than it should");
+            tracing::warn!(duty = duty.name(), ?took, every = ?duty.tick_every(), "duty tick took longer than its interval");
         }
     }
 }
 
-/// Does some work until it is done or the term is over.
+/// Runs the work until it is done or the term is over.
 async fn guarded(duty: &dyn Duty, what: &str, over: &CancellationToken, work: Work<'_>) {
     let caught = futures_catch(work);
     tokio::select! {
@@ -78,7 +78,7 @@ async fn guarded(duty: &dyn Duty, what: &str, over: &CancellationToken, work: Wo
         () = over.cancelled() => {}
         ended = caught => {
             if ended.is_err() {
-                tracing::error!(duty = duty.name(), what, "a duty panicked; it goes on with its next tick");
+                tracing::error!(duty = duty.name(), what, "duty panicked, continuing with its next tick");
             }
         }
     }
@@ -86,11 +86,11 @@ async fn guarded(duty: &dyn Duty, what: &str, over: &CancellationToken, work: Wo
 
 pub(crate) async fn deposed(duty: &dyn Duty, reason: Reason) {
     if futures_catch(duty.on_deposed(reason)).await.is_err() {
-        tracing::error!(duty = duty.name(), "a duty panicked while it was deposed");
+        tracing::error!(duty = duty.name(), "duty panicked after leadership was lost");
     }
 }
 
-/// Turns a panic of a future into an error.
+/// Turns a panic of the future into an error.
 async fn futures_catch(mut work: Work<'_>) -> Result<(), ()> {
     std::future::poll_fn(move |context| {
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));

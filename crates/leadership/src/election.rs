@@ -1,32 +1,32 @@
-//! The words of an office: who, what to do next, what has changed and why.
+//! Types of an election: candidates, steps, changes and their reasons.
 
 use std::time::Duration;
 
 use orchestrix_engine::{Claim, Version};
 use serde::{Deserialize, Serialize};
 
-/// Who stands, or holds the office.
+/// A node that stands for leader, or leads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     pub name: String,
-    /// Tells one life of a process from the next.
+    /// Identifies one run of the process.
     pub incarnation: String,
-    /// Where the others reach it.
+    /// Where other nodes reach it.
     pub address: String,
 }
 
-/// A candidate as it shows itself to the others.
+/// A candidate as other nodes see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     #[serde(flatten)]
     pub candidate: Candidate,
-    /// What it says of itself; means something only to those who wrote it.
+    /// Opaque to this crate; written and read by the application.
     #[serde(default)]
     pub note: String,
-    /// Whether it has shown itself lately and has not left.
+    /// Whether its heartbeats arrive and it has not left.
     #[serde(skip)]
     pub present: bool,
-    /// When it was last seen to show itself, on the boot clock of who looked.
+    /// When its last heartbeat was seen, on the observer's boot clock.
     #[serde(skip)]
     pub seen: Duration,
 }
@@ -34,50 +34,50 @@ pub struct Peer {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, until then or until something is asked of the elector.
+    /// Nothing, until then or until the elector is called.
     Wait(Duration),
-    /// Read the cell; the answer goes to [`crate::Elector::heard_cell`].
+    /// Read the cell; the result goes to [`crate::Elector::on_read`].
     Read,
-    /// Write the cell; the answer goes to [`crate::Elector::heard_set`].
+    /// Write the cell; the result goes to [`crate::Elector::on_set`].
     Set { seen: Option<Version>, claim: Claim },
 }
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This one holds the office now.
+    /// This node became leader.
     Elected {
         epoch: u64,
     },
     Renewed {
         epoch: u64,
     },
-    /// This one does not hold it any more.
+    /// This node lost leadership.
     Deposed {
         epoch: u64,
         reason: Reason,
     },
-    /// Somebody else was seen in office, or nobody.
+    /// Another node leads, or no node does.
     Leader(Option<(Candidate, u64)>),
 }
 
-/// Why an office ended.
+/// Why a node lost leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It could not be renewed in time.
+    /// The lease could not be renewed in time.
     NotRenewed,
     /// The cell has another holder.
     Replaced,
-    /// Its duties proved nothing for too long.
+    /// The leader had no proof of health for too long.
     NoProof,
-    /// It was given back.
+    /// The leader released the lease.
     Resigned,
-    /// It was passed on.
+    /// Leadership was transferred.
     Passed,
 }
 
 impl Reason {
-    /// As a word for people and programs.
+    /// A stable word, for logs and events.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -90,20 +90,20 @@ impl Reason {
     }
 }
 
-/// How leadership is timed.
+/// The timing of an election.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub ttl: Duration,
     pub renew: Duration,
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     pub needs_proof: bool,
 }
 
-/// Whether a candidate takes an office that is free.
+/// Whether a candidate acquires a free lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     Yes,
-    /// Only if it was passed to it by name.
+    /// Only if leadership was transferred to it.
     IfChosen,
     No,
 }

@@ -1,9 +1,9 @@
-//! When to stand, when to renew, when to stop trusting oneself. Decided from what was read and from one clock,
-//! without any I/O.
+//! The election rules: when to stand, when to renew, when to stop acting as leader. They depend only on what was read
+//! from the register and on one clock, without any I/O.
 //!
-//! **Invariant:** an elector trusts itself only until the moment before it asked, plus its time, less a margin. A
-//! late success restores nothing. Two machines' clocks are never compared: a candidate counts on its own clock for
-//! how long it has seen no change.
+//! **Invariant:** a leader acts only until the time just before it sent its last successful write, plus the TTL, less a
+//! margin. A late success restores nothing. Clocks of two machines are never compared: a candidate measures on its own
+//! clock how long the cell has not changed.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::election::{Candidate, Change, Reason, Stands, Step, Timing};
 
-/// What is in the cell besides the claim's own fields.
+/// The value of the leader's cell, beside the claim's own fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LeaderRecord {
     #[serde(flatten)]
     holder: Candidate,
-    /// Counts the writings of this life, so that no two are the same.
+    /// Counts the writes of this incarnation, so that no two are the same.
     writing: u64,
-    /// Who asked for the change that this is part of, if somebody did.
+    /// Who requested this change of leader, if anyone did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     asked_by: Option<String>,
 }
@@ -33,24 +33,24 @@ enum Purpose {
     Pass,
 }
 
-/// A writing whose outcome is not known yet.
+/// A write with an outcome that is not known yet.
 #[derive(Clone, Debug)]
 struct Attempt {
     purpose: Purpose,
-    /// When it was first asked; trust counts from here.
+    /// When it was first sent; the right to act counts from here.
     asked: Duration,
     seen: Option<Version>,
     claim: Claim,
-    /// Not again before then.
+    /// The earliest time of the next try.
     not_before: Duration,
 }
 
-/// How an office is left.
+/// How leadership is given up.
 #[derive(Clone, Debug)]
-struct Farewell {
+struct Handover {
     version: Version,
     epoch: u64,
-    /// To whom it is passed; given back if to nobody.
+    /// The successor; `None` releases the cell.
     to: Option<Candidate>,
     asked_by: Option<String>,
 }
@@ -68,30 +68,30 @@ struct HeldLease {
 #[derive(Clone, Debug)]
 struct View {
     cell: Option<Cell>,
-    /// It has been so at least since then, on this one's clock.
+    /// It has not changed since then at least, on this node's clock.
     since: Duration,
-    /// When to look again.
-    look_at: Duration,
+    /// When to read again.
+    read_at: Duration,
 }
 
-/// One candidate for one office.
+/// One candidate for the leader lease of one cell.
 #[derive(Clone, Debug)]
 pub struct Elector {
     me: Candidate,
     timing: Timing,
     stands: Stands,
-    writings: u64,
+    writes: u64,
     highest_epoch: u64,
     view: Option<View>,
-    office: Option<HeldLease>,
+    lease: Option<HeldLease>,
     attempt: Option<Attempt>,
-    /// What is to be written as soon as the attempt that is under way is settled.
-    after_attempt: Option<Farewell>,
-    /// It does not stand before then.
-    rests_until: Duration,
-    /// Who asks it to leave, for the next farewell.
+    /// What to write once the current attempt has an outcome.
+    after_attempt: Option<Handover>,
+    /// Does not stand before then.
+    stands_after: Duration,
+    /// Who requested the next change of leader.
     asker: Option<String>,
-    /// Who asked for the change by which it came to its last office.
+    /// Who requested the change that made this candidate leader last.
     asked_by: Option<String>,
     leader: Option<(Candidate, u64)>,
     changes: Vec<Change>,
@@ -104,13 +104,13 @@ impl Elector {
             me,
             timing,
             stands: Stands::Yes,
-            writings: 0,
+            writes: 0,
             highest_epoch: 0,
             view: None,
-            office: None,
+            lease: None,
             attempt: None,
             after_attempt: None,
-            rests_until: Duration::ZERO,
+            stands_after: Duration::ZERO,
             asker: None,
             asked_by: None,
             leader: None,
@@ -118,50 +118,49 @@ impl Elector {
         }
     }
 
-    /// The epoch of the office that this one may act under now.
+    /// The epoch that this node may act under now.
     #[must_use]
     pub fn leads(&self, now: Duration) -> Option<u64> {
-        self.office.as_ref().filter(|office| now < office.trusted_until).map(|office| office.epoch)
+        self.lease.as_ref().filter(|lease| now < lease.trusted_until).map(|lease| lease.epoch)
     }
 
-    /// Until when it may act, if nothing is renewed.
+    /// Until when this node may act if nothing is renewed.
     #[must_use]
     pub fn trusted_until(&self) -> Option<Duration> {
-        self.office.as_ref().map(|office| office.trusted_until)
+        self.lease.as_ref().map(|lease| lease.trusted_until)
     }
 
-    /// Who was last seen in office.
+    /// The last known leader.
     #[must_use]
     pub fn leader(&self) -> Option<&(Candidate, u64)> {
         self.leader.as_ref()
     }
 
-    /// Who asked for the change by which this one came to its last office, if somebody did.
+    /// Who requested the change that made this candidate leader last, if anyone did.
     #[must_use]
     pub fn asked_by(&self) -> Option<&str> {
         self.asked_by.as_deref()
     }
 
-    /// Says who asks for the next change; whoever takes the office then knows.
+    /// Names who requests the next change; the next leader reads it from the cell.
     pub fn ask_for(&mut self, asker: Option<String>) {
         self.asker = asker;
     }
 
-    /// When the one who was last seen in office last showed itself there, as far as this one has looked. Nobody's word
-    /// but the cell's: it has changed then.
+    /// When the last known leader last renewed, on this node's clock: when its cell was first read with its current version.
     #[must_use]
     pub fn leader_seen(&self) -> Option<Duration> {
-        let view = self.view.as_ref().filter(|_| self.leader.is_some() && self.office.is_none())?;
+        let view = self.view.as_ref().filter(|_| self.leader.is_some() && self.lease.is_none())?;
         let cell = view.cell.as_ref().filter(|cell| cell.claim.held)?;
-        seat(&cell.claim).map(|_| view.since)
+        leader_record(&cell.claim).map(|_| view.since)
     }
 
-    /// Whether it stands. An office that it has is not affected.
+    /// Whether to stand for leader. Does not affect a lease that is held.
     pub fn set_stands(&mut self, stands: Stands) {
         self.stands = stands;
     }
 
-    /// No epoch up to this one is ever taken: somebody has seen it before.
+    /// No epoch up to `seen` is ever acquired again, because another leader had it.
     pub fn raise_epoch(&mut self, seen: u64) {
         if is_planted("epoch-not-raised") {
             return;
@@ -169,64 +168,64 @@ impl Elector {
         self.highest_epoch = self.highest_epoch.max(seen);
     }
 
-    /// Something was done that only a leader that is alive and well can do.
+    /// The leader has done something that only a healthy leader can do.
     pub fn prove(&mut self, now: Duration) {
-        if let Some(office) = &mut self.office {
-            office.proved_at = office.proved_at.max(now);
+        if let Some(lease) = &mut self.lease {
+            lease.proved_at = lease.proved_at.max(now);
         }
     }
 
-    /// Takes what has changed since the last look.
+    /// Takes the changes since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Gives the office back. Nothing may be done under it from now on.
+    /// Releases the lease. This node may not act as leader from now on.
     pub fn resign(&mut self, now: Duration) {
-        self.give_up(now, Reason::Resigned, None);
+        self.relinquish(now, Reason::Resigned, None);
     }
 
-    /// Does not stand before then: somebody else is more likely to be well.
+    /// Does not stand before `until`: another node is more likely to be healthy.
     pub fn rest(&mut self, until: Duration) {
-        self.rests_until = self.rests_until.max(until);
+        self.stands_after = self.stands_after.max(until);
     }
 
-    /// Passes the office to somebody who is there.
+    /// Transfers leadership to another candidate.
     pub fn pass(&mut self, now: Duration, to: Candidate) {
-        self.give_up(now, Reason::Passed, Some(to));
+        self.relinquish(now, Reason::Passed, Some(to));
     }
 
-    /// Whether everything that was asked of the register has been answered.
+    /// Whether no write is pending.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.attempt.is_none()
     }
 
-    /// Time goes on while an answer is out.
+    /// Lets time pass while a request is pending.
     pub fn tick(&mut self, now: Duration) {
-        self.distrust(now);
+        self.expire_lease(now);
     }
 
-    /// What to do now. Whoever asks does it and tells what came of it before asking again.
+    /// What to do now. The caller does it and reports the result before it calls this again.
     pub fn next(&mut self, now: Duration) -> Step {
-        self.distrust(now);
+        self.expire_lease(now);
         if let Some(attempt) = &self.attempt {
             if now < attempt.not_before {
                 return Step::Wait(attempt.not_before);
             }
             return Step::Set { seen: attempt.seen.clone(), claim: attempt.claim.clone() };
         }
-        match &self.office {
-            Some(office) if now >= self.proof_due(office) => {
-                self.give_up(now, Reason::NoProof, None);
-                // Somebody else is more likely to be well.
-                self.rests_until = now + self.timing.ttl;
+        match &self.lease {
+            Some(lease) if now >= self.proof_due(lease) => {
+                self.relinquish(now, Reason::NoProof, None);
+                // Another node is more likely to be healthy.
+                self.stands_after = now + self.timing.ttl;
                 self.next(now)
             }
-            Some(office) if now < office.renew_at => Step::Wait(office.renew_at.min(self.proof_due(office))),
-            Some(office) => {
+            Some(lease) if now < lease.renew_at => Step::Wait(lease.renew_at.min(self.proof_due(lease))),
+            Some(lease) => {
                 let bumped = u64::from(is_planted("epoch-bumped-by-renewal"));
-                let (seen, epoch) = (Some(office.version.clone()), office.epoch + bumped);
+                let (seen, epoch) = (Some(lease.version.clone()), lease.epoch + bumped);
                 self.write(now, Purpose::Renew, seen, epoch, None, None);
                 self.next(now)
             }
@@ -234,14 +233,14 @@ impl Elector {
         }
     }
 
-    /// By when it has to be proved that the leader is well.
-    fn proof_due(&self, office: &HeldLease) -> Duration {
-        if self.timing.needs_proof { office.proved_at + self.timing.ttl / 2 } else { Duration::MAX }
+    /// When a new proof of health is due.
+    fn proof_due(&self, lease: &HeldLease) -> Duration {
+        if self.timing.needs_proof { lease.proved_at + self.timing.ttl / 2 } else { Duration::MAX }
     }
 
     fn seek(&mut self, now: Duration) -> Step {
         let Some(view) = &self.view else { return Step::Read };
-        let takeable = self.takeable_at(view).max(self.rests_until);
+        let takeable = self.takeable_at(view).max(self.stands_after);
         if takeable <= now {
             let (seen, epoch) = match &view.cell {
                 Some(cell) => (Some(cell.version.clone()), cell.claim.epoch),
@@ -249,24 +248,24 @@ impl Elector {
             };
             let mut epoch = epoch.max(self.highest_epoch) + 1;
             if is_planted("epoch-from-own-count") {
-                epoch = self.writings + 1;
+                epoch = self.writes + 1;
             }
-            // An office that ran out was nobody's wish.
+            // Nobody requested the end of a lease that expired.
             let asked = view.cell.as_ref().filter(|cell| !cell.claim.held || self.is_mine(cell));
-            self.asked_by = asked.and_then(|cell| seat(&cell.claim)?.asked_by);
+            self.asked_by = asked.and_then(|cell| leader_record(&cell.claim)?.asked_by);
             let asked_by = self.asked_by.clone();
             self.write(now, Purpose::Take, seen, epoch, None, asked_by);
             return self.next(now);
         }
-        if now >= view.look_at {
+        if now >= view.read_at {
             return Step::Read;
         }
-        Step::Wait(view.look_at.min(takeable))
+        Step::Wait(view.read_at.min(takeable))
     }
 
-    /// When the office may be taken, on this one's clock.
+    /// When the lease may be acquired, on this node's clock.
     fn takeable_at(&self, view: &View) -> Duration {
-        // What this life wrote itself, or somebody passed to it, it need not wait for: it does not act under it.
+        // A cell that names this incarnation can be taken at once: this node does not act under it yet.
         let chosen = view.cell.as_ref().is_some_and(|cell| cell.claim.held && self.is_mine(cell));
         match self.stands {
             Stands::No => return Duration::MAX,
@@ -276,7 +275,7 @@ impl Elector {
         }
         let Some(cell) = view.cell.as_ref().filter(|cell| cell.claim.held) else { return Duration::ZERO };
         let mut ttl = Duration::from_millis(cell.claim.ttl_ms);
-        if is_planted("office-taken-early") {
+        if is_planted("lease-taken-early") {
             return view.since + self.timing.renew;
         }
         if is_planted("ttl-in-seconds") {
@@ -289,34 +288,34 @@ impl Elector {
     }
 
     fn is_mine(&self, cell: &Cell) -> bool {
-        seat(&cell.claim).is_some_and(|seat| seat.holder == self.me)
+        leader_record(&cell.claim).is_some_and(|record| record.holder == self.me)
     }
 
-    /// What was read. Counts from when the answer came: the cell cannot have been older than that.
-    pub fn heard_cell(&mut self, now: Duration, cell: Option<Cell>) {
-        if self.office.is_none() {
-            self.see(now, cell);
+    /// The cell was read. Counts from the arrival of the answer: the cell was at least as new when it was read.
+    pub fn on_read(&mut self, now: Duration, cell: Option<Cell>) {
+        if self.lease.is_none() {
+            self.update_view(now, cell);
         }
     }
 
     /// The cell could not be read.
-    pub fn heard_nothing(&mut self, now: Duration) {
-        let look_at = now + self.timing.look_every;
+    pub fn on_read_failed(&mut self, now: Duration) {
+        let read_at = now + self.timing.poll_interval;
         match &mut self.view {
-            Some(view) => view.look_at = look_at,
-            // Nothing is known: it is not taken before it was read.
+            Some(view) => view.read_at = read_at,
+            // Nothing is known: do not acquire before a successful read.
             None => {
                 let held = Claim { held: true, ttl_ms: u64::MAX / 4, ..Claim::default() };
                 let cell = Some(Cell { version: Version(String::new()), claim: held });
-                self.view = Some(View { cell, since: now, look_at });
+                self.view = Some(View { cell, since: now, read_at });
             }
         }
     }
 
-    /// What became of the last writing; `None` if it certainly was not written.
-    pub fn heard_set(&mut self, now: Duration, set: Option<Set>) {
+    /// The outcome of the last write; `None` if it certainly was not written.
+    pub fn on_set(&mut self, now: Duration, set: Option<Set>) {
         let Some(attempt) = self.attempt.take() else { return };
-        let retry = now + (self.timing.ttl / 20).min(self.timing.look_every).max(Duration::from_millis(1));
+        let retry = now + (self.timing.ttl / 20).min(self.timing.poll_interval).max(Duration::from_millis(1));
         match set {
             Some(Set::Done(version)) => self.written(now, attempt, version),
             Some(Set::Conflict(Some(cell))) if cell.claim == attempt.claim => {
@@ -337,33 +336,33 @@ impl Elector {
             }
             Some(Set::Conflict(cell)) => {
                 if cell.as_ref().map(|cell| &cell.version) == attempt.seen.as_ref() {
-                    // Nobody else has written: it is the engine's own clock that keeps it for its holder.
-                    self.rests_until = self.rests_until.max(retry);
+                    // No other node has written: the engine's own clock still protects the holder.
+                    self.stands_after = self.stands_after.max(retry);
                 }
                 self.depose(Reason::Replaced);
                 self.after_attempt = None;
-                self.see(now, cell);
+                self.update_view(now, cell);
             }
-            // Only the same again finds out.
+            // Only the identical write finds out.
             Some(Set::Unknown) => self.attempt = Some(Attempt { not_before: retry, ..attempt }),
             None if self.after_attempt.is_some() => {
-                if let Some(farewell) = self.after_attempt.take() {
-                    self.leave(now, farewell);
+                if let Some(handover) = self.after_attempt.take() {
+                    self.leave(now, handover);
                 }
             }
             None => match attempt.purpose {
                 Purpose::Renew => {
-                    if let Some(office) = &mut self.office {
-                        office.renew_at = retry;
+                    if let Some(lease) = &mut self.lease {
+                        lease.renew_at = retry;
                     }
                 }
                 Purpose::Take => {
                     self.rest(retry);
                     if let Some(view) = &mut self.view {
-                        view.look_at = retry;
+                        view.read_at = retry;
                     }
                 }
-                // Worth another try while nobody else can have taken it.
+                // Try again while no other node can have acquired it.
                 Purpose::Release | Purpose::Pass if now < attempt.asked + self.timing.ttl => {
                     self.attempt = Some(Attempt { not_before: retry, ..attempt });
                 }
@@ -384,48 +383,49 @@ impl Elector {
         }
         let renew_at = attempt.asked + self.timing.renew;
         let cell = Cell { version: version.clone(), claim: attempt.claim };
-        if let Some(farewell) = self.after_attempt.take() {
-            self.leave(now, Farewell { version, ..farewell });
+        if let Some(handover) = self.after_attempt.take() {
+            self.leave(now, Handover { version, ..handover });
             return;
         }
         match attempt.purpose {
             // It does not stand any more.
             Purpose::Take if self.stands == Stands::No => {
-                self.leave(now, Farewell { version, epoch, to: None, asked_by: None });
+                self.leave(now, Handover { version, epoch, to: None, asked_by: None });
             }
             Purpose::Take if now < trusted_until => {
                 let proved_at = attempt.asked;
-                self.office = Some(HeldLease { epoch, version, trusted_until, renew_at, proved_at });
+                self.lease = Some(HeldLease { epoch, version, trusted_until, renew_at, proved_at });
                 self.changes.push(Change::Elected { epoch });
                 self.set_leader(Some((self.me.clone(), epoch)));
                 self.view = None;
             }
             Purpose::Renew => {
-                self.distrust(now);
-                match &mut self.office {
-                    Some(office) => {
-                        (office.version, office.renew_at) = (version, renew_at);
-                        office.trusted_until = office.trusted_until.max(trusted_until);
+                self.expire_lease(now);
+                match &mut self.lease {
+                    Some(lease) => {
+                        (lease.version, lease.renew_at) = (version, renew_at);
+                        lease.trusted_until = lease.trusted_until.max(trusted_until);
                         self.changes.push(Change::Renewed { epoch });
                     }
-                    // It came too late: the office is over, and the cell says that this one has it.
-                    None => self.see(now, Some(cell)),
+                    // The renewal succeeded too late: the lease has expired although the cell names this node.
+                    None => self.update_view(now, Some(cell)),
                 }
             }
-            Purpose::Take | Purpose::Release | Purpose::Pass => self.see(now, Some(cell)),
+            Purpose::Take | Purpose::Release | Purpose::Pass => self.update_view(now, Some(cell)),
         }
     }
 
-    fn see(&mut self, now: Duration, cell: Option<Cell>) {
+    fn update_view(&mut self, now: Duration, cell: Option<Cell>) {
         let leader = cell.as_ref().filter(|cell| cell.claim.held).and_then(|cell| {
-            Some((seat(&cell.claim)?.holder, cell.claim.epoch)).filter(|(holder, _)| *holder != self.me)
+            Some((leader_record(&cell.claim)?.holder, cell.claim.epoch))
+                .filter(|(holder, _)| *holder != self.me)
         });
         self.set_leader(leader);
         let version = |cell: &Option<Cell>| cell.as_ref().map(|cell| cell.version.clone());
         let same = self.view.as_ref().filter(|view| version(&view.cell) == version(&cell));
         let since = same.map_or(now, |view| view.since);
         self.highest_epoch = self.highest_epoch.max(cell.as_ref().map_or(0, |cell| cell.claim.epoch));
-        self.view = Some(View { cell, since, look_at: now + self.timing.look_every });
+        self.view = Some(View { cell, since, read_at: now + self.timing.poll_interval });
     }
 
     fn set_leader(&mut self, leader: Option<(Candidate, u64)>) {
@@ -435,36 +435,36 @@ impl Elector {
         }
     }
 
-    /// Ends an office that could not be renewed in time.
-    fn distrust(&mut self, now: Duration) {
-        if self.office.as_ref().is_some_and(|office| now >= office.trusted_until) {
+    /// Ends a lease that could not be renewed in time.
+    fn expire_lease(&mut self, now: Duration) {
+        if self.lease.as_ref().is_some_and(|lease| now >= lease.trusted_until) {
             self.depose(Reason::NotRenewed);
         }
     }
 
     fn depose(&mut self, reason: Reason) {
-        if let Some(office) = self.office.take() {
-            self.changes.push(Change::Deposed { epoch: office.epoch, reason });
+        if let Some(lease) = self.lease.take() {
+            self.changes.push(Change::Deposed { epoch: lease.epoch, reason });
             self.set_leader(None);
             self.view = None;
         }
     }
 
-    fn give_up(&mut self, now: Duration, reason: Reason, to: Option<Candidate>) {
-        let Some(office) = self.office.clone() else { return };
+    fn relinquish(&mut self, now: Duration, reason: Reason, to: Option<Candidate>) {
+        let Some(lease) = self.lease.clone() else { return };
         self.depose(reason);
         let asked_by = self.asker.take();
-        let farewell = Farewell { version: office.version, epoch: office.epoch, to, asked_by };
-        // A renewal that is under way has to be settled first.
+        let handover = Handover { version: lease.version, epoch: lease.epoch, to, asked_by };
+        // A pending renewal must have an outcome first.
         if self.attempt.is_some() {
-            self.after_attempt = Some(farewell);
+            self.after_attempt = Some(handover);
         } else {
-            self.leave(now, farewell);
+            self.leave(now, handover);
         }
     }
 
-    fn leave(&mut self, now: Duration, farewell: Farewell) {
-        let Farewell { version, epoch, to, asked_by } = farewell;
+    fn leave(&mut self, now: Duration, handover: Handover) {
+        let Handover { version, epoch, to, asked_by } = handover;
         let (purpose, epoch) = match &to {
             Some(_) => (Purpose::Pass, epoch + 1),
             None => (Purpose::Release, epoch),
@@ -481,26 +481,26 @@ impl Elector {
         to: Option<Candidate>,
         asked_by: Option<String>,
     ) {
-        self.writings += 1;
-        let seat =
-            LeaderRecord { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writings, asked_by };
-        let value = serde_json::to_vec(&seat).expect("a seat is plain JSON");
+        self.writes += 1;
+        let record =
+            LeaderRecord { holder: to.unwrap_or_else(|| self.me.clone()), writing: self.writes, asked_by };
+        let value = serde_json::to_vec(&record).expect("a leader record is plain JSON");
         let ttl_ms = u64::try_from(self.timing.ttl.as_millis()).unwrap_or(u64::MAX);
         let held = purpose != Purpose::Release;
-        let claim = Claim { owner: seat.holder.name, epoch, ttl_ms, held, value };
+        let claim = Claim { owner: record.holder.name, epoch, ttl_ms, held, value };
         self.attempt = Some(Attempt { purpose, asked: now, seen, claim, not_before: now });
     }
 }
 
-/// The shortest margin: what an answer and a wake-up take on a machine that is not overloaded.
+/// The shortest margin: what a response and a wake-up take on a machine that is not overloaded.
 const MARGIN_MIN: Duration = Duration::from_millis(5);
 
-/// What a leader does not trust of its time: clocks of different speed, and the moment between looking at the
-/// clock and acting.
+/// The part of the TTL that a leader does not use: clocks of different speed, and the time between reading the clock and
+/// acting.
 fn margin(ttl: Duration) -> Duration {
     (ttl / 50).max(MARGIN_MIN)
 }
 
-fn seat(claim: &Claim) -> Option<LeaderRecord> {
+fn leader_record(claim: &Claim) -> Option<LeaderRecord> {
     serde_json::from_slice(&claim.value).ok()
 }

@@ -1,5 +1,4 @@
-//! What happens to leadership, for those who watch: six kinds of events, and the names under which duties tell them
-//! again.
+//! The leadership events, their published names, and the names under which duties republish them.
 
 use serde::Serialize;
 
@@ -7,35 +6,35 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 pub enum LeadershipEvent {
-    /// This candidate showed that it is present.
+    /// This candidate sent a heartbeat.
     WorkerHeartbeat { worker_id: String, timestamp: u64 },
-    /// Somebody was seen in office for the first time.
+    /// A new leader was seen.
     CoordinatorElected { worker_id: String, epoch: u64, active_workers: Vec<String>, term: u64 },
-    /// This one holds the office now.
+    /// This candidate became leader.
     CoordinatorPromoted { worker_id: String, timestamp: u64, term: u64 },
-    /// This one does not hold it any more.
+    /// This candidate lost leadership.
     CoordinatorDemoted { worker_id: String, reason: String, term: u64 },
-    /// This one goes on.
+    /// This candidate renewed its leader lease or its mandate.
     CoordinatorEpochRenewed { worker_id: String, new_epoch: u64, term: u64 },
-    /// The cold start has come to another phase, after so many milliseconds in the one before.
+    /// The cold start entered `phase`, after `duration` milliseconds in the previous one.
     ColdStartPhaseChanged { phase: Phase, duration: u64 },
 }
 
-/// Where the cold start of a candidate is.
+/// The phase of a candidate's cold start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Shows itself and watches the others.
+    /// Sends heartbeats and observes the others.
     Observing,
     /// May stand.
     Election,
-    /// Lets the others see who was elected, before it acts.
+    /// Was elected, and waits before it acts so that the others see it.
     Preparation,
     Ready,
 }
 
 impl LeadershipEvent {
-    /// The name of its kind, as it is published.
+    /// The name under which it is published.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -48,7 +47,7 @@ impl LeadershipEvent {
         }
     }
 
-    /// The name under which a duty tells it again.
+    /// The name under which a duty republishes it.
     #[must_use]
     pub fn name_of(&self, duty: &str) -> String {
         let kind = self.name().strip_prefix("coord:").unwrap_or(self.name());
@@ -61,9 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_have_the_names_and_fields_that_were_agreed() {
+    fn leadership_events_have_the_documented_json() {
         let id = || "worker-1734567890-abc123".to_owned();
-        let told = [
+        let events = [
             (
                 LeadershipEvent::WorkerHeartbeat { worker_id: id(), timestamp: 5 },
                 r#"coord:worker-heartbeat {"workerId":"worker-1734567890-abc123","timestamp":5}"#,
@@ -98,10 +97,10 @@ mod tests {
                 r#"coord:cold-start-phase-changed {"phase":"preparation","duration":15000}"#,
             ),
         ];
-        for (news, expected) in told {
-            assert_eq!(format!("{} {}", news.name(), serde_json::to_string(&news).unwrap()), expected);
+        for (event, expected) in events {
+            assert_eq!(format!("{} {}", event.name(), serde_json::to_string(&event).unwrap()), expected);
         }
-        let news = LeadershipEvent::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 };
-        assert_eq!(news.name_of("s3-queue"), "plg:s3-queue:coordinator-promoted");
+        let event = LeadershipEvent::CoordinatorPromoted { worker_id: "a".into(), timestamp: 5, term: 2 };
+        assert_eq!(event.name_of("s3-queue"), "plg:s3-queue:coordinator-promoted");
     }
 }

@@ -1,4 +1,4 @@
-//! `Leadership`, the handle: seeks an office, keeps it, says who has it.
+//! `Leadership`, the handle of a candidate: stands for leader, keeps the lease, reports the leader.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use orchestrix_engine::{Clock, Register, SystemClock, Trouble};
+use orchestrix_engine::{Clock, LogThrottle, Register, SystemClock};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::driver::{Driver, roster_of, run_duties};
@@ -17,13 +17,13 @@ use crate::event::{LeadershipEvent, Phase};
 use crate::options::{Options, OptionsError, Policy};
 use crate::roster::Presence;
 
-/// Events that a slow watcher may be behind.
+/// How many events a slow subscriber may lag behind.
 const EVENTS_MAX: usize = 256;
-/// More changes of leader than this in [`RESTLESS_TIME`] are worth a warning.
-pub(crate) const RESTLESS_CHANGES: usize = 5;
-pub(crate) const RESTLESS_TIME: Duration = Duration::from_secs(300);
+/// More changes of leader than this in [`FLAPPING_WINDOW`] are worth a warning.
+pub(crate) const FLAPPING_CHANGES: usize = 5;
+pub(crate) const FLAPPING_WINDOW: Duration = Duration::from_secs(300);
 
-/// A candidate for an office, and the leader when it has it. Cheap to clone; [`Leadership::stop`] gives the office back,
+/// A candidate, and the leader while it holds the leader lease. Cheap to clone; [`Leadership::stop`] releases the lease,
 /// and so does dropping the last clone, without waiting for it.
 #[derive(Clone)]
 pub struct Leadership {
@@ -36,37 +36,37 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) clock: Arc<dyn Clock>,
     status: Mutex<Status>,
-    /// The register refuses, or does not answer.
-    pub(crate) trouble: Trouble,
+    /// Throttles log lines about a register that refuses or does not answer.
+    pub(crate) throttle: LogThrottle,
     events: broadcast::Sender<LeadershipEvent>,
-    /// Who else has this one's name, once that has shown.
+    /// Another live node with this node's name, once detected.
     pub(crate) namesake: watch::Sender<Option<Candidate>>,
-    /// Microseconds of the boot clock when something was last proved.
+    /// The last proof of health, in microseconds of the boot clock.
     pub(crate) proved_us: AtomicU64,
-    /// The same for the last sign of whoever leads; 0 if there was none.
+    /// The last sign of life of the leader, in microseconds of the boot clock; 0 if there was none.
     leader_seen_us: AtomicU64,
-    /// A leader that is well is seen to renew within this time.
+    /// A healthy leader renews within this time.
     late_after: Duration,
 }
 
-/// What is known now.
+/// What this node knows now.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// The office that this one has, and until when on the boot clock it may act.
-    pub(crate) office: Option<(u64, Duration)>,
-    /// Who was last seen in office, and the epoch.
+    /// The epoch of the held lease, and until when on the boot clock this node may act.
+    pub(crate) lease: Option<(u64, Duration)>,
+    /// The last known leader, and its epoch.
     pub leader: Option<(Candidate, u64)>,
     pub phase: Phase,
-    /// The ids of those who are present, lowest first.
+    /// The ids of the present nodes, lowest first.
     pub present: Vec<String>,
-    /// Everybody who was ever seen, by id.
+    /// All nodes ever seen, by id.
     pub peers: Vec<Peer>,
-    /// What this one says of itself.
+    /// This node's own note.
     pub(crate) note: String,
-    /// When the leader changed lately, on the boot clock.
+    /// The latest changes of leader, on the boot clock.
     pub(crate) changes: VecDeque<Duration>,
-    /// Why the register did not answer, if it did not.
-    pub trouble: Option<String>,
+    /// Why the register fails, while it does.
+    pub register_error: Option<String>,
     observing_since: Duration,
 }
 
@@ -82,10 +82,10 @@ pub(crate) enum Command {
     LetGo(u64),
 }
 
-/// Why the office was not passed on.
+/// Why leadership was not transferred.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnsureError {
-    #[error("this one does not lead; ask {0}")]
+    #[error("this node is not the leader; ask {0}")]
     NotLeader(String),
     #[error("{0} is not present")]
     Absent(String),
@@ -103,11 +103,11 @@ impl std::fmt::Debug for Leadership {
     }
 }
 
-/// A new id: the time of its making, so that older ones are lower, and chance.
+/// A new id: the current time, so that older ids are lower, and a random suffix.
 #[must_use]
 pub fn worker_id(clock: &dyn Clock) -> String {
     let mut bytes = [0; 8];
-    // Without random numbers the time alone has to do; two ids would have to be made in one millisecond.
+    // Without random numbers the time alone must do: two ids collide only if made in one millisecond.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     let mut rest = u64::from_le_bytes(bytes);
     let digit = |n: u64| char::from_digit(u32::try_from(n % 36).unwrap_or(0), 36).unwrap_or('0');
@@ -122,10 +122,10 @@ pub fn worker_id(clock: &dyn Clock) -> String {
 }
 
 impl Leadership {
-    /// Seeks the office `key` of a register. Duties run on the runtime that this is called on.
+    /// Stands for the leader lease in cell `key` of a register. Duties run on the current Tokio runtime.
     ///
     /// # Errors
-    /// Options that make no sense.
+    /// Invalid options.
     pub fn start(
         register: Arc<dyn Register>,
         key: &str,
@@ -139,7 +139,7 @@ impl Leadership {
     /// The same, with another clock.
     ///
     /// # Errors
-    /// Options that make no sense.
+    /// Invalid options.
     pub fn start_with(
         register: Arc<dyn Register>,
         key: &str,
@@ -151,46 +151,49 @@ impl Leadership {
         options.validate()?;
         let roster = roster_of(&options);
         if roster.skip_cold_start && matches!(options.policy, Policy::Roster(_)) {
-            tracing::warn!("the cold start is skipped: two that start together may change places");
+            tracing::warn!("cold start skipped: leadership may move between nodes that start together");
         }
         let presence = Presence::new(me.name.clone(), roster);
         let status = Status {
-            office: None,
+            lease: None,
             leader: None,
             phase: presence.phase(),
             present: vec![me.name.clone()],
             peers: Vec::new(),
             note: String::new(),
             changes: VecDeque::new(),
-            trouble: None,
+            register_error: None,
             observing_since: clock.boot(),
         };
         let shared = Arc::new(Shared {
             me: me.clone(),
             clock,
             status: Mutex::new(status),
-            trouble: Trouble::new("the register does not answer", "the register answers again"),
+            throttle: LogThrottle::new(
+                "leadership register unavailable",
+                "leadership register available again",
+            ),
             events: broadcast::Sender::new(EVENTS_MAX),
             namesake: watch::Sender::new(None),
             proved_us: AtomicU64::new(0),
             leader_seen_us: AtomicU64::new(0),
-            late_after: options.leader_renew * 5 / 4 + register.look_every(),
+            late_after: options.leader_renew * 5 / 4 + register.poll_interval(),
             options: options.clone(),
         });
         let timing = Timing {
             ttl: options.leader_ttl,
             renew: options.leader_renew,
-            look_every: register.look_every(),
+            poll_interval: register.poll_interval(),
             needs_proof: options.needs_proof,
         };
         let mut elector = Elector::new(me, timing);
         elector.set_stands(Stands::No);
         let (commands, asked) = channel();
-        let (turns, heard) = mpsc::unbounded_channel();
+        let (term_sender, term_changes) = mpsc::unbounded_channel();
         let no_thread = |error: std::io::Error| OptionsError::from(format!("cannot start a thread: {error}"));
-        let driver = Driver::new(Arc::clone(&shared), register, key, elector, presence, turns);
+        let driver = Driver::new(Arc::clone(&shared), register, key, elector, presence, term_sender);
         let driver = driver.map_err(no_thread)?;
-        tokio::spawn(run_duties(Arc::clone(&shared), duties, heard));
+        tokio::spawn(run_duties(Arc::clone(&shared), duties, term_changes));
         std::thread::Builder::new()
             .name("orchestrix-leader".to_owned())
             .spawn(move || driver.run(&asked))
@@ -198,19 +201,19 @@ impl Leadership {
         Ok(Self { shared, commands })
     }
 
-    /// Whether this one leads at this moment, on a clock that goes on while the machine sleeps.
+    /// Whether this node leads now, on a clock that runs while the machine is suspended.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.token().is_some()
     }
 
-    /// The fencing token that may be used at this moment.
+    /// The fencing token that this node may use now.
     #[must_use]
     pub fn token(&self) -> Option<u64> {
         self.shared.token()
     }
 
-    /// Who leads, as far as this one has seen, with the token.
+    /// The last known leader, with its fencing token.
     #[must_use]
     pub fn leader(&self) -> Option<(Candidate, u64)> {
         self.shared.lock().leader.clone()
@@ -218,18 +221,18 @@ impl Leadership {
 
     #[must_use]
     pub fn status(&self) -> Status {
-        let trouble = self.shared.trouble.reason();
-        Status { trouble, ..self.shared.lock().clone() }
+        let register_error = self.shared.throttle.reason();
+        Status { register_error, ..self.shared.lock().clone() }
     }
 
-    /// What happens from now on.
+    /// Subscribes to events from now on.
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<LeadershipEvent> {
         self.shared.events.subscribe()
     }
 
-    /// Waits until another that is alive turns out to have this one's name. This one has then given up its office, and
-    /// stands no more.
+    /// Waits until another live node is found to have this node's name. This node has then released its lease and
+    /// does not stand any more.
     pub async fn namesake(&self) -> Candidate {
         let mut namesake = self.shared.namesake.subscribe();
         loop {
@@ -241,23 +244,23 @@ impl Leadership {
         }
     }
 
-    /// What this one says of itself to the others, from its next heartbeat on.
+    /// Sets the note that other nodes see, from the next heartbeat on.
     pub fn set_note(&self, note: String) {
         self.shared.lock().note = note;
     }
 
-    /// Something was done that only a leader that is well can do.
+    /// Records that this node did something that only a healthy leader can do.
     pub fn prove(&self) {
         let now = self.shared.clock.boot();
         self.shared.proved_us.fetch_max(u64::try_from(now.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// Whoever leads has just shown that it is there, elsewhere than in the register.
+    /// Records a sign of life of the leader that did not come through the register.
     pub fn saw_leader(&self) {
         self.shared.saw_leader(self.shared.clock.boot());
     }
 
-    /// How long ago the leader last showed that it is there: nothing for this one itself. `None` if nobody leads.
+    /// The time since the leader's last sign of life; zero for this node itself, `None` without a leader.
     #[must_use]
     pub fn leader_age(&self) -> Option<Duration> {
         if self.is_leader() {
@@ -268,13 +271,13 @@ impl Leadership {
         (!seen.is_zero()).then(|| self.age_of(seen))
     }
 
-    /// How long an office lasts that is not renewed.
+    /// How long a leader lease lasts without renewal.
     #[must_use]
     pub fn leader_ttl(&self) -> Duration {
         self.shared.options.leader_ttl
     }
 
-    /// How long ago something was, on the boot clock.
+    /// The time since `seen`, on the boot clock.
     #[must_use]
     pub fn age_of(&self, seen: Duration) -> Duration {
         self.shared.clock.boot().saturating_sub(seen)
@@ -282,25 +285,25 @@ impl Leadership {
 
     /// No token up to this one is ever used again.
     pub fn raise_epoch(&self, seen: u64) {
-        // A thread that is gone needs no epochs.
+        // A stopped thread needs no epochs.
         let _ = self.commands.send(Command::RaiseEpoch(seen));
     }
 
-    /// Gives back the office of an epoch, if this one still has it, and lets others try first.
+    /// Releases the lease of an epoch, if this node still holds it, and lets other nodes try first.
     pub fn let_go(&self, epoch: u64) {
-        // A thread that is gone has no office.
+        // A stopped thread holds no lease.
         let _ = self.commands.send(Command::LetGo(epoch));
     }
 
-    /// Passes the office to `desired`, or gives it back so that there is an election.
+    /// Transfers leadership to `desired`, or releases it so that there is an election.
     ///
     /// # Errors
-    /// When this one does not lead, `desired` is not present, or the mandate is too young and `force` is not given.
+    /// When this node does not lead, `desired` is not present, or the mandate is too young and `force` is not given.
     pub async fn ensure_coordinator(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
         self.ensure_coordinator_for(None, force, desired).await
     }
 
-    /// The same; whoever leads next hears in its [`Term`](crate::Term) who asked for it.
+    /// The same; the [`Term`](crate::Term) of the next leader names who asked for it.
     ///
     /// # Errors
     /// As for [`Leadership::ensure_coordinator`].
@@ -310,24 +313,24 @@ impl Leadership {
         force: bool,
         desired: Option<&str>,
     ) -> Result<(), EnsureError> {
-        let (reply, heard) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let (desired, asker) = (desired.map(str::to_owned), asker.map(str::to_owned));
         let sent = self.commands.send(Command::Ensure { force, desired, asker, reply });
         sent.map_err(|_| EnsureError::Stopped)?;
-        heard.await.unwrap_or(Err(EnsureError::Stopped))
+        result.await.unwrap_or(Err(EnsureError::Stopped))
     }
 
-    /// Ends every duty, then gives the office back. A register that does not answer is not waited for longer than the
-    /// office would last.
+    /// Ends every duty, then releases the lease. Waits for a register that does not answer at most as long as the
+    /// lease lasts.
     pub async fn stop(&self) {
-        let (reply, heard) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         if self.commands.send(Command::Stop(reply)).is_ok() {
-            // The thread may have been stopped by somebody else meanwhile.
-            let _ = tokio::time::timeout(self.shared.options.leader_ttl, heard).await;
+            // Another caller may have stopped the thread meanwhile.
+            let _ = tokio::time::timeout(self.shared.options.leader_ttl, result).await;
         }
     }
 
-    /// What keeps this candidate, or the cluster, from having a leader that works; empty when all is well.
+    /// What keeps this candidate, or the cluster, from having a working leader; empty when all is well.
     #[must_use]
     pub fn why(&self) -> Vec<String> {
         let (status, now) = (self.status(), self.shared.clock.boot());
@@ -335,23 +338,23 @@ impl Leadership {
         let options = &self.shared.options;
         if let Some(other) = &*self.shared.namesake.borrow() {
             let Candidate { name, address, .. } = other;
-            found.push(format!("this one has given up: another named {name} is alive, at {address}"));
+            found.push(format!("this node has stopped: node name {name} is in use at {address}"));
         }
         if status.leader.is_none() {
             let reason = if !options.enable_coordinator {
-                "this one does not stand: enable_coordinator is false".to_owned()
-            } else if let Some(trouble) = &status.trouble {
-                format!("the register refuses or does not answer: {trouble}")
+                "this node does not stand: enable_coordinator is false".to_owned()
+            } else if let Some(error) = &status.register_error {
+                format!("the register refuses or does not answer: {error}")
             } else if status.phase == Phase::Observing {
-                "the cold start is not over: the others are being watched".to_owned()
+                "the cold start is not over: still observing other nodes".to_owned()
             } else {
-                format!("none of those present has taken the office yet: {}", status.present.join(", "))
+                format!("no present node has become leader yet: {}", status.present.join(", "))
             };
             found.push(format!("no leader: {reason}"));
         }
-        if let (Some(_), Some(trouble)) = (&status.leader, &status.trouble) {
+        if let (Some(_), Some(error)) = (&status.leader, &status.register_error) {
             found.push(format!(
-                "who leads may have changed: the register refuses or does not answer: {trouble}"
+                "the leader may have changed: the register refuses or does not answer: {error}"
             ));
         }
         if let (Some((leader, _)), Some(age)) = (&status.leader, self.leader_age())
@@ -366,9 +369,9 @@ impl Leadership {
                 seconds(options.leader_ttl)
             ));
         }
-        if status.changes.len() > RESTLESS_CHANGES {
+        if status.changes.len() > FLAPPING_CHANGES {
             found.push(format!(
-                "the leader changed {} times in {RESTLESS_TIME:?}: leader_ttl or worker_timeout may be too short, or \
+                "the leader changed {} times in {FLAPPING_WINDOW:?}: leader_ttl or worker_timeout may be too short, or \
                  the network or a node is not well",
                 status.changes.len()
             ));
@@ -380,16 +383,16 @@ impl Leadership {
                 seconds(observed)
             ));
         }
-        if let Some((epoch, _)) = status.office
+        if let Some((epoch, _)) = status.lease
             && !matches!(status.phase, Phase::Ready)
         {
-            found.push(format!("this one leads (token {epoch}) and prepares: its duties begin after that"));
+            found.push(format!("this node leads (token {epoch}) and prepares: its duties begin after that"));
         }
         found
     }
 }
 
-/// A time for people, to a tenth of a second: `30s`, `3.3s`.
+/// A duration to a tenth of a second: `30s`, `3.3s`.
 fn seconds(time: Duration) -> String {
     let text = format!("{:.1}", time.as_secs_f64());
     format!("{}s", text.strip_suffix(".0").unwrap_or(&text))
@@ -401,8 +404,8 @@ impl Shared {
     }
 
     pub(crate) fn token(&self) -> Option<u64> {
-        let office = self.lock().office;
-        office.filter(|(_, until)| self.clock.boot() < *until).map(|(epoch, _)| epoch)
+        let lease = self.lock().lease;
+        lease.filter(|(_, until)| self.clock.boot() < *until).map(|(epoch, _)| epoch)
     }
 
     pub(crate) fn saw_leader(&self, at: Duration) {
@@ -413,8 +416,8 @@ impl Shared {
         u64::try_from((self.clock.wall() + time).as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn tell(&self, news: LeadershipEvent) {
-        // Nobody has to watch.
-        let _ = self.events.send(news);
+    pub(crate) fn emit(&self, event: LeadershipEvent) {
+        // There may be no subscriber.
+        let _ = self.events.send(event);
     }
 }

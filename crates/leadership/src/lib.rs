@@ -1,12 +1,12 @@
 //! At most one leader whose acts are accepted, for any service with several instances.
 //!
-//! - [`Leadership`] seeks the office, keeps it, and runs [`Duty`]s while it has it.
-//! - [`Options`] says how long an office lasts and who stands.
-//! - [`LeadershipEvent`] is what happens meanwhile, for those who watch.
+//! - [`Leadership`] stands for leader, renews the leader lease, and runs [`Duty`]s while it holds it.
+//! - [`Options`] sets the TTL of the lease and which candidate stands.
+//! - [`LeadershipEvent`] is published at every change.
 //! - [`Elector`] and [`Presence`] are the rules, without any I/O.
 //!
-//! **Invariant:** election only decides who *tries* to act. What makes an act safe is the token: every office has an
-//! epoch, higher than all before it, and whatever the leader writes to refuses a lower one.
+//! **Invariant:** election only decides who *tries* to act. The fencing token makes an act safe: every acquisition has an
+//! epoch higher than all before it, and the system that the leader writes to refuses a lower one.
 
 mod driver;
 mod duty;

@@ -1,20 +1,20 @@
-//! Lists who is present, and removes the cells of those that are long gone, on a thread of its own: however long a register
-//! takes for it, no renewal waits.
+//! Lists the presence cells and removes those of nodes that are long gone, on its own thread: a slow listing delays no
+//! renewal of the leader lease.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use orchestrix_engine::{Cell, Error, Register, Version};
 
-/// Where the cells of candidates are.
+/// The prefix of the presence cells.
 pub(crate) const NODES: &str = "nodes/";
 
-/// Candidates by their ids.
+/// Presence cells by the ids of their candidates.
 pub(crate) type Listed = Vec<(String, Cell)>;
 
-/// A thread that lists when it is asked to. It ends with this handle, after what it was asked last.
+/// A thread that lists on request. It ends with this handle, after the last request.
 pub(crate) struct Lister {
-    /// Asks for a listing; first these cells are removed, if they are still as they were seen.
+    /// Requests a listing. First the named cells are removed, if they still have these versions.
     asked: Sender<Vec<(String, Version)>>,
     found: Receiver<Result<Listed, Error>>,
     is_asked: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Lister {
 
 impl Lister {
     /// # Errors
-    /// When there can be no thread.
+    /// When the thread cannot be started.
     pub(crate) fn start(register: Arc<dyn Register>) -> std::io::Result<Self> {
         let ((asked, asks), (finds, found)) = (channel::<Vec<(String, Version)>>(), channel());
         let list = move || {
@@ -44,7 +44,7 @@ impl Lister {
         Ok(Self { asked, found, is_asked: false })
     }
 
-    /// Asks for a listing, unless one is under way.
+    /// Requests a listing, unless one is under way.
     pub(crate) fn ask(&mut self, gone: Vec<(String, Version)>) {
         if !self.is_asked {
             self.is_asked = self.asked.send(gone).is_ok();
@@ -55,7 +55,7 @@ impl Lister {
         self.is_asked
     }
 
-    /// What was listed, once.
+    /// The finished listing, once.
     pub(crate) fn found(&mut self) -> Option<Result<Listed, Error>> {
         match self.found.try_recv() {
             Ok(found) => {

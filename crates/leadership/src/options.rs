@@ -1,52 +1,52 @@
-//! How leadership is sought and kept, and which combinations make no sense.
+//! The options of an election, and which combinations are invalid.
 
 use std::time::Duration;
 
-/// Who stands for office.
+/// Which candidate stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Whoever finds the office free.
+    /// The first that finds the leader lease free.
     FirstCome,
-    /// The lowest id among those who are present, after the cold start.
+    /// The lowest id present, after the cold start.
     Roster(Roster),
 }
 
 /// The options of the roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
-    /// How often a candidate shows that it is present.
+    /// How often a candidate sends a heartbeat.
     pub heartbeat_interval: Duration,
-    /// A candidate that has not shown itself for so long is gone; so is a leader.
+    /// A candidate without a heartbeat for so long is gone; so is a leader.
     pub worker_timeout: Duration,
-    /// For so long nobody with a lower id asks a leader to go.
+    /// A transfer is refused while the mandate is younger, unless forced.
     pub min_epoch_duration: Duration,
-    /// How long a mandate lasts; it is renewed before that.
+    /// The length of a mandate. Then the lowest id present becomes leader.
     pub max_epoch_duration: Duration,
-    /// How long the others are watched before anybody stands.
+    /// How long a candidate observes the others before it stands.
     pub cold_start_observation_window: Duration,
-    /// How long the first elected waits before it acts.
+    /// How long the first leader waits before it acts.
     pub cold_start_preparation_delay: Duration,
-    /// Stand at once. Two that start together may then change places.
+    /// Stand at once. Of two that start together, first one may lead and then the other.
     pub skip_cold_start: bool,
 }
 
-/// How leadership is sought and kept.
+/// The options of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether this one ever stands.
+    /// Whether this candidate ever stands.
     pub enable_coordinator: bool,
-    /// How long a leader holds its office without renewing it.
+    /// How long the leader lease lasts without a renewal.
     pub leader_ttl: Duration,
-    /// How often it renews.
+    /// How often the leader renews it.
     pub leader_renew: Duration,
     pub policy: Policy,
-    /// A leader whose duties have proved nothing for half of its time lets go: it may look alive and do nothing.
+    /// A leader whose duties made no progress for half of `leader_ttl` releases the lease: it may look alive and do nothing.
     pub needs_proof: bool,
 }
 
-/// The shortest office. Below it, the answers of an engine take too large a part of it.
+/// The shortest leader lease. Below it, the answers of an engine would take too large a part of it.
 pub const LEADER_TTL_MIN: Duration = Duration::from_millis(100);
-/// The longest office: a day without a leader is long enough.
+/// The longest leader lease: a day without a leader is long enough.
 pub const LEADER_TTL_MAX: Duration = Duration::from_secs(86_400);
 
 impl Default for Roster {
@@ -70,7 +70,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whoever finds the office free takes it, for `ttl`, and renews it three times in that time.
+    /// The first candidate that finds the leader lease free takes it, for `ttl`, and renews it three times in that time.
     #[must_use]
     pub fn first_come(ttl: Duration) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Options {
         }
     }
 
-    /// The lowest id among those present leads.
+    /// The lowest id present leads.
     #[must_use]
     pub fn roster(roster: Roster) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Options {
     }
 
     /// # Errors
-    /// The first thing that makes no sense, as a sentence.
+    /// The first invalid combination.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let ensure =
             |holds: bool, what: &dyn Fn() -> String| if holds { Ok(()) } else { Err(OptionsError(what())) };
@@ -117,14 +117,12 @@ impl Options {
             format!("leader_ttl ({ttl:?}) must be from {LEADER_TTL_MIN:?} to {LEADER_TTL_MAX:?}")
         })?;
         ensure(!renew.is_zero() && renew <= ttl / 2, &|| {
-            format!(
-                "leader_renew ({renew:?}) must be more than nothing and at most half of leader_ttl ({ttl:?})"
-            )
+            format!("leader_renew ({renew:?}) must be positive and at most half of leader_ttl ({ttl:?})")
         })
     }
 }
 
-/// Options that make no sense together.
+/// An invalid combination of options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OptionsError(String);
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_make_no_sense_are_refused_with_a_sentence() {
+    fn invalid_combinations_are_refused_with_a_sentence() {
         let refused = |options: Options| options.validate().unwrap_err().to_string();
         let renew = |leader_renew| Options { leader_renew, ..Options::default() };
         renew(15 * SECOND).validate().unwrap();

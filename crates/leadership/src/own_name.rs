@@ -1,10 +1,10 @@
-//! Whether a name is this one's alone: the rules of its own presence cell, without any I/O.
+//! Whether another live node has the same name: the rules of a node's own presence cell, without any I/O.
 //!
-//! Whoever starts takes over the cell of its name, from a life that has ended or from one that goes on. One that goes
-//! on takes it back with its next heartbeat, and that is how it shows: the one that started later has met it before and
-//! gives up. So nobody waits for a cell of an earlier life to run out, and no two machines' clocks are compared.
+//! A node that starts takes over the cell of its name from an earlier process, which may have ended or may still run. One
+//! that still runs takes the cell back with its next heartbeat. The later process sees this and gives up. So a node never
+//! waits until the cell of an earlier process expires, and the clocks of two machines are never compared.
 //!
-//! **Invariant:** of two that are alive with one name exactly one gives up: the later one; or the earlier, if it was
+//! **Invariant:** of two live nodes with one name exactly one gives up: the later one; or the earlier, if it was
 //! silent for so long that its name was free.
 
 use std::time::Duration;
@@ -13,72 +13,72 @@ use orchestrix_engine::{Cell, Version};
 
 use crate::election::{Candidate, Peer};
 
-/// What one candidate knows of the cell of its name.
+/// What a candidate knows about the cell of its name.
 #[derive(Debug)]
 pub(crate) struct OwnName {
     me: Candidate,
     /// How long a cell that does not change keeps its name.
     timeout: Duration,
-    /// What is in the cell, as far as this one knows.
+    /// The last known version of the cell.
     version: Option<Version>,
-    /// When this one last asked for a writing that was done.
-    shown_at: Option<Duration>,
-    /// Who had the cell when this one took it over.
+    /// When the last successful write was requested.
+    written_at: Option<Duration>,
+    /// The process whose cell was taken over.
     before: Option<Before>,
 }
 
 #[derive(Debug)]
 struct Before {
     incarnation: String,
-    /// What it had written. A list may be old: only another writing shows that it is alive.
+    /// What it had written. A listing may be old: only another write shows that it is alive.
     version: Version,
-    /// It shows itself until then, or has lost its name.
+    /// It has written again by then, or has lost its name.
     until: Duration,
 }
 
 impl OwnName {
     pub(crate) fn new(me: Candidate, timeout: Duration) -> Self {
-        Self { me, timeout, version: None, shown_at: None, before: None }
+        Self { me, timeout, version: None, written_at: None, before: None }
     }
 
-    /// What a writing has to replace.
+    /// The version that a write must replace.
     pub(crate) fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
-    /// A writing that was asked for at `asked` is done.
+    /// A write that was requested at `asked` has succeeded.
     pub(crate) fn written(&mut self, asked: Duration, version: Version) {
-        (self.version, self.shown_at) = (Some(version), Some(asked));
+        (self.version, self.written_at) = (Some(version), Some(asked));
     }
 
-    /// A writing at `now` met this cell. Answers who has the name, if this one has to give up; else the cell may be
+    /// A write at `now` met this cell. Returns who has the name, if this node must give up; otherwise the cell may be
     /// taken over.
     pub(crate) fn met(&mut self, now: Duration, cell: Option<Cell>) -> Option<Candidate> {
         self.version = cell.as_ref().map(|cell| cell.version.clone());
         let cell = cell?;
         let other = self.other(&cell)?;
-        match self.shown_at {
+        match self.written_at {
             None => {
-                // Longer than its cell keeps its name, by the longer of both settings: one that is alive has shown
-                // itself by then.
+                // Longer than a cell keeps its name, by the longer of both settings: a live process has written
+                // again by then.
                 let until = now + 2 * self.timeout.max(Duration::from_millis(cell.claim.ttl_ms));
                 self.before = Some(Before { incarnation: other.incarnation, version: cell.version, until });
                 None
             }
-            Some(shown) if now >= shown + self.timeout => Some(other),
+            Some(written) if now >= written + self.timeout => Some(other),
             Some(_) => self.seen(now, &cell),
         }
     }
 
-    /// The cell was seen. Answers who has the name, if this one has to give up.
+    /// The cell was seen in a listing. Returns who has the name, if this node must give up.
     pub(crate) fn seen(&self, now: Duration, cell: &Cell) -> Option<Candidate> {
-        let before = self.before.as_ref().filter(|before| self.shown_at.is_some() && now < before.until)?;
-        let goes_on =
+        let before = self.before.as_ref().filter(|before| self.written_at.is_some() && now < before.until)?;
+        let is_alive =
             |other: &Candidate| other.incarnation == before.incarnation && cell.version != before.version;
-        self.other(cell).filter(goes_on)
+        self.other(cell).filter(is_alive)
     }
 
-    /// Whether a cell is of another life of this name.
+    /// Whether a cell was written by another process of this name.
     pub(crate) fn is_of_another(&self, cell: Option<&Cell>) -> bool {
         cell.is_some_and(|cell| self.other(cell).is_some())
     }
@@ -118,13 +118,17 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_came_later_gives_up_and_the_other_takes_its_cell_back() {
+    fn of_two_with_one_name_the_later_gives_up() {
         let (mut early, mut late) = (name("1"), name("2"));
         early.written(SECOND, version_of(1));
-        assert_eq!(late.met(5 * SECOND, cell("1", true, 1)), None, "it may be of a life that has ended");
+        assert_eq!(late.met(5 * SECOND, cell("1", true, 1)), None, "its process may have ended");
         late.written(5 * SECOND, version_of(2));
         assert_eq!(late.seen(6 * SECOND, &cell("2", true, 2).unwrap()), None);
-        assert_eq!(late.seen(6 * SECOND, &cell("1", true, 1).unwrap()), None, "an old list shows nothing");
+        assert_eq!(
+            late.seen(6 * SECOND, &cell("1", true, 1).unwrap()),
+            None,
+            "an old listing proves nothing"
+        );
         assert_eq!(early.met(11 * SECOND, cell("2", true, 2)), None);
         assert_eq!(early.version(), Some(&version_of(2)), "which it replaces");
         early.written(11 * SECOND, version_of(3));
@@ -134,11 +138,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_of_a_life_that_has_ended_or_left_keeps_nobody_out() {
+    fn the_cell_of_an_ended_process_is_taken_over() {
         let mut next = name("2");
         assert_eq!(next.met(SECOND, cell("1", true, 1)), None);
         next.written(SECOND, version_of(2));
-        // Its own writing, whose answer was lost.
+        // Its own write, whose answer was lost.
         assert_eq!(next.met(11 * SECOND, cell("2", true, 3)), None);
         assert_eq!(next.version(), Some(&version_of(3)));
         assert_eq!(name("2").met(SECOND, cell("1", false, 1)), None);
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_silent_for_its_time_has_lost_its_name() {
+    fn a_node_silent_for_its_timeout_loses_its_name() {
         for (silent, given_up) in [(TIMEOUT - SECOND, None), (TIMEOUT, Some(candidate("2")))] {
             let mut early = name("1");
             early.written(SECOND, version_of(1));
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shows_itself_less_often_keeps_its_name() {
+    fn a_node_with_a_longer_timeout_keeps_its_name() {
         let mut quick = OwnName::new(candidate("2"), 2 * SECOND);
         let mut slow = cell("1", true, 1).unwrap();
         slow.claim.ttl_ms = 30_000;

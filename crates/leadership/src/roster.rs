@@ -1,8 +1,8 @@
-//! Who is present, who stands, and how a cold start goes: the rules of the roster, without any I/O.
+//! Which candidates are present, which one stands, and the phases of a cold start: the rules of the roster, without any I/O.
 //!
-//! Presence is a cell per candidate that changes with every heartbeat. Whoever has not seen it change for
-//! the candidate's own `worker_timeout`, which stands in the cell, takes the candidate for gone. The lowest id of those present stands; whether it
-//! gets the office is for the register to say.
+//! Each candidate has a presence cell that changes with every heartbeat. A candidate is gone when its cell has not changed
+//! for its own `worker_timeout`, which is stored in the cell. The lowest id present stands; the register decides whether it
+//! gets the leader lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,36 +13,36 @@ use crate::election::{Candidate, Peer};
 use crate::event::{LeadershipEvent, Phase};
 use crate::options::Roster;
 
-/// A candidate that was not seen to change for so long, and for so many times as long as anybody is waited for, is long
-/// gone: its cell is removed. If it comes back, it writes a new one with its next heartbeat.
+/// A cell that has not changed for so long, and for so many times `worker_timeout`, is removed. A candidate that comes back
+/// writes a new one with its next heartbeat.
 const GONE_AFTER: Duration = Duration::from_secs(3600);
 const GONE_TIMEOUTS: u32 = 100;
-/// Cells removed with one listing. Bounds how late the listing is.
+/// Cells removed with one listing. Bounds the delay of the listing.
 const GONE_AT_ONCE: usize = 20;
 
-/// What one candidate knows of the others.
+/// What a candidate knows about the others.
 #[derive(Clone, Debug)]
 pub struct Presence {
     me: String,
     options: Roster,
-    seen: BTreeMap<String, Seen>,
+    seen: BTreeMap<String, Observed>,
     phase: Phase,
     /// When the phase began.
     since: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
-struct Seen {
+struct Observed {
     version: Version,
-    /// When it was first seen so.
+    /// When this version was first seen.
     at: Duration,
-    /// How long it counts, by the setting of the candidate itself.
+    /// How long it is valid, by the candidate's own setting.
     timeout: Duration,
     present: bool,
     peer: Option<Peer>,
 }
 
-impl Seen {
+impl Observed {
     fn is_present(&self, now: Duration) -> bool {
         self.present && now < self.at + self.timeout
     }
@@ -55,9 +55,9 @@ impl Presence {
         Self { me, options, seen: BTreeMap::new(), phase, since: None }
     }
 
-    /// Takes in what was listed: each candidate by its id, and whether it has left.
-    pub fn heard(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
-        // Listings may be stale: who is present stays until its time is over.
+    /// Takes in a listing: the cell of each candidate by its id.
+    pub fn update(&mut self, now: Duration, cells: Vec<(String, Cell)>) {
+        // A listing may be stale: a candidate stays present until its timeout.
         let listed: BTreeSet<&String> = cells.iter().map(|(id, _)| id).collect();
         self.seen.retain(|id, seen| listed.contains(id) || now < seen.at + seen.timeout);
         for (id, cell) in cells {
@@ -66,14 +66,14 @@ impl Presence {
             let peer = serde_json::from_slice(&cell.claim.value).ok();
             let timeout = match cell.claim.ttl_ms {
                 0 => self.options.worker_timeout,
-                said => Duration::from_millis(said),
+                own => Duration::from_millis(own),
             };
             let (version, present) = (cell.version, cell.claim.held);
-            self.seen.insert(id, Seen { version, at, timeout, present, peer });
+            self.seen.insert(id, Observed { version, at, timeout, present, peer });
         }
     }
 
-    /// The ids of those who are present, lowest first; this one always is.
+    /// The ids of the candidates present, lowest first. This one always is.
     #[must_use]
     pub fn present(&self, now: Duration) -> Vec<String> {
         let others = self.seen.iter().filter(|(_, seen)| seen.is_present(now));
@@ -85,20 +85,20 @@ impl Presence {
         present
     }
 
-    /// Who has the lowest id of those present, if it was seen.
+    /// The candidate with the lowest id present, if its cell was seen.
     #[must_use]
     pub fn lowest(&self, now: Duration) -> Option<Candidate> {
         self.candidate(self.present(now).first()?, now)
     }
 
-    /// Somebody who is present.
+    /// A candidate that is present.
     #[must_use]
     pub fn candidate(&self, id: &str, now: Duration) -> Option<Candidate> {
         let seen = self.seen.get(id).filter(|seen| seen.is_present(now))?;
         seen.peer.as_ref().map(|peer| peer.candidate.clone())
     }
 
-    /// Some of those that are long gone, with the last that was seen of each.
+    /// Some of the candidates that are long gone, each with the last version seen.
     #[must_use]
     pub fn long_gone(&self, now: Duration) -> Vec<(String, Version)> {
         let after = GONE_AFTER.max(self.options.worker_timeout.saturating_mul(GONE_TIMEOUTS));
@@ -106,10 +106,10 @@ impl Presence {
         gone.take(GONE_AT_ONCE).map(|(id, seen)| (id.clone(), seen.version.clone())).collect()
     }
 
-    /// Everybody who was seen and is not long gone, by id.
+    /// All candidates that were seen and are not long gone, by id.
     #[must_use]
     pub fn peers(&self, now: Duration) -> Vec<Peer> {
-        let peer = |seen: &Seen| {
+        let peer = |seen: &Observed| {
             let present = seen.is_present(now);
             seen.peer.clone().map(|peer| Peer { present, seen: seen.at, ..peer })
         };
@@ -121,36 +121,36 @@ impl Presence {
         self.phase
     }
 
-    /// Whether this one should stand: the cold start is over, and nobody present has a lower id.
+    /// Whether this candidate should stand: it has finished observing, and no candidate present has a lower id.
     #[must_use]
     pub fn stands(&self, now: Duration) -> bool {
         self.phase != Phase::Observing && self.present(now).first() == Some(&self.me)
     }
 
-    /// Whether this one, once elected, may act.
+    /// Whether this candidate may act once it is elected.
     #[must_use]
     pub fn acts(&self) -> bool {
         matches!(self.phase, Phase::Ready)
     }
 
-    /// Goes through the phases of the cold start; `leads` is whether this one was elected, `led` whether anybody was.
+    /// Advances the cold start. `leads`: this candidate is leader. `led`: there is a leader.
     pub fn advance(&mut self, now: Duration, leads: bool, led: bool) -> Vec<LeadershipEvent> {
-        let mut news = Vec::new();
+        let mut events = Vec::new();
         loop {
             let since = *self.since.get_or_insert(now);
             let passed = now.saturating_sub(since);
             let next = match self.phase {
                 Phase::Observing if passed >= self.options.cold_start_observation_window => Phase::Election,
                 Phase::Election if leads => Phase::Preparation,
-                // Somebody else was elected: there is nothing to prepare.
+                // Another candidate was elected: there is nothing to prepare.
                 Phase::Election if led => Phase::Ready,
                 Phase::Preparation if passed >= self.options.cold_start_preparation_delay || !leads => {
                     Phase::Ready
                 }
-                Phase::Observing | Phase::Election | Phase::Preparation | Phase::Ready => return news,
+                Phase::Observing | Phase::Election | Phase::Preparation | Phase::Ready => return events,
             };
             let duration = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
-            news.push(LeadershipEvent::ColdStartPhaseChanged { phase: next, duration });
+            events.push(LeadershipEvent::ColdStartPhaseChanged { phase: next, duration });
             (self.phase, self.since) = (next, Some(now));
         }
     }
@@ -175,22 +175,22 @@ mod tests {
     #[test]
     fn the_lowest_id_present_stands_after_the_observation() {
         let mut b = presence("b");
-        b.heard(SECOND, vec![("a".into(), cell(1, true)), ("b".into(), cell(1, true))]);
+        b.update(SECOND, vec![("a".into(), cell(1, true)), ("b".into(), cell(1, true))]);
         assert!(b.advance(SECOND, false, false).is_empty());
         assert!(b.advance(15 * SECOND, false, false).is_empty(), "it began to observe at 1 s");
-        let news = b.advance(16 * SECOND, false, false);
+        let events = b.advance(16 * SECOND, false, false);
         assert_eq!(
-            news,
+            events,
             [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Election, duration: 15_000 }]
         );
         assert!(!b.stands(16 * SECOND), "a is present");
-        // a shows nothing any more.
-        b.heard(80 * SECOND, vec![("a".into(), cell(1, true))]);
+        // a sends no heartbeats any more.
+        b.update(80 * SECOND, vec![("a".into(), cell(1, true))]);
         assert!(!b.stands(90 * SECOND));
         assert!(b.stands(91 * SECOND), "a was last seen to change 90 s ago");
-        b.heard(92 * SECOND, vec![("a".into(), cell(2, true))]);
+        b.update(92 * SECOND, vec![("a".into(), cell(2, true))]);
         assert!(!b.stands(92 * SECOND), "a is back");
-        b.heard(93 * SECOND, vec![("a".into(), cell(3, false))]);
+        b.update(93 * SECOND, vec![("a".into(), cell(3, false))]);
         assert!(b.stands(93 * SECOND), "a has left");
     }
 
@@ -200,7 +200,7 @@ mod tests {
             let mut b = presence("b");
             let mut seen = cell(1, true);
             seen.claim.ttl_ms = own * 1_000;
-            b.heard(SECOND, vec![("a".into(), seen)]);
+            b.update(SECOND, vec![("a".into(), seen)]);
             let until = Duration::from_secs(1 + own);
             assert_eq!(b.present(until - SECOND), ["a", "b"], "{own} s");
             assert_eq!(b.present(until), ["b"], "{own} s");
@@ -211,22 +211,22 @@ mod tests {
     fn a_cold_start_goes_through_all_phases() {
         let mut a = presence("a");
         a.advance(Duration::ZERO, false, false);
-        assert!(!a.stands(14 * SECOND), "nobody stands while it observes");
+        assert!(!a.stands(14 * SECOND), "it does not stand while it observes");
         a.advance(15 * SECOND, false, false);
         assert!(a.stands(15 * SECOND) && !a.acts());
-        let news = a.advance(16 * SECOND, true, true);
+        let events = a.advance(16 * SECOND, true, true);
         assert_eq!(
-            news,
+            events,
             [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Preparation, duration: 1_000 }]
         );
         assert!(a.advance(20 * SECOND, true, true).is_empty() && !a.acts());
-        let news = a.advance(21 * SECOND, true, true);
-        assert_eq!(news, [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Ready, duration: 5_000 }]);
+        let events = a.advance(21 * SECOND, true, true);
+        assert_eq!(events, [LeadershipEvent::ColdStartPhaseChanged { phase: Phase::Ready, duration: 5_000 }]);
         assert!(a.acts());
     }
 
     #[test]
-    fn who_was_not_elected_is_ready_at_once_and_a_skipped_start_has_no_phases() {
+    fn a_candidate_that_is_not_elected_is_ready_at_once() {
         let mut b = presence("b");
         b.advance(Duration::ZERO, false, false);
         let phases: Vec<LeadershipEvent> = b.advance(15 * SECOND, false, true);
@@ -244,22 +244,22 @@ mod tests {
         let cells = |alive: u64| {
             vec![("a".into(), cell(1, true)), ("b".into(), cell(alive, true)), ("c".into(), cell(7, true))]
         };
-        a.heard(SECOND, cells(1));
-        a.heard(gone, cells(2));
+        a.update(SECOND, cells(1));
+        a.update(gone, cells(2));
         assert_eq!(a.long_gone(gone), [], "one second is missing");
         let after = gone + SECOND;
         assert_eq!(
             a.long_gone(after),
             [("c".to_owned(), Version("7".to_owned()))],
-            "not itself, and not who lives"
+            "neither itself nor a live one"
         );
-        a.heard(after, vec![("b".into(), cell(3, true))]);
+        a.update(after, vec![("b".into(), cell(3, true))]);
         assert!(
             a.long_gone(2 * after).iter().all(|(id, _)| id == "b"),
             "what was removed is not removed again"
         );
         let many = (0..1_000).map(|n| (format!("d{n}"), cell(1, true))).collect();
-        a.heard(after, many);
+        a.update(after, many);
         assert_eq!(a.long_gone(3 * after).len(), GONE_AT_ONCE);
     }
 }

@@ -32,7 +32,7 @@ async fn eventually(what: &str, mut look: impl FnMut() -> bool) {
     }
 }
 
-/// Counts what it is told to do, and which tokens it was given.
+/// Counts its calls, and keeps the last token.
 #[derive(Default)]
 struct Counting {
     elected: AtomicU64,
@@ -72,7 +72,7 @@ impl Duty for Counting {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
+async fn another_candidate_takes_over_when_the_leader_stops() {
     let register = MemoryRegister::default();
     let duties: Vec<Arc<Counting>> = (0..3).map(|_| Arc::default()).collect();
     let all: Vec<Leadership> = ["a", "b", "c"]
@@ -84,7 +84,7 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
     let mut ended = Vec::new();
     for left in (1..=3).rev() {
         let leaders = || all.iter().filter(|one| one.is_leader()).count();
-        eventually("somebody leads", || leaders() == 1).await;
+        eventually("one leads", || leaders() == 1).await;
         let leader = all.iter().position(Leadership::is_leader).unwrap();
         let token = all[leader].token().unwrap();
         assert!(token > last, "tokens grow");
@@ -102,12 +102,12 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
             eventually("another leads", || leaders() == 1).await;
             assert!(
                 stopped.elapsed() < Duration::from_millis(500),
-                "{:?}, and the time of an office is {TTL:?}",
+                "{:?}, and the leader lease lasts {TTL:?}",
                 stopped.elapsed()
             );
         }
         eventually("the duty heard of it", || duties[leader].deposed.load(SeqCst) == 1).await;
-        // A tick that was under way when it stopped has ended before the duty hears of it.
+        // A tick that was under way has ended before the duty is told.
         ended.push((leader, duties[leader].ticks.load(SeqCst)));
     }
     for (leader, ticks) in ended {
@@ -116,7 +116,7 @@ async fn one_of_three_leads_and_another_takes_over_at_once_when_it_stops() {
     assert!(duties.iter().all(|duty| duty.elected.load(SeqCst) == 1));
 }
 
-/// A register that stops answering, without a word.
+/// A register whose calls block while `is_stuck` is set.
 #[derive(Clone, Default)]
 struct Stuck {
     register: MemoryRegister,
@@ -152,13 +152,13 @@ impl Register for Stuck {
         self.register.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.register.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.register.poll_interval()
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_hears_nothing_stops_by_itself_before_another_may_begin() {
+async fn a_cut_off_leader_stops_before_another_begins() {
     let stuck = Stuck::default();
     let duty = Arc::new(Counting::default());
     let first = Leadership::start(
@@ -185,12 +185,12 @@ async fn a_leader_that_hears_nothing_stops_by_itself_before_another_may_begin() 
     stuck.is_stuck.store(false, SeqCst);
     eventually("the first has heard of it", || first.leader().is_some_and(|(leader, _)| leader.name == "b"))
         .await;
-    eventually("its duty was told", || duty.deposed.load(SeqCst) == 1).await;
+    eventually("its duty was deposed", || duty.deposed.load(SeqCst) == 1).await;
     assert!(second.is_leader());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_silence_of_a_leader_is_known_before_its_time_is_over() {
+async fn a_silent_leader_is_reported_before_its_lease_expires() {
     let stuck = Stuck::default();
     let options = |stands| Options { enable_coordinator: stands, ..Options::first_come(5 * TTL) };
     let begin = |register: Arc<dyn Register>, name: &str, stands: bool| {
@@ -198,7 +198,7 @@ async fn the_silence_of_a_leader_is_known_before_its_time_is_over() {
     };
     let leader = begin(Arc::new(stuck.clone()), "a", true);
     eventually("it leads", || leader.is_leader()).await;
-    assert_eq!(leader.leader_age(), Some(Duration::ZERO), "nobody is late for itself");
+    assert_eq!(leader.leader_age(), Some(Duration::ZERO), "a leader is never late for itself");
     let watcher = begin(Arc::new(stuck.register.clone()), "b", false);
     eventually("the other sees it", || watcher.leader_age().is_some()).await;
     let (mut before, mut renewals) = (Duration::ZERO, 0);
@@ -224,7 +224,7 @@ async fn the_silence_of_a_leader_is_known_before_its_time_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duty_that_panics_goes_on_and_harms_no_other() {
+async fn a_duty_that_panics_goes_on_and_stops_no_other() {
     let register = MemoryRegister::default();
     let (bad, good) =
         (Arc::new(Counting { panics: true, ..Counting::default() }), Arc::new(Counting::default()));
@@ -247,29 +247,29 @@ fn quick() -> Roster {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_office_at_the_end_of_a_mandate() {
+async fn with_a_roster_the_lowest_id_leads_after_each_mandate() {
     let register = MemoryRegister::default();
     let start = |name: &str| {
         let register: Arc<dyn Register> = Arc::new(register.clone());
         Leadership::start(register, "leader", candidate(name), Options::roster(quick()), Vec::new()).unwrap()
     };
     let b = start("b");
-    let mut news = b.events();
+    let mut events = b.events();
     let c = start("c");
     eventually("b leads, the lowest of those there", || b.is_leader()).await;
     assert!(!c.is_leader());
     assert_eq!(b.ensure_coordinator(false, Some("x")).await, Err(EnsureError::Absent("x".to_owned())));
     assert_eq!(c.ensure_coordinator(true, Some("c")).await, Err(EnsureError::NotLeader("b".to_owned())));
     let a = start("a");
-    eventually("a gets the office, and not before the mandate of b is over", || a.is_leader()).await;
+    eventually("a leads after the mandate of b", || a.is_leader()).await;
     assert!(!b.is_leader());
     let mut names = Vec::new();
-    while let Ok(one) = news.try_recv() {
+    while let Ok(one) = events.try_recv() {
         names.push(one);
     }
     let phases: Vec<Phase> = names
         .iter()
-        .filter_map(|news| match news {
+        .filter_map(|event| match event {
             LeadershipEvent::ColdStartPhaseChanged { phase, .. } => Some(*phase),
             LeadershipEvent::WorkerHeartbeat { .. }
             | LeadershipEvent::CoordinatorElected { .. }
@@ -279,7 +279,7 @@ async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_offic
         })
         .collect();
     assert_eq!(phases, [Phase::Election, Phase::Preparation, Phase::Ready]);
-    let has = |name: &str| names.iter().any(|news| news.name() == name);
+    let has = |name: &str| names.iter().any(|event| event.name() == name);
     for name in [
         "coord:worker-heartbeat",
         "coord:coordinator-elected",
@@ -288,27 +288,27 @@ async fn by_the_roster_the_lowest_id_leads_after_a_cold_start_and_gets_the_offic
     ] {
         assert!(has(name), "{name} is not in {names:?}");
     }
-    // One that is asked to pass its office on does so when its mandate is old enough, or when it must.
+    // A transfer is refused while the mandate is young, unless forced.
     assert_eq!(a.ensure_coordinator(false, Some("c")).await, Err(EnsureError::Mandate));
     a.ensure_coordinator(true, Some("c")).await.unwrap();
-    eventually("c leads, because somebody wanted it", || c.is_leader()).await;
+    eventually("c leads, as requested", || c.is_leader()).await;
     for one in [a, b, c] {
         one.stop().await;
     }
 }
 
 #[tokio::test]
-async fn nobody_leads_where_nobody_may_stand_and_it_says_why() {
+async fn why_names_a_candidate_that_may_not_stand() {
     let register: Arc<dyn Register> = Arc::new(MemoryRegister::default());
     let options = Options { enable_coordinator: false, ..Options::first_come(TTL) };
     let one = Leadership::start(register, "leader", candidate("a"), options, Vec::new()).unwrap();
     eventually("it is present", || one.status().present == ["a"]).await;
-    assert_eq!(one.why(), ["no leader: this one does not stand: enable_coordinator is false"]);
+    assert_eq!(one.why(), ["no leader: this node does not stand: enable_coordinator is false"]);
     one.stop().await;
 }
 
 #[test]
-fn an_id_has_the_form_that_was_agreed() {
+fn a_worker_id_has_the_documented_form() {
     let clock = orchestrix_engine::SystemClock;
     let (first, second) = (worker_id(&clock), worker_id(&clock));
     assert_ne!(first, second);
@@ -318,7 +318,7 @@ fn an_id_has_the_form_that_was_agreed() {
     assert!(parts[2].bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()));
 }
 
-/// A register that looks whether whoever gives an office back still takes itself for the leader.
+/// A register that checks whether a candidate still counts itself as leader when it releases the lease.
 struct Watching {
     inner: MemoryRegister,
     candidate: std::sync::OnceLock<Leadership>,
@@ -348,13 +348,13 @@ impl Register for Watching {
         self.inner.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 
 #[tokio::test]
-async fn nobody_trusts_itself_any_more_when_it_gives_an_office_back() {
+async fn a_leader_has_stopped_when_it_releases_the_lease() {
     let register = Arc::new(Watching {
         inner: MemoryRegister::default(),
         candidate: std::sync::OnceLock::new(),
@@ -368,7 +368,7 @@ async fn nobody_trusts_itself_any_more_when_it_gives_an_office_back() {
     for times in 1..=3 {
         eventually("it leads", || one.is_leader()).await;
         one.ensure_coordinator(true, None).await.unwrap();
-        eventually("it gives the office back", || register.given_back.load(SeqCst) == times).await;
+        eventually("it releases the lease", || register.given_back.load(SeqCst) == times).await;
     }
     eventually("it leads", || one.is_leader()).await;
     one.let_go(one.token().unwrap());
@@ -377,7 +377,7 @@ async fn nobody_trusts_itself_any_more_when_it_gives_an_office_back() {
     assert!(!register.trusted.load(SeqCst), "it was still the leader when others could have been");
 }
 
-/// A register that answers nothing any more.
+/// A register that stops answering.
 struct Silent {
     inner: MemoryRegister,
     silent: AtomicBool,
@@ -400,7 +400,7 @@ impl Register for Silent {
 
     fn compare_and_set(&self, key: &str, seen: Option<&Version>, claim: &Claim) -> Result<Set, Error> {
         let set = self.answer(|| self.inner.compare_and_set(key, seen, claim));
-        // Whoever wrote before it fell silent does not know what became of it.
+        // The outcome of a write is unknown when no answer comes.
         set.or(Ok(Set::Unknown))
     }
 
@@ -412,12 +412,12 @@ impl Register for Silent {
         self.answer(|| self.inner.list(prefix))
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 
-/// A clock of this machine that counts how often it is looked at.
+/// The system clock, which counts how often it is read.
 #[derive(Debug, Default)]
 struct Counted(AtomicU64);
 
@@ -441,7 +441,7 @@ impl Clock for Counted {
 }
 
 #[tokio::test]
-async fn a_stop_waits_neither_for_ever_nor_in_a_hurry_for_a_register_that_does_not_answer() {
+async fn a_stop_does_not_wait_for_a_silent_register() {
     let register = Arc::new(Silent { inner: MemoryRegister::default(), silent: AtomicBool::new(false) });
     let (shared, clock): (Arc<dyn Register>, _) = (register.clone(), Arc::new(Counted::default()));
     let options = Options::first_come(TTL);
@@ -454,11 +454,11 @@ async fn a_stop_waits_neither_for_ever_nor_in_a_hurry_for_a_register_that_does_n
     assert!(stopped.is_ok(), "it should have stopped waiting");
     assert!(!one.is_leader());
     let looked = clock.0.load(SeqCst) - looked;
-    assert!(looked < 1_000, "it looked at its clock {looked} times while it waited");
+    assert!(looked < 1_000, "it read its clock {looked} times while it waited");
     eventually("its thread has ended, too", || Arc::strong_count(&register) == 1).await;
 }
 
-/// Starts one that counts how often it looks at its clock.
+/// Starts a candidate that counts how often it reads its clock.
 fn counted(register: &MemoryRegister, options: Options) -> (Leadership, Arc<Counted>) {
     let (register, clock): (Arc<dyn Register>, _) =
         (Arc::new(register.clone()), Arc::new(Counted::default()));
@@ -468,30 +468,30 @@ fn counted(register: &MemoryRegister, options: Options) -> (Leadership, Arc<Coun
 }
 
 async fn heartbeats(of: &Leadership, count: u32) {
-    let (mut news, mut heard) = (of.events(), 0);
+    let (mut events, mut heard) = (of.events(), 0);
     while heard < count {
-        heard += u32::from(matches!(news.recv().await.unwrap(), LeadershipEvent::WorkerHeartbeat { .. }));
+        heard += u32::from(matches!(events.recv().await.unwrap(), LeadershipEvent::WorkerHeartbeat { .. }));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_waits_between_what_is_due_however_long_it_has_led() {
+async fn an_old_leader_still_waits_between_its_steps() {
     for options in [Options::first_come(TTL), Options::roster(quick())] {
         let (one, clock) = counted(&MemoryRegister::default(), options);
         eventually("it leads", || one.is_leader()).await;
-        // Past all times that began with its election, and then some more.
+        // Past all times that began with its election, and more.
         heartbeats(&one, 8).await;
         let looked = clock.0.load(SeqCst);
         heartbeats(&one, 4).await;
         let looked = clock.0.load(SeqCst) - looked;
-        assert!(looked < 1_000, "it looked at its clock {looked} times");
+        assert!(looked < 1_000, "it read its clock {looked} times");
         eventually("it leads still, or again", || one.is_leader()).await;
         one.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_nobody_has_a_handle_of_gives_back_its_office_and_ends() {
+async fn a_candidate_without_handles_releases_and_ends() {
     let register = MemoryRegister::default();
     let (one, clock) = counted(&register, Options::first_come(TTL));
     eventually("it leads", || one.is_leader()).await;
@@ -501,7 +501,7 @@ async fn one_that_nobody_has_a_handle_of_gives_back_its_office_and_ends() {
     eventually("the other leads", || other.is_leader()).await;
     let looked = clock.0.load(SeqCst);
     heartbeats(&other, 4).await;
-    assert_eq!(clock.0.load(SeqCst), looked, "it looks at its clock no more");
+    assert_eq!(clock.0.load(SeqCst), looked, "it reads its clock no more");
     other.stop().await;
 }
 
@@ -512,23 +512,23 @@ fn named(register: &MemoryRegister, incarnation: &str) -> Leadership {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_that_are_alive_with_one_name_the_later_gives_up() {
+async fn of_two_live_nodes_with_one_name_the_later_gives_up() {
     let register = MemoryRegister::default();
     let first = named(&register, "1");
     eventually("the first leads", || first.is_leader()).await;
     let second = named(&register, "2");
     let other = tokio::time::timeout(Duration::from_secs(20), second.namesake()).await.unwrap();
     assert_eq!((other.incarnation.as_str(), other.address.as_str()), ("1", "http://a"));
-    assert!(second.why()[0].contains("another named a is alive, at http://a"), "{:?}", second.why());
+    assert!(second.why()[0].contains("node name a is in use at http://a"), "{:?}", second.why());
     first.stop().await;
-    // It has given up for good, and what it leaves in the register is not its own.
+    // It has given up for good, and the cell is not its own.
     second.stop().await;
     assert!(!second.is_leader());
     assert!(!register.read("nodes/a").unwrap().unwrap().claim.held, "the first has left");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_was_killed_and_starts_again_at_once_keeps_its_name() {
+async fn a_killed_node_that_restarts_keeps_its_name() {
     let register = MemoryRegister::default();
     let killed = named(&register, "1");
     eventually("it shows itself", || register.read("nodes/a").unwrap().is_some()).await;
@@ -570,8 +570,8 @@ impl Register for Endless {
         self.inner.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
-        self.inner.look_every()
+    fn poll_interval(&self) -> Duration {
+        self.inner.poll_interval()
     }
 }
 
@@ -588,7 +588,7 @@ async fn a_listing_that_takes_for_ever_delays_no_renewal() {
     eventually("it leads", || one.is_leader()).await;
     eventually("it lists", || register.listings.load(SeqCst) == 1).await;
     let (began, token) = (Instant::now(), one.token());
-    eventually("three times of an office pass", || {
+    eventually("three lease times pass", || {
         assert_eq!(one.token(), token, "it leads all the while");
         began.elapsed() > 3 * TTL
     })

@@ -1,5 +1,5 @@
-//! Many candidates, one register, and everything that goes wrong between them: late, lost and unknown answers,
-//! clocks of different speed, freezes, crashes. Time is simulated; a seed tells one run from another.
+//! Many candidates, one register, and faults between them: late, lost and unknown answers, clocks of different speed,
+//! freezes, crashes. Time is simulated; a seed identifies a run.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// What an answer was, until it arrives.
+/// An answer on its way.
 enum Answer {
     Cell(Option<orchestrix_engine::Cell>),
     NotRead,
@@ -59,7 +59,7 @@ impl Node {
 }
 
 /// The times during which each node may have acted, in time of the world.
-struct Trust {
+struct Leading {
     node: usize,
     epoch: u64,
     from: u64,
@@ -70,7 +70,7 @@ struct World {
     random: Random,
     register: MemoryRegister,
     nodes: Vec<Node>,
-    trust: Vec<Trust>,
+    leading: Vec<Leading>,
     epochs: BTreeMap<u64, usize>,
     ttl: Duration,
     faults: u64,
@@ -79,7 +79,7 @@ struct World {
 }
 
 fn timing(ttl: Duration) -> Timing {
-    Timing { ttl, renew: ttl / 3, look_every: Duration::from_millis(50), needs_proof: false }
+    Timing { ttl, renew: ttl / 3, poll_interval: Duration::from_millis(50), needs_proof: false }
 }
 
 fn candidate(node: usize, life: u64) -> Candidate {
@@ -102,8 +102,8 @@ impl World {
             })
             .collect();
         let register = MemoryRegister::default();
-        let (trust, epochs) = (Vec::new(), BTreeMap::new());
-        Self { random, register, nodes, trust, epochs, ttl, faults, elections: 0, unknown: 0 }
+        let (leading, epochs) = (Vec::new(), BTreeMap::new());
+        Self { random, register, nodes, leading, epochs, ttl, faults, elections: 0, unknown: 0 }
     }
 
     /// Runs for so long, half a millisecond at a time.
@@ -119,8 +119,8 @@ impl World {
 
     fn step(&mut self, n: usize, now: u64) {
         if now < self.nodes[n].frozen_until {
-            // Whoever is frozen may act at the moment of waking: it is the token that protects then. What it
-            // believes is looked at when it is awake.
+            // A frozen node may act at the moment of waking: then the token protects. Whether it leads is checked
+            // when it is awake.
             self.serve(n, now);
             return;
         }
@@ -152,7 +152,7 @@ impl World {
         let node = &mut self.nodes[n];
         node.lives += 1;
         node.elector = Elector::new(candidate(n, node.lives), timing(self.ttl));
-        // A request that is on its way gets there all the same; nobody waits for its answer.
+        // A request on its way still arrives; its answer is dropped.
         node.answer = None;
     }
 
@@ -197,14 +197,14 @@ impl World {
         let node = &mut self.nodes[n];
         let due = node.answer.as_ref().is_some_and(|(at, _)| *at <= now);
         match node.answer.take_if(|_| due) {
-            Some((_, Answer::Cell(cell))) => node.elector.heard_cell(clock, cell),
-            Some((_, Answer::NotRead)) => node.elector.heard_nothing(clock),
-            Some((_, Answer::Set(set))) => node.elector.heard_set(clock, set),
+            Some((_, Answer::Cell(cell))) => node.elector.on_read(clock, cell),
+            Some((_, Answer::NotRead)) => node.elector.on_read_failed(clock),
+            Some((_, Answer::Set(set))) => node.elector.on_set(clock, set),
             None => {}
         }
     }
 
-    /// Writes down who may act, and looks at what has changed.
+    /// Records whether a node leads, and checks its changes.
     fn note(&mut self, n: usize, now: u64) {
         let clock = self.nodes[n].clock(now);
         for change in self.nodes[n].elector.take_changes() {
@@ -221,17 +221,17 @@ impl World {
             }
         }
         if let Some(epoch) = self.nodes[n].elector.leads(clock) {
-            match self.trust.iter_mut().rev().find(|trust| trust.node == n) {
-                Some(trust) if trust.epoch == epoch => trust.to = now,
-                _ => self.trust.push(Trust { node: n, epoch, from: now, to: now }),
+            match self.leading.iter_mut().rev().find(|leading| leading.node == n) {
+                Some(leading) if leading.epoch == epoch => leading.to = now,
+                _ => self.leading.push(Leading { node: n, epoch, from: now, to: now }),
             }
         }
     }
 
-    /// E5: no two were ever trusted at once.
+    /// E5: no two ever led at once.
     fn check(&mut self) {
-        self.trust.sort_by_key(|trust| trust.from);
-        for pair in self.trust.windows(2) {
+        self.leading.sort_by_key(|leading| leading.from);
+        for pair in self.leading.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
             assert!(
                 a.to < b.from,
@@ -249,7 +249,7 @@ impl World {
 }
 
 #[test]
-fn there_is_one_leader_at_a_time_whatever_goes_wrong() {
+fn there_is_one_leader_at_a_time_despite_faults() {
     let (mut elections, mut unknown) = (0, 0);
     for seed in 0..100 {
         let mut world = World::new(seed, 1 + seed % 40);
@@ -274,7 +274,7 @@ fn there_is_one_leader_at_a_time_whatever_goes_wrong() {
 }
 
 #[test]
-fn a_leader_that_dies_is_replaced_within_its_time_and_a_tenth_of_a_second() {
+fn a_dead_leader_is_replaced_within_ttl_plus_100_ms() {
     for seed in 0..40 {
         let mut world = World::new(seed, 0);
         let ttl = u64::try_from(world.ttl.as_micros()).unwrap();
@@ -288,13 +288,13 @@ fn a_leader_that_dies_is_replaced_within_its_time_and_a_tenth_of_a_second() {
         world.nodes[leader].frozen_until = u64::MAX;
         let bound = killed + ttl + 100 * MS;
         world.run(killed, bound);
-        let next = world.trust.iter().find(|trust| trust.node != leader && trust.from > killed);
-        assert!(next.is_some(), "seed {seed}: nobody leads {} ms after the kill", (bound - killed) / MS);
+        let next = world.leading.iter().find(|leading| leading.node != leader && leading.from > killed);
+        assert!(next.is_some(), "seed {seed}: no leader {} ms after the kill", (bound - killed) / MS);
     }
 }
 
 #[test]
-fn a_leader_that_resigns_is_replaced_at_once_and_one_that_passes_by_the_one_it_chose() {
+fn a_leader_that_resigns_or_transfers_is_replaced_at_once() {
     for seed in 0..40 {
         let mut world = World::new(seed, 0);
         let ttl = u64::try_from(world.ttl.as_micros()).unwrap();
@@ -308,9 +308,9 @@ fn a_leader_that_resigns_is_replaced_at_once_and_one_that_passes_by_the_one_it_c
         if seed % 2 == 0 {
             world.nodes[first].elector.set_stands(Stands::No);
             world.nodes[first].elector.resign(clock);
-            assert_eq!(world.nodes[first].elector.leads(clock), None, "it does not trust itself any more");
+            assert_eq!(world.nodes[first].elector.leads(clock), None, "it does not lead any more");
             world.run(end, end + 100 * MS);
-            let next = leads(&world, end + 100 * MS - 500).expect("somebody leads after 100 ms");
+            let next = leads(&world, end + 100 * MS - 500).expect("a leader after 100 ms");
             assert_ne!(next, first);
         } else {
             let chosen = world.nodes.len() - 1 - usize::from(first == world.nodes.len() - 1);
@@ -323,7 +323,7 @@ fn a_leader_that_resigns_is_replaced_at_once_and_one_that_passes_by_the_one_it_c
 }
 
 #[test]
-fn a_leader_that_proves_nothing_lets_go() {
+fn a_leader_without_progress_releases_its_lease() {
     let ttl = Duration::from_secs(3);
     let mut elector = Elector::new(candidate(0, 0), Timing { needs_proof: true, ..timing(ttl) });
     let register = MemoryRegister::default();
@@ -332,10 +332,10 @@ fn a_leader_that_proves_nothing_lets_go() {
         while now < until {
             match elector.next(now) {
                 Step::Wait(_) => now += Duration::from_millis(10),
-                Step::Read => elector.heard_cell(now, register.read(KEY).unwrap()),
+                Step::Read => elector.on_read(now, register.read(KEY).unwrap()),
                 Step::Set { seen, claim } => {
                     let set = register.compare_and_set(KEY, seen.as_ref(), &claim).unwrap();
-                    elector.heard_set(now, Some(set));
+                    elector.on_set(now, Some(set));
                 }
             }
             if proves {
@@ -355,22 +355,22 @@ fn a_leader_that_proves_nothing_lets_go() {
 }
 
 #[test]
-fn an_engine_whose_clock_refuses_is_not_asked_again_at_once() {
+fn a_conflict_by_the_engines_clock_is_retried_later() {
     let ttl = Duration::from_secs(1);
     let mut elector = Elector::new(candidate(0, 0), timing(ttl));
     let register = MemoryRegister::default();
     let mut other = Elector::new(candidate(1, 0), timing(ttl));
     let Step::Read = other.next(Duration::ZERO) else { panic!("it looks first") };
-    other.heard_cell(Duration::ZERO, None);
+    other.on_read(Duration::ZERO, None);
     let Step::Set { seen, claim } = other.next(Duration::ZERO) else { panic!("it is free") };
     register.compare_and_set(KEY, seen.as_ref(), &claim).unwrap();
 
-    elector.heard_cell(Duration::ZERO, register.read(KEY).unwrap());
+    elector.on_read(Duration::ZERO, register.read(KEY).unwrap());
     let mut now = 2 * ttl;
     for _ in 0..20 {
         let Step::Set { .. } = elector.next(now) else { panic!("its time is over on this clock") };
         // Not on the engine's.
-        elector.heard_set(now, Some(Set::Conflict(register.read(KEY).unwrap())));
+        elector.on_set(now, Some(Set::Conflict(register.read(KEY).unwrap())));
         let Step::Wait(until) = elector.next(now) else { panic!("the engine gets no rest") };
         assert!(until >= now + Duration::from_millis(10) && until <= now + ttl, "{until:?} at {now:?}");
         now = until;

@@ -52,7 +52,7 @@ impl Register for Refusing {
         self.cells.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
@@ -67,17 +67,17 @@ async fn a_register_that_refuses_does_not_fill_the_log() {
     let me = Candidate { name: "a".to_owned(), address: "here".to_owned(), incarnation: "1".to_owned() };
     let leadership =
         Leadership::start(Arc::new(Refusing::default()), "leader", me, options, Vec::new()).unwrap();
-    let is_over = |log: &str| log.contains("the register answers again");
+    let is_over = |log: &str| log.contains("leadership register available again");
     while !leadership.is_leader() || !is_over(&log.text()) {
         assert!(began.elapsed() < 60 * second, "{}", log.text());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let text = log.text();
-    let lines = text.matches("message=the register does not answer").count();
+    let lines = text.matches("message=leadership register unavailable").count();
     // At once, and after 1, 3, 7, … seconds.
     let most = (began.elapsed().as_secs() + 1).ilog2() as usize + 1;
     assert!((1..=most).contains(&lines), "{lines} lines in {:?}:\n{text}", began.elapsed());
     assert!(text.contains("READONLY"), "{text}");
-    assert_eq!(leadership.status().trouble, None);
+    assert_eq!(leadership.status().register_error, None);
     leadership.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The trouble of one candidate ends although it never asks again for what it was refused.
+//! A register error of a candidate is over although it never repeats the operation that failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -13,10 +13,10 @@ fn refusal(operation: &str) -> Error {
     Error { operation: operation.to_owned(), retryable: true, source }
 }
 
-/// A register in which nobody but `other` may write who leads.
-struct OthersOffice(MemoryRegister);
+/// A register in which only `other` may write the leader cell.
+struct ReservedRegister(MemoryRegister);
 
-impl Register for OthersOffice {
+impl Register for ReservedRegister {
     fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
         self.0.read(key)
     }
@@ -36,19 +36,19 @@ impl Register for OthersOffice {
         self.0.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
 
-/// A register that, once it is told to, does not say who leads any more.
+/// A register that refuses reads when `refuses` is set.
 #[derive(Default)]
-struct Unread {
+struct UnreadableRegister {
     cells: MemoryRegister,
     refuses: AtomicBool,
 }
 
-impl Register for Unread {
+impl Register for UnreadableRegister {
     fn read(&self, key: &str) -> Result<Option<Cell>, Error> {
         if self.refuses.load(SeqCst) { Err(refusal("read a cell")) } else { self.cells.read(key) }
     }
@@ -65,7 +65,7 @@ impl Register for Unread {
         self.cells.list(prefix)
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 }
@@ -87,29 +87,29 @@ async fn wait(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_of_a_candidate_ends_when_another_leads() {
-    let register = Arc::new(OthersOffice(MemoryRegister::default()));
+async fn the_error_of_a_candidate_ends_when_another_leads() {
+    let register = Arc::new(ReservedRegister(MemoryRegister::default()));
     let refused = start(register.clone(), "a");
-    wait("it is refused", || refused.status().trouble.is_some()).await;
+    wait("it is refused", || refused.status().register_error.is_some()).await;
     let other = start(register, "other");
     wait("the other leads", || other.is_leader()).await;
-    wait("its trouble is over", || refused.status().trouble.is_none()).await;
+    wait("its error is over", || refused.status().register_error.is_none()).await;
     other.stop().await;
     refused.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trouble_of_a_candidate_ends_when_it_leads() {
-    let register = Arc::new(Unread::default());
+async fn the_error_of_a_candidate_ends_when_it_leads() {
+    let register = Arc::new(UnreadableRegister::default());
     let first = start(register.clone(), "first");
     wait("the first leads", || first.is_leader()).await;
     let next = start(register.clone(), "next");
     wait("the next sees it", || next.status().leader.is_some()).await;
     register.refuses.store(true, SeqCst);
-    wait("the next is refused", || next.status().trouble.is_some()).await;
+    wait("the next is refused", || next.status().register_error.is_some()).await;
     first.stop().await;
     wait("the next leads", || next.is_leader()).await;
-    // A leader never reads who leads.
-    wait("its trouble is over", || next.status().trouble.is_none()).await;
+    // A leader never reads the leader cell.
+    wait("its error is over", || next.status().register_error.is_none()).await;
     next.stop().await;
 }

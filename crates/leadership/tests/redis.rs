@@ -23,9 +23,9 @@ struct World {
     ended: AtomicBool,
     /// Who won each epoch.
     elected: Mutex<BTreeMap<u64, usize>>,
-    /// When the leader of each epoch trusted itself first and last.
-    trusted: Mutex<BTreeMap<u64, (Duration, Duration)>>,
-    /// The one who is to die, or to resign, by number; `CANDIDATES` for nobody.
+    /// When the leader of each epoch first and last led.
+    leading: Mutex<BTreeMap<u64, (Duration, Duration)>>,
+    /// The candidate that is to die, or to resign, by number; `CANDIDATES` for none.
     dies: AtomicUsize,
     resigns: AtomicUsize,
 }
@@ -40,7 +40,7 @@ impl World {
         let me =
             Candidate { name: format!("n{number}"), incarnation: number.to_string(), address: String::new() };
         let timing =
-            Timing { ttl: TTL, renew: TTL / 3, look_every: register.look_every(), needs_proof: false };
+            Timing { ttl: TTL, renew: TTL / 3, poll_interval: register.poll_interval(), needs_proof: false };
         let mut elector = Elector::new(me, timing);
         while !self.ended.load(SeqCst) && self.dies.load(SeqCst) != number {
             if self.resigns.load(SeqCst) == number {
@@ -52,18 +52,18 @@ impl World {
             match elector.next(self.now()) {
                 Step::Wait(until) => {
                     let left = until.saturating_sub(self.now());
-                    std::thread::sleep(left.min(register.look_every()));
+                    std::thread::sleep(left.min(register.poll_interval()));
                 }
                 Step::Read => match register.read("leader") {
-                    Ok(cell) => elector.heard_cell(self.now(), cell),
+                    Ok(cell) => elector.on_read(self.now(), cell),
                     Err(error) => {
                         assert!(error.retryable, "{error}");
-                        elector.heard_nothing(self.now());
+                        elector.on_read_failed(self.now());
                     }
                 },
                 Step::Set { seen, claim } => {
                     let set = register.compare_and_set("leader", seen.as_ref(), &claim);
-                    elector.heard_set(self.now(), set.ok());
+                    elector.on_set(self.now(), set.ok());
                 }
             }
             for change in elector.take_changes() {
@@ -75,12 +75,12 @@ impl World {
         }
     }
 
-    /// Notes whether it may act at this moment.
+    /// Records whether it leads at this moment.
     fn look(&self, elector: &Elector) {
         let now = self.now();
         if let Some(epoch) = elector.leads(now) {
-            let mut trusted = self.trusted.lock().unwrap();
-            trusted.entry(epoch).and_modify(|(_, last)| *last = now).or_insert((now, now));
+            let mut leading = self.leading.lock().unwrap();
+            leading.entry(epoch).and_modify(|(_, last)| *last = now).or_insert((now, now));
         }
     }
 
@@ -113,7 +113,7 @@ fn of_fifty_candidates_one_leads_and_another_follows_it() {
         began: Instant::now(),
         ended: AtomicBool::new(false),
         elected: Mutex::default(),
-        trusted: Mutex::default(),
+        leading: Mutex::default(),
         dies: AtomicUsize::new(CANDIDATES),
         resigns: AtomicUsize::new(CANDIDATES),
     };
@@ -123,29 +123,29 @@ fn of_fifty_candidates_one_leads_and_another_follows_it() {
             scope.spawn(move || world.live(number, &**register));
         }
         let after = |epoch: u64| {
-            eventually("somebody is elected", || world.newest().filter(|(newest, _)| *newest > epoch))
+            eventually("one is elected", || world.newest().filter(|(newest, _)| *newest > epoch))
         };
         let (epoch, leader) = after(0);
         let asked = world.now();
         world.resigns.store(leader, SeqCst);
         let (epoch, leader) = after(epoch);
-        println!("after a resignation somebody else led within {:?}", world.now() - asked);
-        assert!(world.now() - asked < TTL, "an office that was given back is taken at once");
+        println!("after a resignation another led within {:?}", world.now() - asked);
+        assert!(world.now() - asked < TTL, "a released lease is taken at once");
         let died = world.now();
         world.dies.store(leader, SeqCst);
         let (epoch, leader) = after(epoch);
-        println!("after a death somebody else led within {:?}", world.now() - died);
-        // The server dies and comes back; the office goes on or is won anew, with a higher epoch.
+        println!("after a death another led within {:?}", world.now() - died);
+        // The server dies and comes back; the lease continues or is taken anew, with a higher epoch.
         server.kill();
         server.launch().unwrap();
         world.dies.store(leader, SeqCst);
         let (epoch, _) = after(epoch);
-        eventually("the last one leads", || world.trusted.lock().unwrap().contains_key(&epoch).then_some(()));
+        eventually("the last one leads", || world.leading.lock().unwrap().contains_key(&epoch).then_some(()));
         world.ended.store(true, SeqCst);
     });
-    let trusted: Vec<_> = world.trusted.lock().unwrap().values().copied().collect();
-    assert!(trusted.len() > 3, "{trusted:?}");
-    assert!(trusted.windows(2).all(|pair| pair[0].1 < pair[1].0), "two led at once: {trusted:?}");
+    let leading: Vec<_> = world.leading.lock().unwrap().values().copied().collect();
+    assert!(leading.len() > 3, "{leading:?}");
+    assert!(leading.windows(2).all(|pair| pair[0].1 < pair[1].0), "two led at once: {leading:?}");
     println!("{} epochs, each won once by one of {CANDIDATES}", world.elected.lock().unwrap().len());
 }
 
@@ -200,11 +200,9 @@ async fn a_duty_that_counts_ticks_shows_each_tick_once_per_term() {
             candidates[leader].stop().await;
             candidates[leader] = start(leader);
         } else {
-            // Nobody can renew, so everybody stops by itself; then the server is back, and one begins.
+            // No candidate can renew, so the leader stops by itself; then the server is back, and one takes over.
             server.kill();
-            eventually("the leader has stopped trusting itself", || {
-                (!candidates[leader].is_leader()).then_some(())
-            });
+            eventually("the leader has stopped", || (!candidates[leader].is_leader()).then_some(()));
             server.launch().unwrap();
         }
         eventually("another term ticks", || ticked(epoch + 1).flatten());

@@ -1,4 +1,4 @@
-//! Candidates with different times: the time of whoever holds the office counts.
+//! Candidates with different TTLs: the holder's TTL counts.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -13,30 +13,33 @@ use orchestrix_leadership::{Candidate, Change, Elector, Leadership, Options, Ros
 const SECOND: Duration = Duration::from_secs(1);
 
 fn elector(name: &str, ttl: Duration) -> Elector {
-    Elector::new(candidate(name), Timing { ttl, renew: ttl / 3, look_every: SECOND / 20, needs_proof: false })
+    Elector::new(
+        candidate(name),
+        Timing { ttl, renew: ttl / 3, poll_interval: SECOND / 20, needs_proof: false },
+    )
 }
 
-/// Does all that an elector wants at a moment.
+/// Does every step that an elector wants at `now`.
 fn drive(elector: &mut Elector, register: &MemoryRegister, now: Duration) {
     loop {
         match elector.next(now) {
             Step::Wait(_) => return,
-            Step::Read => elector.heard_cell(now, register.read("leader").unwrap()),
+            Step::Read => elector.on_read(now, register.read("leader").unwrap()),
             Step::Set { seen, claim } => {
                 let set = register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
-                elector.heard_set(now, Some(set));
+                elector.on_set(now, Some(set));
             }
         }
     }
 }
 
 #[test]
-fn a_candidate_waits_for_the_holders_time_and_not_for_its_own() {
+fn a_candidate_waits_for_the_ttl_of_the_holder() {
     let register = MemoryRegister::default();
     let (mut holder, mut candidate) = (elector("holder", 30 * SECOND), elector("candidate", SECOND));
     drive(&mut holder, &register, Duration::ZERO);
     assert_eq!(holder.leads(Duration::ZERO), Some(1));
-    // The holder is frozen; nobody may take the office before its thirty seconds are over.
+    // The holder is frozen. Its lease is not free before thirty seconds are over.
     for tenths in 0..=300 {
         let now = SECOND / 10 * tenths;
         drive(&mut candidate, &register, now);
@@ -49,7 +52,7 @@ fn a_candidate_waits_for_the_holders_time_and_not_for_its_own() {
 }
 
 #[test]
-fn a_healthy_leader_with_a_short_time_is_not_deposed_by_one_with_a_long_time_or_the_other_way_round() {
+fn different_ttls_do_not_depose_a_healthy_leader() {
     for (leader_ttl, other_ttl) in [(3 * SECOND, 60 * SECOND), (60 * SECOND, 3 * SECOND)] {
         let register = MemoryRegister::default();
         let (mut leader, mut other) = (elector("leader", leader_ttl), elector("other", other_ttl));
@@ -63,35 +66,35 @@ fn a_healthy_leader_with_a_short_time_is_not_deposed_by_one_with_a_long_time_or_
 }
 
 #[test]
-fn an_office_that_could_not_be_taken_is_tried_again_after_a_pause() {
+fn a_failed_acquisition_is_retried_after_a_pause() {
     let mut candidate = elector("candidate", SECOND);
     assert_eq!(candidate.next(SECOND), Step::Read);
-    candidate.heard_cell(SECOND, None);
+    candidate.on_read(SECOND, None);
     assert!(matches!(candidate.next(SECOND), Step::Set { .. }));
-    candidate.heard_set(SECOND, None);
+    candidate.on_set(SECOND, None);
     let Step::Wait(until) = candidate.next(SECOND) else { panic!("it tries again without a pause") };
     assert!(until > SECOND);
     assert!(matches!(candidate.next(until), Step::Set { .. } | Step::Read));
 }
 
 #[test]
-fn an_office_that_came_after_it_was_not_wanted_any_more_is_given_back() {
+fn an_acquisition_after_resigning_is_released() {
     let register = MemoryRegister::default();
     let mut candidate = elector("candidate", SECOND);
-    candidate.heard_cell(SECOND, None);
+    candidate.on_read(SECOND, None);
     let Step::Set { seen, claim } = candidate.next(SECOND) else { panic!("it is free") };
     register.compare_and_set("leader", seen.as_ref(), &claim).unwrap();
-    candidate.heard_set(SECOND, Some(Set::Unknown));
+    candidate.on_set(SECOND, Some(Set::Unknown));
     candidate.set_stands(Stands::No);
     candidate.resign(SECOND);
     let Step::Wait(again) = candidate.next(SECOND) else { panic!("it asks again after a pause") };
     drive(&mut candidate, &register, again);
     assert!(candidate.is_settled() && candidate.leads(again).is_none());
-    assert!(!register.read("leader").unwrap().unwrap().claim.held, "nobody has it");
+    assert!(!register.read("leader").unwrap().unwrap().claim.held, "it is free");
     assert!(!candidate.take_changes().iter().any(|change| matches!(change, Change::Elected { .. })));
 }
 
-/// A clock of this machine that can be set ahead.
+/// The system clock, which can be set ahead.
 #[derive(Debug, Default)]
 struct Ahead(AtomicU64);
 
@@ -118,7 +121,7 @@ fn candidate(name: &str) -> Candidate {
 }
 
 #[tokio::test]
-async fn a_long_cold_start_is_told_of() {
+async fn why_reports_a_long_cold_start() {
     let clock = Arc::new(Ahead::default());
     let roster = Roster { cold_start_observation_window: 60 * SECOND, ..Roster::default() };
     let register = Arc::new(MemoryRegister::default());
@@ -126,15 +129,15 @@ async fn a_long_cold_start_is_told_of() {
     let me = candidate("a");
     let own: Arc<dyn Clock> = clock.clone();
     let one = Leadership::start_with(register, "leader", me, options, Vec::new(), own).unwrap();
-    assert_eq!(one.why(), ["no leader: the cold start is not over: the others are being watched"]);
+    assert_eq!(one.why(), ["no leader: the cold start is not over: still observing other nodes"]);
     clock.0.store(21, SeqCst);
-    let told = one.why();
-    assert!(told.iter().any(|why| why.contains("the cold start takes long")), "{told:?}");
+    let why = one.why();
+    assert!(why.iter().any(|line| line.contains("the cold start takes long")), "{why:?}");
     one.stop().await;
 }
 
 #[tokio::test]
-async fn a_leader_that_changes_too_often_is_told_of() {
+async fn why_reports_frequent_leader_changes() {
     let register = Arc::new(MemoryRegister::default());
     let start = |name: &str, stands: bool| {
         let options = Options { enable_coordinator: stands, ..Options::first_come(10 * SECOND) };
@@ -146,22 +149,22 @@ async fn a_leader_that_changes_too_often_is_told_of() {
         assert_eq!(watcher.why().len(), usize::from(n == 1), "five changes are still fine");
         let name = format!("n{n}");
         let one = start(&name, true);
-        let mut news = watcher.events();
+        let mut events = watcher.events();
         while watcher.leader().is_none_or(|(leader, _)| leader.name != name) {
-            // Any event is a reason to look again.
-            let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
+            // Any event is a reason to check again.
+            let _ = tokio::time::timeout(SECOND / 100, events.recv()).await;
         }
         one.stop().await;
         if n == 6 {
-            let told = watcher.why();
-            assert!(told.iter().any(|why| why.contains("changed 6 times")), "{told:?}");
+            let why = watcher.why();
+            assert!(why.iter().any(|line| line.contains("changed 6 times")), "{why:?}");
         }
     }
     watcher.stop().await;
 }
 
 #[tokio::test]
-async fn a_leader_that_shows_no_sign_is_told_of_in_round_times() {
+async fn why_reports_a_silent_leader_in_round_times() {
     let register = Arc::new(MemoryRegister::default());
     let clock = Arc::new(Ahead::default());
     let start = |name: &str, clock: Arc<dyn Clock>| {
@@ -170,17 +173,17 @@ async fn a_leader_that_shows_no_sign_is_told_of_in_round_times() {
         Leadership::start_with(register, "leader", candidate(name), options, Vec::new(), clock).unwrap()
     };
     let (watcher, leader) = (start("watcher", clock.clone()), start("a", Arc::new(SystemClock)));
-    let mut news = watcher.events();
+    let mut events = watcher.events();
     while watcher.leader_age().is_none() {
-        // Any event is a reason to look again.
-        let _ = tokio::time::timeout(SECOND / 100, news.recv()).await;
+        // Any event is a reason to check again.
+        let _ = tokio::time::timeout(SECOND / 100, events.recv()).await;
     }
     assert!(watcher.why().is_empty(), "{:?}", watcher.why());
     clock.0.store(6, SeqCst);
-    let told = watcher.why().join("");
+    let why = watcher.why().join("");
     let expected =
         "s old, and it should renew every 3.3s: it may be gone, and is replaced when its 10s are over";
-    assert!(told.starts_with("the last sign of the leader a is 6") && told.ends_with(expected), "{told}");
+    assert!(why.starts_with("the last sign of the leader a is 6") && why.ends_with(expected), "{why}");
     leader.stop().await;
     watcher.stop().await;
 }

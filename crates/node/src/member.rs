@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
-use orchestrix_engine::{Batch, Clock, JournalId, Shared, SystemClock, Trouble};
+use orchestrix_engine::{Batch, Clock, JournalId, LogThrottle, Shared, SystemClock};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -91,7 +91,7 @@ struct Inner {
     commands: Sender<Command>,
     tick_ms: u64,
     /// The engine cannot be used.
-    trouble: Trouble,
+    throttle: LogThrottle,
     clock: Arc<dyn Clock>,
 }
 
@@ -157,7 +157,7 @@ impl Member {
             running: Running::new(),
             commands,
             tick_ms,
-            trouble: Trouble::new(
+            throttle: LogThrottle::new(
                 "cannot use the engine: waiting until it answers",
                 "the engine answers again",
             ),
@@ -316,7 +316,7 @@ impl Member {
     /// What this node waits for, while it cannot use its engine.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
-        self.inner.trouble.reason()
+        self.inner.throttle.reason()
     }
 
     /// Why this node stands still, if it does: a term in this process, or a thread that follows. Asks nobody.
@@ -404,18 +404,18 @@ impl Inner {
     }
 
     fn waiting(&self) -> Option<String> {
-        let why = self.trouble.reason()?;
+        let why = self.throttle.reason()?;
         Some(format!("{} cannot use the engine and waits: {why}", self.me.name))
     }
 
     fn engine_refuses(&self, operation: &str, failure: &Failure) {
-        self.trouble.failed(self.clock.boot(), operation, &failure.to_string());
+        self.throttle.failed(self.clock.boot(), operation, &failure.to_string());
     }
 
     /// Whoever can read again may begin a term again.
     fn engine_answers(&self) {
         for operation in [FOLLOW, BEGIN] {
-            self.trouble.passed(self.clock.boot(), operation);
+            self.throttle.succeeded(self.clock.boot(), operation);
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::sql::SqlPlace;
-use orchestrix_engine::{Error, Shared, Trouble};
+use orchestrix_engine::{Error, LogThrottle, Shared};
 use serde::Deserialize;
 
 use crate::private::{self, Text};
@@ -148,15 +148,15 @@ impl Url {
     /// As for [`Url::connect`], or when it does not answer for half a minute.
     pub fn connect_when_it_answers(&self, timeout: Duration) -> Result<Arc<dyn Shared>, Error> {
         let began = Instant::now();
-        let trouble = Trouble::new("the engine does not answer yet: trying again", "the engine answers");
+        let throttle = LogThrottle::new("the engine does not answer yet: trying again", "the engine answers");
         loop {
             let answer = self.connect(timeout);
             if answer.is_ok() {
-                trouble.passed(began.elapsed(), CONNECT);
+                throttle.succeeded(began.elapsed(), CONNECT);
             }
             match answer {
                 Err(error) if error.retryable && began.elapsed() < START_MAX => {
-                    trouble.failed(began.elapsed(), CONNECT, &error.source.to_string());
+                    throttle.failed(began.elapsed(), CONNECT, &error.source.to_string());
                     std::thread::sleep(START_PAUSE);
                 }
                 answer => return answer,

@@ -223,8 +223,8 @@ impl App {
         }
         let member = self.coordinator.member()?;
         let status = member.leadership().status();
-        if let Some(trouble) = status.trouble {
-            return Some(format!("the engine refuses or does not answer: {trouble}").into());
+        if let Some(error) = status.register_error {
+            return Some(format!("the engine refuses or does not answer: {error}").into());
         }
         status.leader.is_none().then_some("there is no leader".into())
     }

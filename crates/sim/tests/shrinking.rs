@@ -4,7 +4,7 @@ use orchestrix_sim::{ClusterPlan, Shrink, run_cluster_plan, shrink};
 
 #[test]
 fn the_world_of_a_planted_bug_gets_smaller_and_still_finds_it() {
-    assert!(orchestrix_core::plant("office-taken-early"));
+    assert!(orchestrix_core::plant("lease-taken-early"));
     let finds = |plan: &ClusterPlan| {
         run_cluster_plan(plan.clone()).violations.iter().any(|violation| violation.invariant == "E5")
     };

@@ -78,7 +78,7 @@ impl FileJournal {
     /// Locks the folder and looks at what is there; a folder without a journal gets a new one.
     ///
     /// # Errors
-    /// `InUse`, `UnknownFormat`, `Damaged`, `Full`, and whatever the disk says.
+    /// `InUse`, `UnknownFormat`, `Damaged`, `Full`, and other I/O errors.
     pub fn start(disk: Arc<dyn Disk>, options: Options) -> Result<Opening, Error> {
         Opening::start(disk, options)
     }
@@ -251,7 +251,7 @@ impl Journal for FileJournal {
             return Err(stopped("append to the journal"));
         }
         if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
-            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            let why = format!("{} events in {} bytes is not a valid batch", batch.count, batch.records.len());
             return Err(invalid("append to the journal", why));
         }
         let link = batch.link(self.id);

@@ -61,7 +61,7 @@ impl FileLogs {
     /// Opens the logs in a folder and reads where every chunk is.
     ///
     /// # Errors
-    /// `InUse`, `UnknownFormat`, and whatever the disk says about the folder. A file that cannot be read is
+    /// `InUse`, `UnknownFormat`, and I/O errors of the folder. A file that cannot be read is
     /// left out.
     pub fn open(disk: Arc<dyn Disk>) -> Result<Self, Error> {
         Self::open_with(disk, FILE_BYTES_MAX)
@@ -218,7 +218,7 @@ impl FileLogs {
 impl Logs for FileLogs {
     fn append(&self, at: LogPlace, bytes: &[u8]) -> Result<Logged, Error> {
         if bytes.len() > CHUNK_BYTES_MAX {
-            let why = format!("a chunk of {} bytes; the most is {CHUNK_BYTES_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {CHUNK_BYTES_MAX}", bytes.len());
             return Err(invalid(WRITE, why));
         }
         let LogPlace { task, number, lease, offset } = at;
@@ -242,7 +242,7 @@ impl Logs for FileLogs {
                 return Ok(Logged::Conflict);
             }
             if there.is_none() && stored >= TASK_CHUNKS_MAX {
-                let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+                let why = format!("task {task} has reached the limit of {TASK_CHUNKS_MAX} chunks");
                 return Err(invalid(WRITE, why));
             }
             if self.has_room(&state, record) {

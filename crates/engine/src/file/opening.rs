@@ -267,7 +267,7 @@ impl Found {
 /// Takes a folder for this process, until what is answered is dropped.
 ///
 /// # Errors
-/// `InUse`, which names the process that has it; and whatever the disk says.
+/// `InUse`, which names the process that has it; and I/O errors.
 pub fn take_lock(disk: &dyn Disk) -> Result<Arc<dyn DiskLock>, Error> {
     match disk.lock(names::LOCK).map_err(|error| io_error(disk, "lock", names::LOCK, error))? {
         Lock::Held(lock) => Ok(Arc::from(lock)),

@@ -174,7 +174,7 @@ impl SegmentPool {
     /// A spare with room for at least `needed` bytes, header included.
     ///
     /// # Errors
-    /// `Full`, which may pass, and whatever else the disk says.
+    /// `Full`, which may pass, and other I/O errors.
     pub(crate) fn take(&self, needed: u64) -> Result<SpareSegment, Error> {
         let mut state = self.state();
         while state.preparing && !state.spares.iter().any(|spare| spare.size >= needed) {

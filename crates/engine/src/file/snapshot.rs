@@ -249,7 +249,7 @@ impl Writer {
 impl SnapshotWriter for Writer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > SNAPSHOT_CHUNK_MAX {
-            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}", bytes.len());
             return Err(invalid(WRITE, why));
         }
         let len = u32::try_from(bytes.len()).expect("a chunk is at most SNAPSHOT_CHUNK_MAX long");
@@ -313,11 +313,15 @@ impl Reader {
     /// Whether a chunk may be so long, before there is memory for it.
     fn check_length(&self, len: u32) -> Result<(), Error> {
         if len as usize > SNAPSHOT_CHUNK_MAX {
-            return Err(self.damaged(format!("a chunk of {len} bytes; the most is {SNAPSHOT_CHUNK_MAX}")));
+            return Err(
+                self.damaged(format!("chunk of {len} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}"))
+            );
         }
         let left = self.len.saturating_sub(self.progress.offset + CHUNK_HEADER_BYTES as u64);
         if u64::from(len) > left {
-            return Err(self.damaged(format!("a chunk of {len} bytes, but the file has only {left} more")));
+            return Err(
+                self.damaged(format!("chunk of {len} bytes, but only {left} bytes are left in the file"))
+            );
         }
         Ok(())
     }

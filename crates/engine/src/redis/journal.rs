@@ -200,7 +200,9 @@ impl RedisJournal {
             let name = String::from_utf8_lossy(entry.first().map_or(b"", |name| name));
             let place = format!("{}/{name}", self.keys.journal());
             let damaged = |what: String| self.server.damaged(DO_READ, &place, what);
-            let [_, hash, frame] = entry else { return Err(damaged("a part of it is missing".to_owned())) };
+            let [_, hash, frame] = entry else {
+                return Err(damaged("part of the entry is missing".to_owned()));
+            };
             let batch = unpack(self.id, frame).map_err(|no| damaged(no.to_string()))?;
             let link = batch.link(self.id);
             if name != format!("{}-0", link.position.0) || hex(hash) != Some(link.hash.0) {
@@ -279,7 +281,7 @@ impl Journal for RedisJournal {
 
     fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
         if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
-            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            let why = format!("{} events in {} bytes is not a valid batch", batch.count, batch.records.len());
             return Err(invalid(DO_APPEND, why));
         }
         let link = batch.link(self.id);

@@ -63,7 +63,7 @@ impl Logs for RedisLogs {
                 Ok(Logged::Existed)
             }
             _ => {
-                let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+                let why = format!("task {task} has reached the limit of {TASK_CHUNKS_MAX} chunks");
                 Err(invalid(DO_WRITE, why))
             }
         }
@@ -78,7 +78,7 @@ impl Logs for RedisLogs {
         let chunks: Vec<_> = records.iter().map_while(|record| decode(task, record)).collect();
         if chunks.is_empty() && damaged {
             let place = format!("{key}/{skip}");
-            return Err(self.server.damaged(DO_READ, &place, "the checksum does not match"));
+            return Err(self.server.damaged(DO_READ, &place, "checksum mismatch"));
         }
         Ok(chunks)
     }

@@ -25,7 +25,7 @@ const DO_LIST: &str = "list cells";
 const DO_REMOVE: &str = "remove a cell";
 
 /// Shorter than anybody waits for a leader, longer than a look takes.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A handle of the register.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl RedisRegister {
         match word {
             b"none" => Ok(None),
             b"gone" => Err(damaged("it was written, and is gone")),
-            _ => decode(key, fields).map(Some).ok_or_else(|| damaged("the checksum does not match")),
+            _ => decode(key, fields).map(Some).ok_or_else(|| damaged("checksum mismatch")),
         }
     }
 }
@@ -159,8 +159,8 @@ impl Register for RedisRegister {
         Ok(cells)
     }
 
-    fn look_every(&self) -> Duration {
-        LOOK_EVERY
+    fn poll_interval(&self) -> Duration {
+        POLL_INTERVAL
     }
 }
 

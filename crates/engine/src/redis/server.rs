@@ -18,7 +18,7 @@ use rustls::crypto::CryptoProvider;
 use sha1::{Digest as _, Sha1};
 
 use super::rights;
-use crate::{Cause, Clock as _, Error, SystemClock, Trouble};
+use crate::{Cause, Clock as _, Error, LogThrottle, SystemClock};
 
 /// Connections kept for later. Bounds what an idle node costs the server; a burst opens more for a while.
 const IDLE_MAX: usize = 8;
@@ -72,7 +72,7 @@ pub(super) struct Server {
     /// The names of scripts that the server has run for us.
     known: Mutex<BTreeSet<&'static str>>,
     /// Writes whose outcome is not known.
-    outcomes: Trouble,
+    outcomes: LogThrottle,
 }
 
 impl Server {
@@ -80,7 +80,7 @@ impl Server {
         let Address { client, place, tls, greeting } = address(url)?;
         let timeout = timeout.max(TIMEOUT_MIN);
         let (idle, known) = (Mutex::default(), Mutex::default());
-        let outcomes = Trouble::of_outcomes();
+        let outcomes = LogThrottle::for_outcomes();
         let server = Self { client, place, tls, greeting, timeout, idle, known, outcomes };
         match server.open() {
             Ok(connection) => server.keep(connection),
@@ -101,7 +101,7 @@ impl Server {
 
     /// What became of a write is known.
     pub(super) fn settled(&self, doing: &str) {
-        self.outcomes.passed(SystemClock.boot(), doing);
+        self.outcomes.succeeded(SystemClock.boot(), doing);
     }
 
     pub(super) fn timeout(&self) -> Duration {
@@ -345,7 +345,7 @@ fn address(url: &str) -> Result<Address, Error> {
         let source = Cause::Remote { place: "redis".to_owned(), what: what.to_owned() };
         Error { operation: "read the URL".to_owned(), retryable: false, source }
     };
-    let form = "it must be redis://[user][:password@]host[:port][/database], or rediss://… for TLS";
+    let form = "the URL must be redis://[user][:password@]host[:port][/database], or rediss://… for TLS";
     let tls = url.starts_with("rediss://");
     // What the driver would take for a wish not to check certificates is not for it.
     let (url, query) = if tls { url.split_once('?').unwrap_or((url, "")) } else { (url, "") };
@@ -355,7 +355,7 @@ fn address(url: &str) -> Result<Address, Error> {
     let ca = match query.split_once('=') {
         Some(("ca", file)) if !file.is_empty() && !file.contains('&') => Some(file),
         None if query.is_empty() => None,
-        Some(_) | None => return Err(wrong("the one parameter of rediss:// is ca=FILE")),
+        Some(_) | None => return Err(wrong("the only parameter of rediss:// is ca=FILE")),
     };
     let info: ConnectionInfo = url.parse().map_err(|_| wrong(form))?;
     // Answers have the same form on all servers, and nothing but the password is sent before the first command.

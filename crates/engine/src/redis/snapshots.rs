@@ -117,7 +117,7 @@ impl Snapshots for RedisSnapshots {
 
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
         let manifest = match self.manifest(DO_OPEN, at)? {
-            None => return Err(invalid(DO_OPEN, format!("there is no snapshot of {at}"))),
+            None => return Err(invalid(DO_OPEN, format!("no snapshot at position {at}"))),
             Some(Err(what)) => {
                 let place = format!("{}/{}", self.keys.snapshots(), at.0);
                 return Err(self.server.damaged(DO_OPEN, &place, what));
@@ -155,7 +155,7 @@ struct Writer {
 impl SnapshotWriter for Writer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > SNAPSHOT_CHUNK_MAX {
-            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}", bytes.len());
             return Err(invalid(DO_WRITE, why));
         }
         let RedisSnapshots { server, keys, .. } = &self.snapshots;
@@ -215,7 +215,7 @@ impl SnapshotReader for Reader {
             Some((found, bytes)) if u32::from_le_bytes(*found) == sum(&self.manifest, self.next, bytes) => {
                 bytes.to_vec()
             }
-            Some(_) | None => return Err(server.damaged(DO_READ, &place, "the checksum does not match")),
+            Some(_) | None => return Err(server.damaged(DO_READ, &place, "checksum mismatch")),
         };
         self.next += 1;
         Ok(Some(chunk))
@@ -245,7 +245,7 @@ fn decode(journal: JournalId, at: Position, bytes: &[u8]) -> Result<Manifest, St
     let whole = bytes
         .split_last_chunk::<4>()
         .filter(|(body, sum)| body.len() == MANIFEST && crc32c::crc32c(body) == u32::from_le_bytes(**sum));
-    let Some((body, _)) = whole else { return Err("the checksum does not match".to_owned()) };
+    let Some((body, _)) = whole else { return Err("checksum mismatch".to_owned()) };
     let mut at_byte = 1;
     let mut take = |length: usize| {
         at_byte += length;
@@ -256,7 +256,7 @@ fn decode(journal: JournalId, at: Position, bytes: &[u8]) -> Result<Manifest, St
     let link = Link { position, hash: ChainHash(array(take(16))) };
     let manifest = Manifest { link, nonce: array(take(16)), chunks: u32::from_le_bytes(array(take(4))) };
     if found != journal {
-        return Err(format!("it belongs to the journal {found}"));
+        return Err(format!("it belongs to journal {found}"));
     }
     if position != at {
         return Err(format!("it is the manifest of {position}"));
@@ -265,7 +265,7 @@ fn decode(journal: JournalId, at: Position, bytes: &[u8]) -> Result<Manifest, St
 }
 
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    bytes.try_into().expect("exactly so many were taken")
+    bytes.try_into().expect("the slice has exactly N bytes")
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Written {
         let whole = bytes
             .split_last_chunk::<4>()
             .filter(|(body, found)| sum(key, body) == u32::from_le_bytes(**found));
-        whole.and_then(|(body, _)| parts(body)).ok_or_else(|| "the checksum does not match".to_owned())
+        whole.and_then(|(body, _)| parts(body)).ok_or_else(|| "checksum mismatch".to_owned())
     }
 }
 

@@ -107,7 +107,7 @@ impl Head {
         let whole = bytes
             .split_last_chunk::<4>()
             .filter(|(body, sum)| body.len() == BODY && crc32c::crc32c(body) == u32::from_le_bytes(**sum));
-        let Some((body, _)) = whole else { return Err("the checksum does not match".to_owned()) };
+        let Some((body, _)) = whole else { return Err("checksum mismatch".to_owned()) };
         let position = Position(u64::from_le_bytes(part(body, 17)));
         let floor = Link { position, hash: ChainHash(part(body, 25)) };
         Ok(Self { id: JournalId(part(body, 1)), floor, nonce: Nonce(part(body, 41)) })
@@ -125,7 +125,7 @@ fn read(store: &Store, keys: &Keys, doing: &str) -> Result<Option<(Head, String)
 }
 
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("exactly so many were taken")
+    bytes[at..at + N].try_into().expect("the slice has exactly N bytes")
 }
 
 #[cfg(test)]

@@ -275,7 +275,7 @@ impl Journal for S3Journal {
 
     fn append(&mut self, batch: &Batch) -> Result<Appended, Error> {
         if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX {
-            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            let why = format!("{} events in {} bytes is not a valid batch", batch.count, batch.records.len());
             return Err(invalid(DO_APPEND, why));
         }
         let link = batch.link(self.history.id);

@@ -153,7 +153,7 @@ impl Logs for S3Logs {
         let logged = stored.map_err(|failure| self.store.error(DO_WRITE, failure))?;
         self.keep(task, known);
         logged.ok_or_else(|| {
-            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            let why = format!("task {task} has reached the limit of {TASK_CHUNKS_MAX} chunks");
             invalid(DO_WRITE, why)
         })
     }
@@ -174,7 +174,7 @@ impl Logs for S3Logs {
             objects.iter().map_while(|(_, object)| decode(task, &object.bytes)).collect();
         match objects.first() {
             Some((name, _)) if chunks.is_empty() => {
-                Err(self.store.damaged(DO_READ, name, "the checksum does not match"))
+                Err(self.store.damaged(DO_READ, name, "checksum mismatch"))
             }
             Some(_) | None => Ok(chunks),
         }

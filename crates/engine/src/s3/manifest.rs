@@ -42,10 +42,10 @@ impl Manifest {
         let whole = bytes
             .split_last_chunk::<4>()
             .filter(|(body, sum)| body.len() == BODY && crc32c::crc32c(body) == u32::from_le_bytes(**sum));
-        let Some((body, _)) = whole else { return Err("the checksum does not match".to_owned()) };
+        let Some((body, _)) = whole else { return Err("checksum mismatch".to_owned()) };
         let (found, position) = (JournalId(part(body, 1)), Position(u64::from_le_bytes(part(body, 17))));
         if found != journal {
-            return Err(format!("it belongs to the journal {found}"));
+            return Err(format!("it belongs to journal {found}"));
         }
         if position != at {
             return Err(format!("it is the manifest of {position}"));
@@ -72,7 +72,7 @@ impl Manifest {
 }
 
 fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("exactly so many were taken")
+    bytes[at..at + N].try_into().expect("the slice has exactly N bytes")
 }
 
 #[cfg(test)]

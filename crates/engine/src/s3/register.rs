@@ -13,7 +13,7 @@ use super::store::{Failure, Object, SharedStore};
 use crate::{Cell, Claim, Error, Register, Set, Version};
 
 /// Every look is a request that is paid for. Bounds how late a candidate finds that a leader has gone.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a writing is sent when the store says that it wrote nothing, but may the next time.
 const TRIES: usize = 3;
@@ -161,8 +161,8 @@ impl Register for S3Register {
         Ok(cells)
     }
 
-    fn look_every(&self) -> Duration {
-        LOOK_EVERY
+    fn poll_interval(&self) -> Duration {
+        POLL_INTERVAL
     }
 }
 

@@ -127,7 +127,7 @@ impl Snapshots for S3Snapshots {
 
     fn open(&self, at: Position) -> Result<Box<dyn SnapshotReader>, Error> {
         let manifest = match self.manifest(DO_OPEN, at)? {
-            None => return Err(invalid(DO_OPEN, format!("there is no snapshot of {at}"))),
+            None => return Err(invalid(DO_OPEN, format!("no snapshot at position {at}"))),
             Some(Err(what)) => {
                 return Err(self.store().damaged(DO_OPEN, &self.history.keys.snapshot(at), what));
             }
@@ -157,7 +157,7 @@ struct Writer {
 impl SnapshotWriter for Writer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > SNAPSHOT_CHUNK_MAX {
-            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}", bytes.len());
             return Err(invalid(DO_WRITE, why));
         }
         let number = self.manifest.chunks;
@@ -203,7 +203,7 @@ impl SnapshotReader for Reader {
         let stored = store.get(&name).map_err(|failure| store.error(DO_READ, failure))?;
         let stored = stored.ok_or_else(|| store.damaged(DO_READ, &name, "it is not there"))?;
         let chunk = self.manifest.unwrap_chunk(self.next, &stored.bytes);
-        let chunk = chunk.ok_or_else(|| store.damaged(DO_READ, &name, "the checksum does not match"))?;
+        let chunk = chunk.ok_or_else(|| store.damaged(DO_READ, &name, "checksum mismatch"))?;
         self.next += 1;
         Ok(Some(chunk))
     }

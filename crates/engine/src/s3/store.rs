@@ -25,7 +25,7 @@ use tokio::time::timeout_at;
 use super::address::Address;
 use super::wire::{Connector, No, Tls, innermost, within};
 use crate::batch_frame::BATCH_FRAME_OVERHEAD_BYTES;
-use crate::{BATCH_BYTES_MAX, Cause, Clock as _, Error, SystemClock, Trouble};
+use crate::{BATCH_BYTES_MAX, Cause, Clock as _, Error, LogThrottle, SystemClock};
 
 /// The largest object that is read. Bounds memory.
 const OBJECT_BYTES_MAX: u64 = (BATCH_BYTES_MAX + BATCH_FRAME_OVERHEAD_BYTES) as u64;
@@ -74,7 +74,7 @@ pub(super) struct Store {
     address: Address,
     timeout: Duration,
     /// Writes whose outcome is not known.
-    outcomes: Trouble,
+    outcomes: LogThrottle,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
 }
@@ -107,7 +107,7 @@ impl Store {
         // One thread moves the bytes of all callers, who wait on their own threads.
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("s3").enable_all().build();
         let runtime = runtime.map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { driver, address, timeout, outcomes: Trouble::of_outcomes(), runtime: Some(runtime) })
+        Ok(Self { driver, address, timeout, outcomes: LogThrottle::for_outcomes(), runtime: Some(runtime) })
     }
 
     /// Nobody knows what became of a write.
@@ -118,7 +118,7 @@ impl Store {
 
     /// What became of a write is known.
     pub(super) fn settled(&self, doing: &str) {
-        self.outcomes.passed(SystemClock.boot(), doing);
+        self.outcomes.succeeded(SystemClock.boot(), doing);
     }
 
     pub(super) fn address(&self) -> &Address {

@@ -250,7 +250,7 @@ impl Journal for SqlJournal {
         let doing = "append to the journal";
         let fits = i64::try_from(batch.last().0).is_ok();
         if batch.count == 0 || batch.records.len() > BATCH_BYTES_MAX || !fits {
-            let why = format!("{} events in {} bytes are no batch", batch.count, batch.records.len());
+            let why = format!("{} events in {} bytes is not a valid batch", batch.count, batch.records.len());
             return Err(invalid(doing, why));
         }
         let link = batch.link(self.id);

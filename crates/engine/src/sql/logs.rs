@@ -85,7 +85,7 @@ impl Logs for SqlLogs {
             Err(failure) => Err(failure),
         };
         if full && logged == Ok(Logged::Conflict) {
-            let why = format!("task {task} has {TASK_CHUNKS_MAX} chunks, the most there are");
+            let why = format!("task {task} has reached the limit of {TASK_CHUNKS_MAX} chunks");
             return Err(invalid(doing, why));
         }
         logged.map_err(|failure| failure.error(self.session.home(), doing))
@@ -113,7 +113,7 @@ impl Logs for SqlLogs {
                 Ok(chunk) => chunks.push(chunk),
                 // What comes before it is good.
                 Err(_) if !chunks.is_empty() => break,
-                Err(place) => return Err(damaged(home, doing, LOGS, place, "the checksum does not match")),
+                Err(place) => return Err(damaged(home, doing, LOGS, place, "checksum mismatch")),
             }
         }
         Ok(chunks)

@@ -152,7 +152,7 @@ impl Register for SqlRegister {
         Ok(found.into_iter().collect())
     }
 
-    fn look_every(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(50)
     }
 }

@@ -151,17 +151,17 @@ impl Server {
 
 impl Listener {
     /// Returns when somebody may have appended to `domain`. Without a server that tells, after a while.
-    pub(super) async fn heard(&mut self, domain: &str, look_every: Duration) -> Result<(), Failure> {
+    pub(super) async fn heard(&mut self, domain: &str, poll_interval: Duration) -> Result<(), Failure> {
         match self {
             #[cfg(feature = "mysql")]
             Self::None => {
                 let _ = domain;
-                tokio::time::sleep(look_every).await;
+                tokio::time::sleep(poll_interval).await;
                 Ok(())
             }
             #[cfg(feature = "postgres")]
             Self::Postgres(listening) => {
-                let _ = look_every;
+                let _ = poll_interval;
                 listening.heard(domain).await
             }
         }

@@ -13,7 +13,7 @@ use super::fault::Failure;
 use super::server::{Column, Connection, Listener, Row, Value};
 
 /// How often to look for more where the server does not tell. Bounds how late a follower is.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long to wait for a word before looking all the same: a word may be lost with its connection.
 const HEAR_AT_MOST: Duration = Duration::from_secs(1);
@@ -105,13 +105,13 @@ impl Session {
                 // Who has just begun to listen looks once more first.
                 *listener = Some(begun);
             } else {
-                std::thread::sleep(LOOK_EVERY.min(at_most));
+                std::thread::sleep(POLL_INTERVAL.min(at_most));
             }
             return;
         }
         let heard = async {
             let Some(listener) = listener else { return Ok(Ok(())) };
-            tokio::time::timeout(at_most.min(HEAR_AT_MOST), listener.heard(&self.home.domain, LOOK_EVERY))
+            tokio::time::timeout(at_most.min(HEAR_AT_MOST), listener.heard(&self.home.domain, POLL_INTERVAL))
                 .await
         };
         if let Ok(Err(_)) = runtime.block_on(heard) {

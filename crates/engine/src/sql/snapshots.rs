@@ -58,12 +58,12 @@ impl Snapshots for SqlSnapshots {
         let rows = self.session.rows(sql, &columns, &[Value::Text(&self.home.domain), Value::Int(int(at))]);
         let rows = rows.map_err(|failure| failure.error(&self.home, &doing))?;
         let Some(mut row) = rows.into_iter().next() else {
-            return Err(invalid(&doing, format!("there is no snapshot of {at}")));
+            return Err(invalid(&doing, format!("no snapshot at position {at}")));
         };
         let link = Link { position: at, hash: hash(&row.bytes()) };
         let manifest = Manifest { at: link, writing: hash(&row.bytes()).0, chunks: row.int() };
         if manifest.crc(self.journal) != row.int() {
-            return Err(damaged(&self.home, &doing, SNAPSHOTS, at, "the checksum does not match"));
+            return Err(damaged(&self.home, &doing, SNAPSHOTS, at, "checksum mismatch"));
         }
         let session = Session::new(&self.home);
         Ok(Box::new(Reader { session, manifest, next: 0 }))
@@ -133,7 +133,7 @@ struct Writer {
 impl SnapshotWriter for Writer {
     fn chunk(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() > SNAPSHOT_CHUNK_MAX {
-            let why = format!("a chunk of {} bytes; the most is {SNAPSHOT_CHUNK_MAX}", bytes.len());
+            let why = format!("chunk of {} bytes exceeds the limit of {SNAPSHOT_CHUNK_MAX}", bytes.len());
             return Err(invalid("write snapshot", why));
         }
         let sql =
@@ -217,7 +217,7 @@ impl SnapshotReader for Reader {
         let Some(mut found) = rows.into_iter().next() else { return Err(wrong("it is gone")) };
         let (crc, bytes) = (found.int(), found.bytes());
         if crc != self.manifest.chunk_crc(number, &bytes) {
-            return Err(wrong("the checksum does not match"));
+            return Err(wrong("checksum mismatch"));
         }
         self.next += 1;
         Ok(Some(bytes))

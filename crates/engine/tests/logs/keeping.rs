@@ -86,7 +86,7 @@ fn a_task_has_so_many_chunks_and_no_more_in_files_as_in_memory() {
             assert_eq!(append(1, offset).unwrap(), Logged::Stored);
         }
         let error = append(1, TASK_CHUNKS_MAX).unwrap_err().to_string();
-        assert!(error.contains("task 1 has 65536 chunks, the most there are"), "{error}");
+        assert!(error.contains("task 1 has reached the limit of 65536 chunks"), "{error}");
         assert_eq!(append(1, 7).unwrap(), Logged::Existed);
         assert_eq!(append(2, 0).unwrap(), Logged::Stored, "another task has room");
     }

@@ -21,10 +21,10 @@ fn a_wrong_url_is_refused_with_its_right_form() {
         assert!(!error.retryable);
     }
     for url in ["rediss://h?insecure=1", "rediss://h?ca=", "rediss://h?ca=a&ca=b", "rediss://h?ca"] {
-        assert!(refused(url).to_string().contains("the one parameter of rediss:// is ca=FILE"), "{url}");
+        assert!(refused(url).to_string().contains("the only parameter of rediss:// is ca=FILE"), "{url}");
     }
     // Which the driver would take for a wish to trust everybody.
-    assert!(refused("rediss://h/#insecure").to_string().contains("it must be redis://"));
+    assert!(refused("rediss://h/#insecure").to_string().contains("the URL must be redis://"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn the_leader_is_where_people_look_for_it() {
     assert_eq!(raw.ask::<String>("HGET orchestrix:coordinator:leader owner"), "node-1");
     assert_eq!(raw.ask::<String>("HGET orchestrix:coordinator:leader epoch"), "4");
     assert_eq!(raw.ask::<String>("HGET orchestrix:register:nodes/a owner"), "node-a");
-    assert_eq!(register.look_every(), Duration::from_millis(50));
+    assert_eq!(register.poll_interval(), Duration::from_millis(50));
 }
 
 #[test]

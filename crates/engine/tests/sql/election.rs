@@ -32,7 +32,8 @@ struct Office {
 fn stand(database: &Database, n: usize, office: &Office) {
     let register = database.connect().register();
     let me = Candidate { name: format!("n{n}"), incarnation: format!("{n}-0"), address: String::new() };
-    let timing = Timing { ttl: TTL, renew: TTL / 3, look_every: register.look_every(), needs_proof: false };
+    let timing =
+        Timing { ttl: TTL, renew: TTL / 3, poll_interval: register.poll_interval(), needs_proof: false };
     let mut elector = Elector::new(me, timing);
     let now = || office.began.elapsed();
     while !office.stop.load(SeqCst) && office.dead.load(SeqCst) != n + 1 {
@@ -42,12 +43,12 @@ fn stand(database: &Database, n: usize, office: &Office) {
                 std::thread::sleep(until.saturating_sub(now()).min(Duration::from_millis(20)));
             }
             Step::Read => match register.read("leader") {
-                Ok(cell) => elector.heard_cell(now(), cell),
-                Err(_) => elector.heard_nothing(now()),
+                Ok(cell) => elector.on_read(now(), cell),
+                Err(_) => elector.on_read_failed(now()),
             },
             Step::Set { seen, claim } => {
                 let set = register.compare_and_set("leader", seen.as_ref(), &claim).ok();
-                elector.heard_set(now(), set);
+                elector.on_set(now(), set);
             }
         }
         let at = now();

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use orchestrix_core::{Refusal, TaskId};
-use orchestrix_engine::{Cause, Clock as _, Logs, SystemClock, Trouble};
+use orchestrix_engine::{Cause, Clock as _, LogThrottle, Logs, SystemClock};
 use tokio::sync::oneshot;
 
 use super::sweep::{Sweep, Swept};
@@ -58,7 +58,7 @@ pub(super) struct Store {
     /// There is something to delete, or this is the end.
     news: Condvar,
     /// The engine refuses calls.
-    trouble: Trouble,
+    throttle: LogThrottle,
 }
 
 /// What the thread does next.
@@ -83,8 +83,8 @@ struct Deletions {
 impl Store {
     pub(super) fn new(engine: Arc<dyn Logs>, calls: Calls) -> Arc<Self> {
         let engine = RwLock::new(Some(engine));
-        let trouble = Trouble::new("task output is not available", "task output is available again");
-        Arc::new(Self { calls, engine, deletions: Mutex::default(), news: Condvar::new(), trouble })
+        let throttle = LogThrottle::new("task output is not available", "task output is available again");
+        Arc::new(Self { calls, engine, deletions: Mutex::default(), news: Condvar::new(), throttle })
     }
 
     fn start_call(&self, call: OutputCall) {
@@ -110,11 +110,11 @@ impl Store {
         })));
         match result.await {
             Ok(Some(Ok(value))) => {
-                self.trouble.passed(SystemClock.boot(), CALL);
+                self.throttle.succeeded(SystemClock.boot(), CALL);
                 Ok(value)
             }
             Ok(Some(Err(error))) => {
-                self.trouble.failed(SystemClock.boot(), CALL, &error.source.to_string());
+                self.throttle.failed(SystemClock.boot(), CALL, &error.source.to_string());
                 let full = matches!(error.source, Cause::Full { .. });
                 let otherwise =
                     if error.retryable { Error::Unavailable } else { Error::Refused(Refusal::Internal) };

@@ -18,7 +18,7 @@ use crate::cluster::engine::{Flavour, Model, Snapshot, Try, Who};
 pub(crate) struct Connection {
     model: Arc<Mutex<Model>>,
     who: Who,
-    look_every: Duration,
+    poll_interval: Duration,
 }
 
 pub(crate) fn lock(model: &Mutex<Model>) -> MutexGuard<'_, Model> {
@@ -47,8 +47,8 @@ fn exchanged(operation: &str) -> Error {
 const PLACE: &str = "sim://engine";
 
 impl Connection {
-    pub(crate) fn new(model: Arc<Mutex<Model>>, who: Who, look_every: Duration) -> Self {
-        Self { model, who, look_every }
+    pub(crate) fn new(model: Arc<Mutex<Model>>, who: Who, poll_interval: Duration) -> Self {
+        Self { model, who, poll_interval }
     }
 
     /// The engine, if this node reaches it.
@@ -113,8 +113,8 @@ impl Register for Connection {
         Ok(found.map(|(key, stored)| (key.clone(), stored.cell.clone())).collect())
     }
 
-    fn look_every(&self) -> Duration {
-        self.look_every
+    fn poll_interval(&self) -> Duration {
+        self.poll_interval
     }
 }
 

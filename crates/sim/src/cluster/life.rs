@@ -33,8 +33,8 @@ impl ClusterWorld {
         machine.plan.ttl = self.plan.actors.ttl(node, who.life, self.plan.nodes[node].ttl);
         let clock: Arc<NodeClock> = Arc::clone(&machine.clock);
         let following = Following::new(clock, high_water.clone(), &options);
-        let engine = Connection::new(Arc::clone(&self.model), who, self.plan.look_every);
-        let look_every = engine.look_every();
+        let engine = Connection::new(Arc::clone(&self.model), who, self.plan.poll_interval);
+        let poll_interval = engine.poll_interval();
         let engine: Arc<dyn Shared> = Arc::new(engine);
         let mut standby = Standby::new(engine, options, following.clone());
         match standby.read_to_end() {
@@ -53,7 +53,7 @@ impl ClusterWorld {
         }
         let machine = &mut self.machines[node];
         let ttl = machine.plan.ttl;
-        let timing = Timing { ttl, renew: ttl / 3, look_every, needs_proof: true };
+        let timing = Timing { ttl, renew: ttl / 3, poll_interval, needs_proof: true };
         let me = Candidate {
             name: format!("n{node}"),
             incarnation: format!("{node}-{}", who.life),

@@ -24,7 +24,7 @@ pub struct ClusterPlan {
     /// What clients and workers do, and the options of the nodes.
     pub(crate) actors: Plan,
     pub(crate) nodes: Vec<NodePlan>,
-    pub(crate) look_every: Duration,
+    pub(crate) poll_interval: Duration,
     /// Microseconds between two times that a follower reads the journal, at least and at most.
     pub(crate) read_every: (u64, u64),
     /// Nothing goes wrong with nodes, engine and network.
@@ -137,7 +137,7 @@ impl ClusterPlan {
                 drift_ppm: i64::try_from(rng.range(0, 20_000)).unwrap_or(0) - 10_000,
             })
             .collect();
-        let look_every = Duration::from_millis(rng.skewed(20, 200));
+        let poll_interval = Duration::from_millis(rng.skewed(20, 200));
         let read_every = (5 * MS, 500 * MS);
         let seconds = rng.skewed(20, 150);
         let mut actors = Plan::draw(seed);
@@ -157,7 +157,7 @@ impl ClusterPlan {
             forgets,
             actors,
             nodes,
-            look_every,
+            poll_interval,
             read_every,
             calm,
             seconds,
@@ -216,7 +216,7 @@ impl ClusterPlan {
         plan.nodes.iter_mut().for_each(|node| node.ttl = leadership::Options::default().leader_ttl);
         (plan.calm, plan.forgets, plan.actors.hang_ups, plan.actors.changing) = (true, false, 0, false);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
-        (plan.look_every, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
+        (plan.poll_interval, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
         plan
     }
 

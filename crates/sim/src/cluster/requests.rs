@@ -241,8 +241,8 @@ impl ClusterWorld {
                 let process = self.process(who);
                 process.asking = None;
                 match said {
-                    Some(Said::Cell(cell)) => process.elector.heard_cell(now, cell),
-                    _ => process.elector.heard_nothing(now),
+                    Some(Said::Cell(cell)) => process.elector.on_read(now, cell),
+                    _ => process.elector.on_read_failed(now),
                 }
                 self.publish(who);
                 self.elect(who);
@@ -287,7 +287,7 @@ impl ClusterWorld {
             process.unsure |= set == Some(Set::Unknown);
         }
         let settled = set != Some(Set::Unknown);
-        process.elector.heard_set(now, set);
+        process.elector.on_set(now, set);
         let elected = process.elector.leads(now).is_some();
         self.publish(who);
         if unsure && settled && !elected {

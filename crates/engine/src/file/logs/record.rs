@@ -118,7 +118,7 @@ pub(super) fn decode(bytes: &[u8], seed: u32) -> Result<Header, Flaw> {
     };
     let len = u32_at(bytes, 8) as usize;
     if len > CHUNK_BYTES_MAX {
-        return Err(Flaw::Damaged(format!("a record of {len} bytes; the most is {CHUNK_BYTES_MAX}")));
+        return Err(Flaw::Damaged(format!("record of {len} bytes exceeds the limit of {CHUNK_BYTES_MAX}")));
     }
     Ok(Header { kind, len, sum: u32_at(bytes, 12) })
 }

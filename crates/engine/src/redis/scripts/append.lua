@@ -1,8 +1,8 @@
 -- KEYS: meta, journal. ARGV: id, a position that was there before, previous position and hash, position and hash,
 -- the parcel.
-local there, trouble = ending(KEYS[1], KEYS[2], ARGV[1])
-if trouble then
-  return trouble
+local there, throttle = ending(KEYS[1], KEYS[2], ARGV[1])
+if throttle then
+  return throttle
 end
 if there.position == ARGV[5] and there.hash == ARGV[6] then
   return {'done', there.position, there.hash, there.floor}

@@ -1,7 +1,7 @@
 -- KEYS: meta, journal, snapshots. ARGV: id, the new floor.
-local there, trouble = ending(KEYS[1], KEYS[2], ARGV[1])
-if trouble then
-  return trouble
+local there, throttle = ending(KEYS[1], KEYS[2], ARGV[1])
+if throttle then
+  return throttle
 end
 -- What the floor stands on may be gone, or ahead of a server that has forgotten.
 local stands = redis.call('HEXISTS', KEYS[3], ARGV[2]) == 1 and not less(there.position, ARGV[2])

@@ -1,7 +1,7 @@
 -- KEYS: meta, journal. ARGV: id, after, most bytes, bytes that a parcel adds, most batches.
-local there, trouble = ending(KEYS[1], KEYS[2], ARGV[1])
-if trouble then
-  return trouble
+local there, throttle = ending(KEYS[1], KEYS[2], ARGV[1])
+if throttle then
+  return throttle
 end
 local answer = {'here', there.position, there.hash, there.floor}
 if less(ARGV[2], there.floor) then
