@@ -77,8 +77,8 @@ impl ShardCommand {
             Self::SetCapacity { capacity, .. } => {
                 in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))
             }
-            Self::SetCount { count, .. } => {
-                in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
+            Self::SetCount { count, worker, .. } => {
+                in_range(count_field(worker.as_ref()), u64::from(*count), 0, u64::from(SHARDS_MAX))
             }
             Self::LetGo { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
             Self::Overrule { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
@@ -92,4 +92,9 @@ impl ShardCommand {
             Self::Leave { .. } | Self::Move { .. } | Self::Expire { .. } => Ok(()),
         }
     }
+}
+
+/// What a worker and an operator call the number of shards.
+pub(super) fn count_field(worker: Option<&Name>) -> &'static str {
+    if worker.is_some() { "maxShardCount" } else { "shard_count" }
 }

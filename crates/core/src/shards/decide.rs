@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::command::count_field;
 use super::event::{
     LeaveReason, NewCapacity, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft,
     ShardsLetGo, ShardsMoved,
@@ -46,7 +47,7 @@ impl Shards {
         };
         let Some(known) = self.services.get(service) else {
             self.check_room(by)?;
-            self.check_shards(None, count)?;
+            self.check_shards(None, count, Some(worker))?;
             return Ok(joined(Some(count), None, by));
         };
         if known.group.as_ref() != group && known.had_workers() {
@@ -68,7 +69,7 @@ impl Shards {
         }
         let changed = (before != Some(&count)).then_some(count);
         if let Some(count) = changed {
-            self.check_shards(Some(known), count)?;
+            self.check_shards(Some(known), count, Some(worker))?;
         }
         Ok(joined(changed, None, None))
     }
@@ -88,7 +89,12 @@ impl Shards {
     }
 
     /// There is room for so many shards of a service, beside those of all others.
-    fn check_shards(&self, service: Option<&Service>, count: u32) -> Result<(), Refusal> {
+    fn check_shards(
+        &self,
+        service: Option<&Service>,
+        count: u32,
+        worker: Option<&Name>,
+    ) -> Result<(), Refusal> {
         let has = service.map_or(0, |service| service.shards.len());
         if count as usize <= has {
             return Ok(());
@@ -100,7 +106,7 @@ impl Shards {
         let problem = format!(
             "all services together have {SHARDS_TOTAL_MAX} shards at most, and there are {all} already"
         );
-        Err(Refusal::Invalid { field: "maxShardCount", problem })
+        Err(Refusal::Invalid { field: count_field(worker), problem })
     }
 
     /// A service that has lost its workers for long is forgotten, unless an operator wants it.
@@ -173,7 +179,7 @@ impl Shards {
         if known.is_none() {
             self.check_room(None)?;
         }
-        self.check_shards(known, count)?;
+        self.check_shards(known, count, worker)?;
         Ok(event(ShardCountSet { service: service.clone(), count, worker: worker.cloned() }))
     }
 

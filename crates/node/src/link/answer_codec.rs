@@ -211,7 +211,7 @@ impl Field for Error {
 }
 
 /// Fields that refusals name.
-const FIELDS: [&str; 33] = [
+const FIELDS: [&str; 34] = [
     "backoff.base_ms",
     "backoff.factor",
     "backoff.max_ms",
@@ -237,6 +237,7 @@ const FIELDS: [&str; 33] = [
     "result",
     "service",
     "session",
+    "shard_count",
     "shards",
     "skipped",
     "tasks",

@@ -161,18 +161,23 @@ async fn operators_change_the_number_and_bad_input_changes_nothing() {
     let changed = server.send("PUT", "/v1/services/orders", &[], Some(br#"{"shard_count":12}"#)).await;
     assert_eq!((changed.status, changed.json()["shard_count"].as_u64()), (200, Some(12)), "{changed:?}");
     let position = server.position();
-    for (method, path, body) in [
-        ("PUT", "/v1/services/orders", r#"{"shard_count":100001}"#),
-        ("PUT", "/v1/services/orders", r#"{"shard_count":-1}"#),
-        ("PUT", "/v1/services/orders", r#"{"weights":{"0":0}}"#),
-        ("PUT", "/v1/services/nobodys", r#"{"weights":{"0":2}}"#),
-        ("POST", "/v1/services/orders/workers/x/register", r#"{}"#),
-        ("POST", "/v1/services/orders/workers/x/register", r#"{"maxShardCount":100001}"#),
-        ("POST", "/v1/services/orders/workers/x/register", r#"{"maxShardCount":1,"group":"other"}"#),
-        ("POST", "/v1/services/orders/workers/a/heartbeat", r#"{"maxShardCount":10}"#),
+    let (register, heartbeat) =
+        ("/v1/services/orders/workers/x/register", "/v1/services/orders/workers/a/heartbeat");
+    for (method, path, body, named) in [
+        ("PUT", "/v1/services/orders", r#"{"shard_count":100001}"#, "shard_count"),
+        ("PUT", "/v1/services/orders", r#"{"shard_count":-1}"#, "shard_count"),
+        ("PUT", "/v1/services/orders", r#"{"weights":{"0":0}}"#, "weights"),
+        ("PUT", "/v1/services/nobodys", r#"{"weights":{"0":2}}"#, "nobodys"),
+        ("POST", register, r#"{"session":"x"}"#, "maxShardCount"),
+        ("POST", register, r#"{"maxShardCount":100001,"session":"x"}"#, "maxShardCount"),
+        ("POST", register, r#"{"maxShardCount":1,"session":"x","group":"other"}"#, "group"),
+        ("POST", heartbeat, r#"{"maxShardCount":10,"session":"a"}"#, "assignedShards"),
     ] {
         let refused = server.send(method, path, &[], Some(body.as_bytes())).await;
         assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{path} {body}: {refused:?}");
+        let detail = refused.json()["detail"].to_string();
+        assert!(detail.contains(named), "{body} is told of {named}: {detail}");
+        assert!(method != "PUT" || !detail.contains("maxShardCount"), "{body}: {detail}");
     }
     assert_eq!(server.position(), position, "nothing was written");
     let gone = server.post("/v1/services/orders/workers/a/deregister", &json!({"session": "a"})).await;

@@ -28,7 +28,9 @@ fn all_services_have_so_many_shards_and_no_more() {
     does(&mut state, makes("more", 1, None)).unwrap();
     assert!(why_not(&state, grow(100_000)).contains("1000000 shards at most"));
     let order = ShardCommand::SetCount { service: name("s0"), count: 100_000, worker: None };
-    assert!(why_not(&state, order).contains("1000000"), "an operator has no more either");
+    let problem = why_not(&state, order);
+    assert!(problem.contains("1000000"), "an operator has no more either");
+    assert!(problem.contains("shard_count") && !problem.contains("maxShardCount"), "{problem}");
     does(&mut state, grow(99_998)).unwrap();
 }
 
