@@ -61,12 +61,20 @@ impl Client {
             (Pace::Prompt, _) | (_, None) => answering.await,
             (Pace::MayWait, Some(token)) => tokio::select! {
                 answered = answering => answered,
-                () = token.ended().cancelled() => Err(Fault::Unauthorized(
-                    "this token has expired or was removed while the request waited".to_owned(),
-                )),
+                () = token.ended().cancelled() => Err(ended_meanwhile()),
             },
         }
     }
+
+    /// Refuses a caller whose token has ended since it was shown: a body may take its time.
+    pub(crate) fn check_still_known(&self) -> Result<(), Fault> {
+        let has_ended = |token: &Token| token.ended().is_cancelled() || token.is_expired(wall_seconds());
+        if self.token.as_deref().is_some_and(has_ended) { Err(ended_meanwhile()) } else { Ok(()) }
+    }
+}
+
+fn ended_meanwhile() -> Fault {
+    Fault::Unauthorized("this token has expired or was removed while the request waited".to_owned())
 }
 
 /// Finds out who asks, from what it has shown, and whether it may ask this.

@@ -110,7 +110,11 @@ async fn answer(
     let _in_flight = client.enter(app)?;
     let body = match route.verb {
         Verb::Get => Bytes::new(),
-        Verb::Post | Verb::Put => body::read(&head.headers, incoming, &app.limits).await?,
+        Verb::Post | Verb::Put => {
+            let body = body::read(&head.headers, incoming, &app.limits).await?;
+            client.check_still_known()?;
+            body
+        }
     };
     seen.note_target(route, &body);
     if route.room > 0 {

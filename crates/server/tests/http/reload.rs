@@ -11,11 +11,14 @@ use orchestrix_server::zmq;
 use orchestrix_zmtp::SocketType;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::access::secret;
 use crate::cluster::{join_as, place};
-use crate::kit::{Door, Frames, start_with, until};
+use crate::kit::{Door, Frames, read_answer, start_with, until, within};
 use crate::zmq::connect;
+
+const CONTINUE: &[u8; 25] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 fn entry(name: &str, role: &str, more: &str) -> String {
     let digest: String = Sha256::digest(secret(name)).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -62,6 +65,48 @@ async fn a_removed_token_ends_its_streams_and_waiting_calls() {
     let queues = server.send("GET", "/v1/queues", &headers, None).await.json();
     assert_eq!((&queues["queues"][0]["ready"], &queues["queues"][0]["polls"]), (&json!(1), &json!(0)));
     drop(kept);
+    server.stop().await;
+}
+
+/// A body may take its time: what counts is whether the token is valid when the request is carried out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ends_while_a_body_comes_changes_nothing() {
+    let server =
+        start_with(Options { tokens: Some(all()), ..Options::default() }, NodeOptions::default()).await;
+    let bearer = format!("Bearer {}", secret("admin"));
+    let task = json!({ "queue": "q", "payload": 1 }).to_string();
+    let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+    let submitted = server.send("POST", "/v1/tasks", &headers, Some(task.as_bytes())).await;
+    let cancel = format!("/v1/tasks/{}/cancel", submitted.json()["id"]);
+    let before = server.position();
+    let requests = [
+        ("POST", "/v1/tasks", task.as_str()),
+        ("POST", &cancel, "{}"),
+        ("PUT", "/v1/services/s", r#"{"shard_count":1}"#),
+    ];
+    let mut begun = Vec::new();
+    for (method, path, body) in requests {
+        let mut stream = server.connect().await;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: {bearer}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\
+             connection: close\r\n\r\n",
+            body.len()
+        );
+        within(stream.write_all(head.as_bytes())).await.unwrap();
+        // The server has accepted the token and wants the body.
+        let mut proceed = [0; CONTINUE.len()];
+        within(stream.read_exact(&mut proceed)).await.unwrap();
+        assert_eq!(&proceed, CONTINUE);
+        begun.push((stream, body));
+    }
+    server.replace_tokens(tokens(&[entry("read", "read", "")]));
+    for (mut stream, body) in begun {
+        within(stream.write_all(body.as_bytes())).await.unwrap();
+        let answer = read_answer(&mut stream).await;
+        assert_eq!((answer.status, answer.code()), (401, "unauthorized".to_owned()));
+    }
+    assert_eq!(server.position(), before, "nothing has changed");
     server.stop().await;
 }
 
