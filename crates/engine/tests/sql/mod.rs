@@ -213,6 +213,7 @@ macro_rules! every_sentence {
             damage::{
                 a_rotten_parcel_is_refused_by_name, a_rotten_hash_is_refused_by_name, a_missing_row_is_refused_by_name,
                 rows_that_changed_places_are_refused, another_journal_in_its_place_is_refused,
+                snapshots_that_the_journal_does_not_reach_prune_nothing,
                 a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
                 a_late_write_into_a_raised_floor_is_refused_even_before_anything_is_deleted,
                 a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
