@@ -34,6 +34,7 @@ pub use world::{ClusterEnded, ClusterWorld};
 
 use crate::prove::contained;
 use crate::shards::ShardSights;
+use crate::trace::Tracing;
 
 /// Runs one seed.
 #[must_use]
@@ -44,8 +45,12 @@ pub fn run_cluster(seed: u64) -> ClusterEnded {
 /// Runs one world. A panic is a violation like any other.
 #[must_use]
 pub fn run_cluster_plan(plan: ClusterPlan) -> ClusterEnded {
+    run_cluster_traced(plan, Tracing::Hashed)
+}
+
+pub(crate) fn run_cluster_traced(plan: ClusterPlan, tracing: Tracing) -> ClusterEnded {
     let seed = plan.seed;
-    contained(|| ClusterWorld::new(plan).run()).unwrap_or_else(|violation| ClusterEnded {
+    contained(|| ClusterWorld::new(plan).traced(tracing).run()).unwrap_or_else(|violation| ClusterEnded {
         seed,
         violations: vec![violation],
         sights: Sights::default(),

@@ -32,6 +32,7 @@ mod seen;
 mod server;
 mod shards;
 mod shrink;
+mod trace;
 mod world;
 
 pub use check::Violation;
@@ -51,4 +52,5 @@ pub use shards::{
     run_shards, run_shards_plan,
 };
 pub use shrink::{Shrink, shrink};
+pub use trace::Tracing;
 pub use world::{Ended, World};

@@ -19,6 +19,10 @@ use orchestrix_sim::{
     prove_shards, run_cluster_plan, run_plan, run_shards_plan, shrink, table,
 };
 
+// Worlds allocate much and free it soon.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs the coordinator between faults, in simulated worlds, on damaged disks and as a real process, and holds it
 /// against its invariants.
 #[derive(Debug, Parser)]

@@ -9,6 +9,7 @@ use crate::check::Violation;
 use crate::plan::Plan;
 use crate::seen::{Kind, Seen, Sight};
 use crate::shards::ShardSights;
+use crate::trace::Tracing;
 use crate::world::{Ended, World};
 
 /// How many worlds are run.
@@ -82,8 +83,12 @@ pub fn run_seed(seed: u64) -> Ended {
 /// Runs one world. A panic is a violation like any other.
 #[must_use]
 pub fn run_plan(plan: Plan) -> Ended {
+    run_traced(plan, Tracing::Hashed)
+}
+
+pub(crate) fn run_traced(plan: Plan, tracing: Tracing) -> Ended {
     let seed = plan.seed;
-    contained(|| World::new(plan).run()).unwrap_or_else(|violation| Ended {
+    contained(|| World::new(plan).traced(tracing).run()).unwrap_or_else(|violation| Ended {
         seed,
         violations: vec![violation],
         seen: Seen::default(),
@@ -110,14 +115,14 @@ pub(crate) fn contained<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
 /// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
 #[must_use]
 pub fn prove(campaign: Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
-    run_all(campaign, progress, run_seed)
+    run_all(campaign, progress, |seed, tracing| run_traced(Plan::draw(seed), tracing))
 }
 
 /// Runs seeds on all threads until they or the time are used up, or ten have failed.
 pub(crate) fn run_all<S: Kind + Send, E: Into<End<S>>>(
     campaign: Campaign,
     progress: impl Fn(u64) + Sync,
-    run: impl Fn(u64) -> E + Sync,
+    run: impl Fn(u64, Tracing) -> E + Sync,
 ) -> Outcome<S> {
     let (next, start) = (AtomicU64::new(0), Instant::now());
     let outcome = Mutex::new(Outcome::default());
@@ -132,9 +137,10 @@ pub(crate) fn run_all<S: Kind + Send, E: Into<End<S>>>(
                         return;
                     }
                     let seed = campaign.first_seed + number;
-                    let end = run(seed).into();
                     let again = number.is_multiple_of(REPEAT_EVERY);
-                    let other = (again && run(seed).into().trace != end.trace)
+                    let tracing = if again { Tracing::Hashed } else { Tracing::Off };
+                    let end = run(seed, tracing).into();
+                    let other = (again && run(seed, tracing).into().trace != end.trace)
                         .then(|| Violation::new("W6", "the same seed gave another world".to_owned()));
                     locked().add(end, again, other);
                     progress(number + 1);

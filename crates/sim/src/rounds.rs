@@ -146,7 +146,7 @@ impl World {
             answered_us: self.now,
             answer,
         };
-        self.trace.update(format!("{call:?}").as_bytes());
+        self.trace.add(format_args!("{call:?}"));
         if let Some(told) = &mut self.told {
             let (question, answer) = (&call.question, &call.answer);
             told.push(format!("{:>12}   answer to op {op}: {question:?} -> {answer:?}", self.now));

@@ -21,6 +21,7 @@ use crate::server::{Mirror, Process, counted};
 use crate::shards::check as shards;
 use crate::shards::record::Record;
 use crate::shards::{ShardSights, rest};
+use crate::trace::{Trace, Tracing};
 
 /// Microseconds.
 pub(crate) const MS: u64 = 1_000;
@@ -64,7 +65,7 @@ pub struct World {
     pub(crate) seen: Seen,
     /// Shards were looked at when they had to be at rest.
     pub(crate) shards_rested: bool,
-    pub(crate) trace: blake3::Hasher,
+    pub(crate) trace: Trace,
     pub(crate) told: Option<Vec<String>>,
 }
 
@@ -168,13 +169,20 @@ impl World {
             },
             seen: Seen::default(),
             shards_rested: false,
-            trace: blake3::Hasher::new(),
+            trace: Trace::new(Tracing::Hashed),
             told: None,
             plan,
         }
     }
 
-    /// Keeps the last things that happen, to be read by people.
+    /// Whether the hash of the trace is computed; without this it is.
+    #[must_use]
+    pub fn traced(mut self, tracing: Tracing) -> Self {
+        self.trace = Trace::new(tracing);
+        self
+    }
+
+    /// Keeps what happens, to be read by people.
     #[must_use]
     pub fn telling(mut self) -> Self {
         self.told = Some(Vec::new());
@@ -210,7 +218,7 @@ impl World {
         Ended {
             seed: self.plan.seed,
             violations,
-            trace: *self.trace.finalize().as_bytes(),
+            trace: self.trace.hash(),
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
             seen: self.seen,
@@ -228,7 +236,7 @@ impl World {
             }
             self.now = self.now.max(at);
             self.clock.set(self.now);
-            self.trace.update(format!("{at} {happening:?}\n").as_bytes());
+            self.trace.add(format_args!("{at} {happening:?}\n"));
             if let Some(told) = &mut self.told {
                 told.push(format!("{at:>12} {happening:?}"));
             }

@@ -108,8 +108,7 @@ impl ClusterWorld {
             answered_us: self.now,
             answer,
         };
-        let text = format!("{call:?}");
-        self.trace(&text);
+        self.trace(format_args!("{call:?}"));
         self.tell(|| format!("  answer to op {op}: {:?} -> {:?}", call.question, call.answer));
         let about_shards = call.question.is_about_shards();
         self.history.calls.push(call);

@@ -351,9 +351,8 @@ impl ClusterWorld {
         (lease, from, to): (LeaseId, u64, u64),
         answer: Result<LogAppended, Error>,
     ) -> Result<(), Violation> {
-        let text = format!("{lease} {from} {to} {answer:?}");
-        self.trace(&text);
-        self.tell(|| format!("  {who:?} answers to lines of lease {text}"));
+        self.trace(format_args!("{lease} {from} {to} {answer:?}"));
+        self.tell(|| format!("  {who:?} answers to lines of lease {lease} {from} {to} {answer:?}"));
         if answer.is_ok() {
             self.note(Fact::Answered { who, epoch });
         }
@@ -401,9 +400,8 @@ impl ClusterWorld {
         before: &Before,
         page: &LogPage,
     ) -> Result<(), Violation> {
-        let text = format!("{who:?} shows of task {task}: {page:?}");
-        self.trace(&text);
-        self.tell(|| format!("  {text}"));
+        self.trace(format_args!("{who:?} shows of task {task}: {page:?}"));
+        self.tell(|| format!("  {who:?} shows of task {task}: {page:?}"));
         let is_last = self.settled.is_some() && self.output.is_written();
         let OutputWorld { writers, tasks, .. } = &mut self.output;
         let known = tasks.entry(task).or_default();

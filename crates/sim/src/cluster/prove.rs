@@ -1,7 +1,7 @@
 //! Many worlds with several nodes: runs seeds until the time is over, and says what was tried and seen.
 
 use crate::cluster::sights::ClusterSight;
-use crate::cluster::{ClusterEnded, ClusterPlan, run_cluster, run_cluster_plan};
+use crate::cluster::{ClusterEnded, ClusterPlan, run_cluster_traced};
 use crate::prove::{Campaign, End, Outcome, run_all};
 
 /// What came of a campaign.
@@ -17,7 +17,7 @@ impl From<ClusterEnded> for End<ClusterSight> {
 /// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
 #[must_use]
 pub fn prove_clusters(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ClusterOutcome {
-    run_all(campaign, progress, run_cluster)
+    run_all(campaign, progress, |seed, tracing| run_cluster_traced(ClusterPlan::draw(seed), tracing))
 }
 
 /// Seconds of a day.
@@ -26,5 +26,5 @@ const DAY: u64 = 24 * 3_600;
 /// Runs days in which nothing goes wrong, on all threads, until the seeds or the time are used up; one at least.
 #[must_use]
 pub fn prove_calm(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ClusterOutcome {
-    run_all(campaign, progress, |seed| run_cluster_plan(ClusterPlan::calm(seed, DAY)))
+    run_all(campaign, progress, |seed, tracing| run_cluster_traced(ClusterPlan::calm(seed, DAY), tracing))
 }

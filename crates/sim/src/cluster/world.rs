@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -29,6 +30,7 @@ use crate::seen::Seen;
 use crate::server::Mirror;
 use crate::shards::check::check as shard_check;
 use crate::shards::{ShardSights, rest};
+use crate::trace::{Trace, Tracing};
 use crate::world::{Op, SECOND};
 
 /// Things that happen in one world at most, and in each second of a long one.
@@ -80,7 +82,7 @@ pub struct ClusterWorld {
     pub(crate) last_elected: Option<(u64, Who, u64)>,
     /// Shards were looked at when they had to be at rest.
     shards_rested: bool,
-    trace: blake3::Hasher,
+    trace: Trace,
     pub(crate) told: Option<Vec<String>>,
     pub(crate) output: OutputWorld,
 }
@@ -230,11 +232,18 @@ impl ClusterWorld {
             settled: None,
             last_elected: None,
             shards_rested: false,
-            trace: blake3::Hasher::new(),
+            trace: Trace::new(Tracing::Hashed),
             told: None,
             output: OutputWorld::new(&plan),
             plan,
         }
+    }
+
+    /// Whether the hash of the trace is computed; without this it is.
+    #[must_use]
+    pub fn traced(mut self, tracing: Tracing) -> Self {
+        self.trace = Trace::new(tracing);
+        self
     }
 
     /// Keeps what happens, to be read by people.
@@ -283,7 +292,7 @@ impl ClusterWorld {
         ClusterEnded {
             seed: self.plan.seed,
             violations,
-            trace: *self.trace.finalize().as_bytes(),
+            trace: self.trace.hash(),
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
             sights: self.sights,
@@ -302,7 +311,7 @@ impl ClusterWorld {
             self.now = self.now.max(at);
             self.time.store(self.now, Relaxed);
             lock(&self.model).tick(self.now);
-            self.trace.update(format!("{at} {happening:?}\n").as_bytes());
+            self.trace.add(format_args!("{at} {happening:?}\n"));
             self.tell(|| format!("{happening:?}"));
             self.happen(happening)?;
             if self.is_over()? {
@@ -492,12 +501,12 @@ impl ClusterWorld {
 
     pub(crate) fn note(&mut self, fact: Fact) {
         self.tell(|| format!("  {fact:?}"));
-        self.trace.update(format!("{fact:?}\n").as_bytes());
+        self.trace.add(format_args!("{fact:?}\n"));
         self.record.note(self.now, fact);
     }
 
-    pub(crate) fn trace(&mut self, what: &str) {
-        self.trace.update(what.as_bytes());
+    pub(crate) fn trace(&mut self, what: fmt::Arguments<'_>) {
+        self.trace.add(what);
     }
 
     pub(crate) fn tell(&mut self, what: impl FnOnce() -> String) {

@@ -1,11 +1,12 @@
 //! Many worlds with shards: runs seeds until the time is over, and says what was tried and seen.
 
 use crate::check::Violation;
-use crate::cluster::{ClusterPlan, ClusterWorld, run_cluster_plan};
+use crate::cluster::{ClusterPlan, ClusterWorld, run_cluster_traced};
 use crate::plan::Plan;
-use crate::prove::{Campaign, End, Outcome, run_all, run_plan};
+use crate::prove::{Campaign, End, Outcome, run_all, run_traced};
 use crate::shards::sights::{ShardSight, ShardSights};
 use crate::shrink::Shrink;
+use crate::trace::Tracing;
 use crate::world::World;
 
 /// A world with shards before it begins.
@@ -97,14 +98,18 @@ pub fn run_shards(seed: u64) -> ShardWorld {
 /// Runs one world. A panic is a violation like any other.
 #[must_use]
 pub fn run_shards_plan(plan: ShardWorldPlan) -> ShardWorld {
+    run_shards_traced(plan, Tracing::Hashed)
+}
+
+fn run_shards_traced(plan: ShardWorldPlan, tracing: Tracing) -> ShardWorld {
     match plan {
-        ShardWorldPlan::One(plan) => run_plan(*plan).into(),
-        ShardWorldPlan::Several(plan) => run_cluster_plan(*plan).into(),
+        ShardWorldPlan::One(plan) => run_traced(*plan, tracing).into(),
+        ShardWorldPlan::Several(plan) => run_cluster_traced(*plan, tracing).into(),
     }
 }
 
 /// Runs worlds on all threads until the seeds or the time are used up, or ten have failed.
 #[must_use]
 pub fn prove_shards(campaign: Campaign, progress: impl Fn(u64) + Sync) -> ShardOutcome {
-    run_all(campaign, progress, run_shards)
+    run_all(campaign, progress, |seed, tracing| run_shards_traced(ShardWorldPlan::draw(seed), tracing))
 }
