@@ -130,7 +130,6 @@ pub const BUGS: &[Bug] = &[
     cluster("chain-unchecked-by-follower", "a follower looks at positions only", &["W6"]),
     cluster("floor-unchecked-by-follower", "a follower takes what is truncated for the end", &["EL1", "W6"]),
     cluster("history-unchecked-at-load", "a node begins on whatever history it finds", &["EL1", "W3"]),
-    cluster("silence-taken-for-damage", "a snapshot that cannot be reached is passed over", &["W1"]),
     cluster("refusal-ends-a-node", "a refusal that passes is taken for damage", &["W1"]),
     cluster("loss-unnoticed", "a journal that is shorter than what was seen is followed", &["W3", "W6"]),
     cluster(

@@ -1,6 +1,6 @@
 //! Loads the newest snapshot that can be used, while whoever leads takes others and prunes them.
 
-use orchestrix_core::{Position, SnapshotLoader, State, is_planted};
+use orchestrix_core::{Position, SnapshotLoader, State};
 use orchestrix_engine::{Link, Snapshots};
 
 use crate::open::Failure;
@@ -90,9 +90,7 @@ fn try_snapshot(
         tried = match load_snapshot(snapshots, position, is_ours) {
             Ok(loaded) => return Ok(Tried::Loaded(Box::new(loaded))),
             // Whether it is damaged is not known.
-            Err(error) if error.may_pass() && !is_planted("silence-taken-for-damage") => {
-                return Err(error);
-            }
+            Err(error) if error.may_pass() => return Err(error),
             Err(error) => Tried::Damaged(error),
         };
         if !snapshots.list()?.contains(&position) {
@@ -140,6 +138,8 @@ mod tests {
         PrunedWithin,
         /// Its chunks are not there, though it is.
         Chunkless,
+        /// The engine does not answer.
+        Silence,
     }
 
     /// Snapshots of a leader that goes on.
@@ -181,6 +181,10 @@ mod tests {
                     Ok(Box::new(Chunkless(reader)))
                 }
                 Some(Trouble::Chunkless) => Ok(Box::new(Chunkless(self.inner.open(at)?))),
+                Some(Trouble::Silence) => {
+                    let source = Cause::Remote { place: "it".into(), what: "no answer".to_owned() };
+                    Err(Error { operation: "open snapshot".to_owned(), retryable: true, source })
+                }
             }
         }
         fn prune(&self) -> Result<(), Error> {
@@ -236,6 +240,12 @@ mod tests {
     fn snapshots_that_are_always_pruned_are_tried_later() {
         let failure = Busy::with([Trouble::PrunedWithin; LISTS_MAX]).load().unwrap_err();
         assert!(failure.is_retryable(), "{failure}");
+    }
+
+    #[test]
+    fn a_snapshot_that_cannot_be_reached_is_no_damage() {
+        let failure = Busy::with([Trouble::Silence; 2]).load().unwrap_err();
+        assert!(failure.may_pass() && failure.to_string().contains("no answer"), "{failure}");
     }
 
     #[test]
