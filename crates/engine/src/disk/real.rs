@@ -4,7 +4,7 @@
 //! everybody may write is refused, and no link is followed from it.
 
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 
 use super::{Disk, DiskFile, DiskLock, Lock};
 
@@ -150,7 +151,16 @@ impl Disk for RealDisk {
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        File::open("/dev/urandom")?.read_exact(bytes)
+        // Needs no descriptor: a process that has none left can still begin a segment that it has prepared.
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::rand::getrandom(&mut *rest, GetRandomFlags::empty()) {
+                Ok(drawn) => rest = &mut rest[drawn..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 
