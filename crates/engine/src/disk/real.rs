@@ -74,7 +74,8 @@ impl RealDisk {
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         debug_assert!(!name.contains('/'), "a name is a name in one folder");
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Of a regular file, NONBLOCK means nothing; a pipe in its place would be waited for without it.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(File::from(file))
     }
@@ -286,6 +287,19 @@ mod tests {
         assert!(disk.open("link").is_err());
         assert!(disk.create("link").is_err());
         assert_eq!(disk.list().unwrap(), ["real"]);
+    }
+
+    /// Opening a pipe to read it would wait for somebody who writes.
+    #[test]
+    fn a_pipe_among_the_files_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let (sender, answer) = std::sync::mpsc::channel();
+        let disk = RealDisk::open_to_read(folder.path()).unwrap();
+        std::thread::spawn(move || sender.send((disk.holder("lock").is_ok(), disk.open("lock").is_ok())));
+        answer.recv_timeout(Duration::from_secs(10)).expect("it answers");
     }
 
     #[test]
