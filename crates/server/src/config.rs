@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches, ValueEnum};
+use http::uri::Authority;
 use orchestrix_core::{Name, Retention};
 use orchestrix_node::ShardTimes;
 use serde::Deserialize;
@@ -410,10 +411,12 @@ fn shard_times(
 /// An address that other nodes can use.
 pub(crate) fn advertised(text: &str) -> Result<String, String> {
     let host = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
+    let is_usable = |host: &str| {
+        let port_fits = |authority: Authority| host == authority.host() || authority.port_u16().is_some();
+        !host.contains('@') && host.parse().is_ok_and(port_fits)
+    };
     match host {
-        Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@']) => {
-            Ok(format!("http://{host}"))
-        }
+        Some(host) if is_usable(host) => Ok(format!("http://{host}")),
         Some(_) | None => Err(format!(
             "advertise is {text:?}; it is http:// with a host and a port, as in http://10.0.0.5:3000"
         )),

@@ -9,6 +9,7 @@
 
 pub mod config;
 mod coordinator;
+mod descriptors;
 pub mod engine;
 pub mod http;
 pub mod line_queue;

@@ -44,12 +44,7 @@ impl Printing {
 
     /// Begins the log. One that was begun before is used on.
     pub(crate) fn start_log(&self, settings: &Settings) -> Result<(), String> {
-        let filter: Targets = settings.log.parse().map_err(|error| {
-            format!(
-                "the log level {:?} cannot be used: {error}; choose error, warn, info, debug or trace",
-                settings.log
-            )
-        })?;
+        let filter = log_filter(&settings.log)?;
         let _ = self.format.set(settings.log_format);
         let lines = self.stderr.clone();
         let log =
@@ -80,6 +75,18 @@ impl Printing {
     }
 }
 
+/// What is logged. A word that is no level would be taken for a module, and everything else be left out.
+fn log_filter(text: &str) -> Result<Targets, String> {
+    let unusable = |why: String| {
+        format!("the log level {text:?} cannot be used: {why}; choose error, warn, info, debug or trace")
+    };
+    let is_known = |part: &&str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    if let Some(word) = text.split(',').find(|part| !is_known(part)) {
+        return Err(unusable(format!("{word:?} is no level")));
+    }
+    text.parse().map_err(|error| unusable(format!("{error}")))
+}
+
 /// A thread that panics has to get on with it: what waits for it hears of it only then.
 fn tell_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
@@ -106,6 +113,17 @@ fn notice(missing: u64, format: LogFormat) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_does_not_silence_the_log() {
+        for good in ["info", "WARN", "info,orchestrix_node=debug", "orchestrix_server=trace,error", "off"] {
+            assert!(log_filter(good).is_ok(), "{good}");
+        }
+        for wrong in ["inof", "verbose", "info,orchestrix_node", "info;debug", "loud=very=much"] {
+            let why = log_filter(wrong).unwrap_err();
+            assert!(why.contains(wrong) && why.contains("choose error, warn"), "{why}");
+        }
+    }
 
     #[test]
     fn a_notice_looks_like_a_line_of_the_log() {

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Settings;
 use crate::coordinator::Coordinator;
+use crate::descriptors;
 use crate::engine::{Engine, Url};
 use crate::http::{self, Listening, Serving};
 use crate::printing::Printing;
@@ -88,7 +89,7 @@ fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
     let workers = cores.saturating_sub(1).max(1);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
-    let (limits, unprinted) = (settings.limits.clone(), Arc::clone(&printing.dropped));
+    let (limits, unprinted) = (descriptors::limits(&settings), Arc::clone(&printing.dropped));
     let node_link = http::NodeLink::default();
     let options = http::Options { limits, tokens, node_token, zmq: None, unprinted, node_link };
     runtime.block_on(serve(settings, options, printing))

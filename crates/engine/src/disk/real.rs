@@ -4,7 +4,7 @@
 //! everybody may write is refused, and no link is followed from it.
 
 use std::fs::{DirBuilder, File, Permissions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 
 use super::{Disk, DiskFile, DiskLock, Lock};
 
@@ -73,7 +74,8 @@ impl RealDisk {
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         debug_assert!(!name.contains('/'), "a name is a name in one folder");
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Of a regular file, NONBLOCK means nothing; a pipe in its place would be waited for without it.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(File::from(file))
     }
@@ -150,7 +152,16 @@ impl Disk for RealDisk {
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        File::open("/dev/urandom")?.read_exact(bytes)
+        // Needs no descriptor: a process that has none left can still begin a segment that it has prepared.
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::rand::getrandom(&mut *rest, GetRandomFlags::empty()) {
+                Ok(drawn) => rest = &mut rest[drawn..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -276,6 +287,19 @@ mod tests {
         assert!(disk.open("link").is_err());
         assert!(disk.create("link").is_err());
         assert_eq!(disk.list().unwrap(), ["real"]);
+    }
+
+    /// Opening a pipe to read it would wait for somebody who writes.
+    #[test]
+    fn a_pipe_among_the_files_keeps_nobody_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+            .unwrap();
+        let (sender, answer) = std::sync::mpsc::channel();
+        let disk = RealDisk::open_to_read(folder.path()).unwrap();
+        std::thread::spawn(move || sender.send((disk.holder("lock").is_ok(), disk.open("lock").is_ok())));
+        answer.recv_timeout(Duration::from_secs(10)).expect("it answers");
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Looking at a data folder without changing it: is everything in it what was written?
 //!
-//! No lock is taken, so a journal in use can be looked at too; its last frame may then be half there.
+//! No lock is taken, so a journal in use can be looked at too. It goes on meanwhile: files come and go, and what was read first
+//! may be older than what was read last. What looks like damage then is looked at again.
 //!
 //! **Invariant:** nothing is created, changed or removed.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +19,8 @@ use crate::fault::{damaged, io_error};
 use crate::{Batch, Cause, Error, JournalId, Link, Snapshots};
 
 const DOING: &str = "verify journal segment";
+/// How often a journal in use is looked at, as long as each look finds something else wrong.
+const LOOKS_MAX: u32 = 5;
 
 /// What is in a data folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +90,38 @@ pub fn verify(folder: &Path) -> Result<Report, Error> {
 /// # Errors
 /// As [`verify`].
 pub fn verify_disk(disk: &Arc<dyn Disk>) -> Result<Report, Error> {
+    let mut before = None;
+    for _ in 1..LOOKS_MAX {
+        let outcome = look(disk);
+        let doubt = doubt(&outcome);
+        // Damage stays where it is; what only was written meanwhile does not.
+        if doubt.is_none() || doubt == before {
+            return outcome;
+        }
+        before = doubt;
+    }
+    look(disk)
+}
+
+/// What may look wrong only because a process goes on writing, if something does.
+fn doubt(outcome: &Result<Report, Error>) -> Option<String> {
+    match outcome {
+        Ok(report) if report.holder.is_some() => {
+            let bad: Vec<_> =
+                report.snapshots.iter().filter_map(|snapshot| snapshot.damage.as_ref()).collect();
+            let is_well = report.is_sound() && bad.is_empty();
+            (!is_well).then(|| format!("{:?} {bad:?}", report.damage))
+        }
+        Ok(_) => None,
+        // A segment or a snapshot was dropped after it was listed.
+        Err(Error { operation, source: Cause::Io(error), .. }) if error.kind() == ErrorKind::NotFound => {
+            Some(format!("{operation}: {error}"))
+        }
+        Err(_) => None,
+    }
+}
+
+fn look(disk: &Arc<dyn Disk>) -> Result<Report, Error> {
     let holder = disk.holder(names::LOCK).map_err(|error| io_error(&**disk, "read", names::LOCK, error))?;
     let mut report = Report { holder, ..Report::default() };
     report.damage = note(verify_segments(disk, &mut report))?;

@@ -1,11 +1,15 @@
 //! `verify` sees what a start would see, and changes nothing.
 
-use std::sync::Arc;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use crate::common::{History, Node, SMALL, fill, names};
 use orchestrix_engine::Journal;
-use orchestrix_engine::disk::Disk;
 use orchestrix_engine::disk::sim::SimDisk;
+use orchestrix_engine::disk::{Disk, DiskFile, Lock};
 use orchestrix_engine::file::{Batches, FileJournal, Report, verify, verify_disk};
 
 fn look(disk: &SimDisk) -> Report {
@@ -86,4 +90,120 @@ fn a_folder_that_is_not_there_is_an_error_and_is_not_created() {
     let path = folder.path().join("absent");
     assert!(verify(&path).is_err());
     assert!(!path.exists());
+}
+
+/// A disk whose journal goes on while it is looked at: just before one of the operations that read names or open files.
+struct Busy {
+    disk: SimDisk,
+    operations: AtomicUsize,
+    at: usize,
+    writer: Mutex<(Node, History)>,
+}
+
+impl Busy {
+    fn new(at: usize) -> Arc<Self> {
+        let (disk, history) = journal();
+        let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
+        Arc::new(Self { disk, operations: AtomicUsize::new(0), at, writer: Mutex::new((node, history)) })
+    }
+
+    /// Two snapshots more, so that what is older than them goes.
+    fn count(&self) {
+        if self.operations.fetch_add(1, Relaxed) + 1 != self.at {
+            return;
+        }
+        let mut writer = self.writer.lock().unwrap();
+        let (node, history) = &mut *writer;
+        for _ in 0..2 {
+            fill(node, history, 10);
+            node.snapshot().unwrap();
+            node.journal.truncate().unwrap();
+            node.journal.snapshots().prune().unwrap();
+        }
+        node.journal.rest().unwrap();
+    }
+}
+
+impl fmt::Debug for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Busy").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl Disk for Busy {
+    fn path(&self, name: &str) -> PathBuf {
+        self.disk.path(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.count();
+        self.disk.open(name)
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        panic!("a look creates nothing")
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        panic!("a look renames nothing")
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        panic!("a look removes nothing")
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.count();
+        self.disk.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        panic!("a look changes nothing")
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
+    }
+
+    fn lock(&self, _: &str) -> io::Result<Lock> {
+        panic!("a look takes no lock")
+    }
+
+    fn holder(&self, name: &str) -> io::Result<Option<String>> {
+        self.disk.holder(name)
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.disk.random(bytes)
+    }
+}
+
+#[test]
+fn a_journal_that_goes_on_meanwhile_is_not_called_damaged() {
+    let mut went_on = 0;
+    for at in 1.. {
+        let disk = Busy::new(at);
+        let report = verify_disk(&(Arc::clone(&disk) as Arc<dyn Disk>));
+        let report = report.unwrap_or_else(|error| panic!("operation {at}: {error}"));
+        assert!(report.is_sound(), "operation {at}: {report:?}");
+        assert!(
+            report.snapshots.iter().all(|snapshot| snapshot.damage.is_none()),
+            "operation {at}: {report:?}"
+        );
+        if disk.operations.load(Relaxed) < at {
+            break;
+        }
+        went_on += 1;
+    }
+    assert!(went_on > 10, "{went_on}");
+}
+
+#[test]
+fn damage_of_a_journal_in_use_is_damage() {
+    let disk = Busy::new(usize::MAX);
+    let first = names(&disk.disk, ".journal").swap_remove(0);
+    disk.disk.rot(&first, 200, 1);
+    let report = verify_disk(&(Arc::clone(&disk) as Arc<dyn Disk>)).unwrap();
+    assert!(!report.is_sound(), "{report:?}");
+    assert!(report.damage.unwrap().path.ends_with(&first));
 }

@@ -131,7 +131,16 @@ fn leadership_is_checked_before_anything_is_opened() {
     assert!(told(&["--leader-ttl", "2s", "--leader-renew", "1001ms"]).contains("leader_renew (1.001s)"));
     let settings = resolve(&["--controller-ttl", "9s"], &[]).unwrap();
     assert_eq!(settings.leadership.leader_renew, std::time::Duration::from_secs(3));
-    for wrong in ["10.0.0.5:3000", "https://h", "http://", "http://h/x", "http://u@h"] {
+    for wrong in [
+        "10.0.0.5:3000",
+        "https://h",
+        "http://",
+        "http://h/x",
+        "http://u@h",
+        "http://a b:1",
+        "http://h:99999",
+        "http://h:",
+    ] {
         assert!(told(&["--advertise", wrong]).contains("http://10.0.0.5:3000"), "{wrong}");
     }
     assert_eq!(resolve(&["--advertise", "http://h:1/"], &[]).unwrap().advertise.unwrap(), "http://h:1");

@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod cluster;
+mod descriptors;
 mod document;
 mod feed;
 mod idle;

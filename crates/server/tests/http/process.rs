@@ -245,30 +245,6 @@ fn killed_at_any_moment_it_has_what_it_acknowledged() {
 }
 
 #[test]
-fn without_file_descriptors_it_waits_and_goes_on() {
-    let folder = TempDir::new().unwrap();
-    let mut limited = Command::new("sh");
-    limited.env_clear().args(["-c", "ulimit -n 64; exec \"$0\" serve --listen 127.0.0.1:0 --data \"$1\""]);
-    limited.arg(env!("CARGO_BIN_EXE_orchestrix")).arg(folder.path().join("data"));
-    limited.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = spawn(limited);
-    let connect = |_| std::net::TcpStream::connect(("127.0.0.1", process.port)).unwrap();
-    let crowd: Vec<_> = (0..100).map(connect).collect();
-    let mut log = BufReader::new(process.child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("cannot accept a connection") {
-        line.clear();
-        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
-    }
-    drop(crowd);
-    // A segment that could not be prepared meanwhile is no full disk, and nobody is refused because of it.
-    let answer = process.send("POST", "/v1/tasks", &task("q"));
-    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
-    process.signal(Signal::TERM);
-    assert_eq!(process.wait(), Some(0));
-}
-
-#[test]
 fn the_port_is_written_to_a_file() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("port");
