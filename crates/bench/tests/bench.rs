@@ -34,7 +34,7 @@ fn told(output: &Output) -> Vec<String> {
 }
 
 #[test]
-fn a_real_server_is_measured_in_batches_and_one_by_one_and_nothing_is_left_behind() {
+fn bench_measures_a_real_server_and_leaves_nothing_behind() {
     let data = folder();
     let output = bench(&data, &["--only", "batches,one-by-one"]);
     assert_eq!(measures(&output), ["batches", "one_by_one", "one_by_one"]);
@@ -42,7 +42,7 @@ fn a_real_server_is_measured_in_batches_and_one_by_one_and_nothing_is_left_behin
 }
 
 #[test]
-fn one_client_alone_is_measured_with_what_the_machine_costs_and_written_down() {
+fn one_client_alone_is_measured_beside_the_machine() {
     let data = folder();
     let page: PathBuf = data.path().join("page.md");
     let output = bench(&data, &["--only", "alone", "--write", page.to_str().unwrap()]);

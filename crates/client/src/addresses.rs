@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_listed_twice_is_refused_however_it_is_written() {
+    fn an_address_listed_twice_is_refused_in_any_spelling() {
         for twice in ["http://h:80,http://H/", "http://h/a/,http://h/a", "http://[::1],http://[::1]:80/"] {
             assert!(refused(twice).contains("is in the list twice"), "{twice}");
         }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_fail_together_move_on_by_one_address_and_round_the_list() {
+    fn calls_that_fail_together_move_on_by_one_address() {
         let addresses = list("http://a,http://b").unwrap();
         let first = addresses.current();
         addresses.leave(first);

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_for_a_queue_without_a_valid_name_is_refused_before_it_is_sent() {
+    fn an_invalid_queue_name_is_refused_before_it_is_sent() {
         let error = new_task("no spaces", &1).unwrap_err();
         assert_eq!(error.code(), "invalid");
         assert!(error.to_string().contains("no spaces"), "{error}");

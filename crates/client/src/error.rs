@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_is_retryable_only_where_a_repeat_is_harmless() {
+    fn only_harmless_repeats_retry_an_unknown_outcome() {
         let unknown = answered("outcome_unknown");
         assert!(Error::new(unknown.clone(), Repeat::Harmless).is_retryable());
         assert!(!Error::new(unknown.clone(), Repeat::Doubles).is_retryable());
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_of_unavailability_is_taken_for_an_unknown_outcome() {
+    fn an_unknown_unavailable_kind_is_an_unknown_outcome() {
         let new = answered("moving_house");
         assert!(Error::new(new.clone(), Repeat::Harmless).is_retryable());
         assert!(!Error::new(new, Repeat::Doubles).is_retryable());
     }
 
     #[test]
-    fn an_unreachable_end_does_not_hide_that_an_earlier_try_may_have_been_carried_out() {
+    fn an_earlier_try_stays_unknown_if_the_last_is_unreachable() {
         let hung_up = Kind::Interrupted {
             call: "POST /v1/tasks".to_owned(),
             url: "http://a".to_owned(),

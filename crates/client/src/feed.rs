@@ -260,7 +260,7 @@ mod tests {
     use crate::fake::{Answer, coordinator, in_time};
 
     #[tokio::test]
-    async fn a_stream_from_now_on_that_breaks_before_its_first_event_is_taken_up_from_its_beginning() {
+    async fn a_live_stream_broken_before_its_first_event_loses_nothing() {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let client = coordinator({
             let asked = Arc::clone(&asked);

@@ -251,7 +251,7 @@ async fn restart(cluster: &Cluster, n: usize, node: &Node, progress: &Progress) 
 }
 
 #[tokio::test]
-async fn a_rolling_restart_under_load_fails_no_call_that_is_repeated_and_doubles_none() {
+async fn a_rolling_restart_fails_and_doubles_no_repeated_call() {
     let (cluster, nodes) = start();
     let client = |first: usize| client_of((0..3).map(|n| &nodes[(first + n) % 3]), 5);
     let (stop, progress) = (CancellationToken::new(), Progress::new(watch::Sender::new([0; SUBMITTERS])));
@@ -344,11 +344,11 @@ async fn a_lease_outlives(first_node: impl AsyncFn(&Node), heartbeats: fn() -> A
 }
 
 #[tokio::test]
-async fn a_worker_keeps_its_leases_when_the_node_that_gave_them_goes_away() {
+async fn leases_outlive_the_stop_of_the_node_that_gave_them() {
     a_lease_outlives(async |node| node.stop().await, || Answer::HangUp).await;
 }
 
 #[tokio::test]
-async fn a_worker_keeps_its_leases_when_the_node_that_gave_them_falls_silent() {
+async fn leases_outlive_the_silence_of_the_node_that_gave_them() {
     a_lease_outlives(async |_| (), || Answer::Silence).await;
 }

@@ -59,7 +59,7 @@ async fn an_address_that_refuses_connections_is_left_for_good() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_leader_is_left_after_the_time_that_it_asked_for() {
+async fn a_node_without_a_leader_is_left_after_its_retry_after() {
     for code in ["no_leader", "overloaded"] {
         let (first, second) = (Node::start(busy(code, "0.3")), Node::start(well));
         let began = Instant::now();
@@ -70,7 +70,7 @@ async fn a_node_without_a_leader_is_left_after_the_time_that_it_asked_for() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_node_that_stops_or_is_behind_while_there_are_others() {
+async fn no_wait_for_a_stopping_node_while_others_are_there() {
     for code in ["stopping", "behind"] {
         let (first, second) = (Node::start(busy(code, "30")), Node::start(well));
         let began = Instant::now();
@@ -139,7 +139,7 @@ async fn repeatable(client: &Client, kind: usize) -> Option<Result<(), Error>> {
 }
 
 #[tokio::test]
-async fn after_an_unknown_outcome_what_is_harmless_is_sent_again_as_it_was_to_the_next_address() {
+async fn a_harmless_call_is_repeated_at_the_next_address() {
     let mut kinds = 0;
     for unknown in UNKNOWN {
         for kind in 0.. {
@@ -156,7 +156,7 @@ async fn after_an_unknown_outcome_what_is_harmless_is_sent_again_as_it_was_to_th
 }
 
 #[tokio::test]
-async fn after_an_unknown_outcome_what_would_happen_twice_is_not_sent_again() {
+async fn a_call_that_could_happen_twice_is_not_repeated() {
     let lines = vec![LogText { text: "line".to_owned(), stream: LogStream::Stdout }];
     let append = LogAppend { lease_id: LeaseId(9), lines, offset: None, skipped: 0 };
     for unknown in UNKNOWN {
@@ -179,7 +179,7 @@ async fn after_an_unknown_outcome_what_would_happen_twice_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_in_time_is_left_but_what_was_sent_to_it_may_have_happened() {
+async fn a_silent_node_is_left_with_an_unknown_outcome() {
     let (silent, alive) = (Node::start(|_| Answer::Silence), Node::start(well));
     let client = || {
         let addresses = [silent.url(), alive.url()];
@@ -209,7 +209,7 @@ async fn the_number_of_tries_is_one_for_all_addresses_together() {
 }
 
 #[tokio::test]
-async fn a_call_that_needs_as_many_tries_as_it_has_succeeds_and_with_one_less_it_does_not() {
+async fn a_call_succeeds_with_just_enough_tries_and_not_one_less() {
     for (retries, succeeds) in [(2, true), (1, false)] {
         let nodes = [Node::gone(), Node::gone(), Node::start(well)];
         let answer = in_time(client_of(&nodes, retries).submit(&keyless())).await;
@@ -219,7 +219,7 @@ async fn a_call_that_needs_as_many_tries_as_it_has_succeeds_and_with_one_less_it
 }
 
 #[tokio::test]
-async fn when_nobody_can_be_reached_the_error_names_every_address_and_what_to_do() {
+async fn an_unreachable_cluster_error_names_every_address() {
     let nodes = [Node::gone(), Node::gone()];
     let error = in_time(client_of(&nodes, 1).queues()).await.unwrap_err();
     let [a, b] = nodes.each_ref().map(Node::url);
@@ -270,7 +270,7 @@ async fn a_read_names_the_highest_position_that_any_answer_had() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_behind_is_left_and_if_all_are_the_caller_hears_of_it_once() {
+async fn nodes_that_are_behind_are_left_and_reported_once() {
     // Both began a new journal, so that nobody will reach what this client has seen.
     let answer = |asked: &Asked| match (asked.path.as_str(), asked.position()) {
         ("/v1/tasks", _) => well(asked).header("orchestrix-position", 1_000),
@@ -300,7 +300,7 @@ async fn how_nodes_feel_is_asked_whatever_they_know() {
 }
 
 #[tokio::test]
-async fn events_go_on_at_another_address_after_the_last_one_that_was_seen() {
+async fn events_resume_at_another_address_after_the_last_seen() {
     let first =
         Node::start(|_| Answer::Stream("orchestrix-position: 40", "id: 41\ndata: {\"position\":41}\n\n"));
     let second =
@@ -319,7 +319,7 @@ async fn events_go_on_at_another_address_after_the_last_one_that_was_seen() {
 }
 
 #[tokio::test]
-async fn a_quiet_stream_may_break_as_often_as_nodes_are_restarted_but_not_one_that_never_lived() {
+async fn only_a_stream_that_lived_may_break_without_end() {
     let quiet = || Answer::Stream("x: y", ": still here\n\n");
     let breaks = Mutex::new(0);
     let nodes = [
@@ -338,7 +338,7 @@ async fn a_quiet_stream_may_break_as_often_as_nodes_are_restarted_but_not_one_th
 }
 
 #[tokio::test]
-async fn lines_go_on_at_another_address_after_the_last_one_that_was_seen() {
+async fn lines_resume_at_another_address_after_the_last_seen() {
     let first = Node::start(|_| {
         Answer::Stream(
             "x: y",

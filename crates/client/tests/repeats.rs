@@ -81,7 +81,7 @@ async fn asked(serving: JoinHandle<Vec<String>>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_submit_without_a_key_is_not_repeated_when_its_outcome_is_unknown() {
+async fn a_keyless_submit_of_unknown_outcome_is_not_repeated() {
     for unknown in [UNKNOWN, Answer::HangUp] {
         let (client, serving) = scripted(vec![unknown]).await;
         let error: Error = client.submit(&new_task("q", &1).unwrap()).await.unwrap_err();
@@ -102,7 +102,7 @@ async fn a_submit_with_a_key_is_repeated_with_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_is_busy_is_asked_again_after_the_time_it_named() {
+async fn a_busy_coordinator_is_asked_again_after_retry_after() {
     let (client, serving) = scripted(vec![OVERLOADED, SUBMITTED]).await;
     let began = Instant::now();
     client.submit(&new_task("q", &1).unwrap()).await.unwrap();

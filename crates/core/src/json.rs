@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn meaning_decides_the_canonical_hash_and_not_the_way_of_writing() {
+    fn the_canonical_hash_depends_on_meaning_not_spelling() {
         let same = |a: &str, b: &str| canonical_hash(a) == canonical_hash(b);
         assert!(same(r#"{"a":1,"b":[true,null]}"#, " { \"b\" : [ true , null ] ,\n \"a\" : 1 } "));
         assert!(same(r#"{"k":"A\u00e9\/"}"#, r#"{"k":"\u0041é/"}"#));

@@ -211,20 +211,12 @@ pub const BUGS: &[Bug] = &[
     test(
         "length-unsummed",
         "the checksum of a frame does not cover its length",
-        [
-            "orchestrix-engine",
-            "journal",
-            "damage::without_a_last_mark_a_flipped_bit_costs_at_most_the_last_batch",
-        ],
+        ["orchestrix-engine", "journal", "damage::without_an_end_mark_a_flipped_bit_costs_one_batch"],
     ),
     test(
         "length-believed",
         "memory is taken for a length before the length is checked",
-        [
-            "orchestrix-engine",
-            "journal",
-            "damage::every_flipped_bit_of_a_snapshot_is_noticed_and_the_one_before_it_used",
-        ],
+        ["orchestrix-engine", "journal", "damage::every_flipped_snapshot_bit_falls_back_to_the_one_before"],
     ),
     test(
         "segment-recycled",

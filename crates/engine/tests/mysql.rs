@@ -57,7 +57,7 @@ fn start_with(settings: &[&str]) -> Server {
 every_sentence!(KIND, &COMMON);
 
 #[test]
-fn the_largest_batch_is_kept_and_a_packet_that_is_too_large_names_its_setting() {
+fn a_packet_that_is_too_large_names_its_setting() {
     let database = sql::database(KIND, &COMMON);
     let mut journal = database.journal();
     append_one(&mut *journal, 1, 10);

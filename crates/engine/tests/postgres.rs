@@ -72,7 +72,7 @@ fn the_largest_batch_is_kept() {
 }
 
 #[test]
-fn an_append_finds_the_batch_before_it_by_its_place_however_the_journal_grew() {
+fn an_append_finds_the_batch_before_it_in_any_plan() {
     let database = sql::database(KIND, &COMMON);
     database.connect().journal().unwrap();
     // The plan that a session keeps is made when the journal is young.
@@ -95,7 +95,7 @@ const SECOND_INDEX: &str = "SELECT string_agg(attname, ' ' ORDER BY attnum) FROM
     SELECT indexrelid FROM pg_index WHERE indrelid = 'orchestrix_batches'::regclass AND indisunique AND NOT indisprimary)";
 
 #[test]
-fn tables_of_the_first_version_get_the_index_of_the_second_and_keep_what_is_in_them() {
+fn tables_of_the_first_version_are_upgraded_in_place() {
     let database = sql::database(KIND, &COMMON);
     let mut journal = database.journal();
     let written: Vec<_> = (0..20).map(|_| append_one(&mut *journal, 2, 100).0).collect();
@@ -121,7 +121,7 @@ fn tables_of_the_first_version_get_the_index_of_the_second_and_keep_what_is_in_t
 }
 
 #[test]
-fn an_upgrade_that_cannot_get_at_a_table_changes_nothing_and_is_tried_again() {
+fn an_upgrade_that_cannot_lock_a_table_changes_nothing() {
     let database = sql::database(KIND, &COMMON);
     database.journal();
     database.ask("UPDATE orchestrix_schema SET version = 1");

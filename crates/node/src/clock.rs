@@ -79,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn a_term_begins_at_the_wall_clock_but_never_before_the_last_event() {
+    fn a_term_never_begins_before_the_last_event() {
         assert_eq!(started(5, 1_000, 0).1.now(), Timestamp(1_000_000));
         assert_eq!(started(5, 1_000, 2_000_000).1.now(), Timestamp(2_000_000));
     }
 
     #[test]
-    fn a_jump_of_ten_years_moves_the_time_by_one_percent_of_what_passed() {
+    fn a_clock_jump_moves_time_by_one_percent_of_what_passed() {
         let (clock, mut term) = started(0, 1_000_000_000, 0);
         let start = term.now();
         clock.set(100, 1_315_000_000);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_wants_some_kinds_gets_those_and_nothing_else_is_decoded() {
+    async fn only_the_wanted_kinds_are_decoded_and_sent() {
         let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
         let mut events = feed.subscribe(None).only(&[TaskCancelled::KIND, TaskRetried::KIND]);
         let mut some = batch(0, 2);

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_was_accepted_is_remembered_until_all_that_was_seen_is_behind() {
+    fn an_accepted_loss_is_remembered_until_it_is_passed() {
         let folder = tempfile::tempdir().unwrap();
         let marks = open(folder.path());
         marks.saw(JOURNAL, link(50, 5), 3);

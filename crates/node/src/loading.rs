@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_is_replaced_while_it_is_loaded_is_loaded_again() {
+    fn a_snapshot_replaced_while_loading_is_loaded_again() {
         assert_eq!(Busy::with([Trouble::Chunkless]).load().unwrap(), (Some(Position(2)), 0));
     }
 
     #[test]
-    fn a_damaged_snapshot_is_passed_over_and_the_last_one_is_an_error() {
+    fn a_damaged_snapshot_is_skipped_unless_it_is_the_last() {
         assert_eq!(Busy::with([Trouble::Chunkless; 2]).load().unwrap(), (Some(Position(1)), 1));
         let failure = Busy::with([Trouble::Chunkless; 4]).load().unwrap_err();
         assert!(!failure.is_retryable() && failure.to_string().contains("it is gone"), "{failure}");

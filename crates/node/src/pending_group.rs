@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_was_handed_over_is_written_before_one_that_is_offered() {
+    fn a_sent_group_is_written_before_an_offered_one() {
         let (offer, (works, handed)) = (PendingGroup::default(), sync_channel(4));
         works.send(Work::Write { group: group(4), term: Term(1) }).unwrap();
         offer.put(group(5), Term(1));

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_does_not_return_is_a_stall_although_rounds_go_on() {
+    fn a_write_that_does_not_return_is_a_stall() {
         let (clock, progress, set) = started();
         progress.asking(|| {
             set(5_001);

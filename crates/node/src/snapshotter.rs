@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_due_after_enough_of_journal_and_twice_of_what_the_last_one_took() {
+    fn a_snapshot_is_due_after_enough_journal_bytes() {
         let due = |since_bytes, last_bytes| {
             SnapshotPlan::new(100, LastSnapshot { since_bytes, bytes: last_bytes }).is_due()
         };

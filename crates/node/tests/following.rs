@@ -42,7 +42,7 @@ fn round(stepped: &mut Stepped) -> Result<(), String> {
 }
 
 #[test]
-fn whoever_is_overtaken_between_reading_and_its_first_event_is_refused_by_the_journal() {
+fn the_journal_refuses_an_overtaken_first_event() {
     let place = MemoryPlace::new(JournalId([5; 16]));
     let mut journal = place.journal().unwrap();
     let first = begin_term(&mut *journal, Link::default(), 1);
@@ -106,7 +106,7 @@ fn a_snapshot_of_another_history_is_passed_over() {
 }
 
 #[test]
-fn another_history_is_noticed_wherever_its_batches_end_and_whatever_snapshots_it_has() {
+fn another_history_is_noticed_at_any_batch_or_snapshot() {
     let place = MemoryPlace::new(JournalId([5; 16]));
     let mut journal = place.journal().unwrap();
     let first = begin_term(&mut *journal, Link::default(), 1);
@@ -167,7 +167,7 @@ fn a_hint_is_applied_only_if_it_follows() {
 }
 
 #[test]
-fn what_was_told_and_is_not_in_the_engine_is_noticed_before_anybody_leads() {
+fn a_loss_in_the_engine_is_noticed_before_a_term_begins() {
     let (place, other) = (MemoryPlace::new(JournalId([5; 16])), MemoryPlace::new(JournalId([5; 16])));
     let (mut journal, mut elsewhere) = (place.journal().unwrap(), other.journal().unwrap());
     let first = begin_term(&mut *journal, Link::default(), 1);

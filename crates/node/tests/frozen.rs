@@ -102,7 +102,7 @@ fn name(text: &str) -> Name {
 }
 
 #[test]
-fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
+fn a_shard_heartbeat_during_a_stall_counts_in_full() {
     let mut world = World::start();
     let node = world.node.clone();
     let body = ShardRegister {
@@ -129,7 +129,7 @@ fn a_worker_with_shards_that_spoke_while_it_stood_still_has_all_of_its_time() {
 }
 
 #[test]
-fn a_worker_with_a_task_that_asked_while_it_stood_still_has_all_of_its_lease() {
+fn a_heartbeat_during_a_stall_keeps_the_whole_lease() {
     let mut world = World::start();
     let node = world.node.clone();
     world.asked(node.submit(Submit::new(name("q"), Json::parse("1").unwrap())), 3).unwrap();

@@ -136,7 +136,7 @@ async fn whoever_takes_over_has_all_that_was_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next() {
+async fn output_left_by_a_purging_leader_is_deleted_by_the_next() {
     let place = place();
     let retention =
         Retention { done_ms: 86_400_000, failed_ms: 86_400_000, count: 0, ..Retention::default() };
@@ -173,7 +173,7 @@ async fn output_that_a_leader_left_behind_when_it_purged_is_deleted_by_the_next(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
+async fn output_is_purged_with_its_task_in_any_term() {
     let place = place();
     let first = open(&place, "a");
     let (before, _) = leads(&first).await.submit(submit()).await.unwrap();
@@ -216,7 +216,7 @@ async fn output_goes_with_its_task_whether_it_came_before_the_term_or_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_was_exchanged_is_noticed_and_what_was_given_out_is_never_given_out_again() {
+async fn a_replaced_engine_is_noticed_and_no_token_repeats() {
     let folder = tempfile::tempdir().unwrap();
     let on = |place: &MemoryPlace, accept: bool| {
         let high_water = HighWater::open(folder.path().to_owned()).unwrap();
@@ -248,7 +248,7 @@ async fn an_engine_that_was_exchanged_is_noticed_and_what_was_given_out_is_never
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_the_name_of_another_that_is_alive_ends_and_says_what_to_do() {
+async fn a_node_with_a_name_in_use_ends_and_says_what_to_do() {
     let place = place();
     let first = open(&place, "a");
     let node = leads(&first).await;
@@ -283,7 +283,7 @@ async fn an_idle_leader_keeps_its_office_by_ticks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_finds_the_journal_grown_by_another_steps_down_and_reads_again() {
+async fn a_leader_overtaken_in_the_journal_steps_down() {
     let place = place();
     let member = open(&place, "a");
     let node = leads(&member).await;

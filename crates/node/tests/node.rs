@@ -240,7 +240,7 @@ async fn every_question_of_a_long_line_is_answered() {
 }
 
 #[tokio::test]
-async fn a_batch_at_its_limits_is_taken_and_one_above_is_refused_whole() {
+async fn a_batch_at_its_limits_is_taken_and_above_refused() {
     let folder = TempDir::new().unwrap();
     let (node, _) = start(folder.path());
     let batch = |count: usize, bytes: usize| vec![task(&format!("\"{}\"", "x".repeat(bytes - 2))); count];
@@ -326,7 +326,7 @@ async fn output_is_numbered_capped_and_kept_apart_by_attempt() {
 }
 
 #[tokio::test]
-async fn workers_are_known_by_their_leases_after_a_restart_and_seen_again_when_they_are_heard() {
+async fn leases_name_their_workers_after_a_restart() {
     let folder = TempDir::new().unwrap();
     let (node, _) = start(folder.path());
     node.submit(task("1")).await.unwrap();

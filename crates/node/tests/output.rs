@@ -75,7 +75,7 @@ async fn leave_after<F: Future>(steps: usize, call: F) -> Option<F::Output> {
 }
 
 #[tokio::test]
-async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number() {
+async fn a_repeat_after_leaving_stores_every_line_once() {
     for before in [&[][..], &["zero"]] {
         for steps in 1..6 {
             let node = start(Options::default());
@@ -96,7 +96,7 @@ async fn a_caller_who_leaves_and_repeats_stores_every_line_once_under_its_number
 }
 
 #[tokio::test]
-async fn a_repeat_that_goes_on_beyond_what_was_sent_stores_what_is_new_in_it() {
+async fn a_longer_repeat_stores_only_its_new_lines() {
     let node = start(Options { log_task_bytes: 20, ..Options::default() });
     let job = leased(&node).await;
     append(&node, &job, 0, &["zero", "one"]).await.unwrap();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn files_keep_their_share_and_there_is_room_for_one_connection_of_each_kind() {
+    fn files_keep_their_share_of_descriptors() {
         assert_eq!(fitted(20_000, 10_000, 1_024, Cost::One), (512, 256, true));
         assert_eq!(fitted(20_000, 10_000, 67, Cost::One), (2, 1, true));
         for few in [0, 64, 65] {

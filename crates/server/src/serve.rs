@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_stops_by_itself_ends_the_process_with_a_complaint() {
+    async fn a_node_that_stops_by_itself_ends_the_process() {
         let (node, _) = orchestrix_node::open(&Storage::Memory, Options::default()).unwrap();
         let serving =
             http::start(([127, 0, 0, 1], 0).into(), node.clone(), http::Options::default()).unwrap();

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_row_for_each_and_says_how_to_see_a_failure_again() {
+    fn a_table_has_a_row_for_each_and_how_to_repeat_a_failure() {
         let failure = Failure { what: "round 3: lost".to_owned(), again: "prove --only kills".to_owned() };
         let good = Row {
             name: "worlds".to_owned(),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_rounds_are_a_warning_in_a_short_run_and_a_failure_in_a_long_one() {
+    fn too_few_rounds_fail_only_a_long_run() {
         let rows = [Row { name: "full".to_owned(), tried: 1, enough: 3, ..Row::default() }];
         let told = "TOO SHORT for full: 1 rounds, and it sees everything in 3\n";
         let (short, long) = (Length::of(Duration::from_secs(149)), Length::of(Duration::from_secs(150)));

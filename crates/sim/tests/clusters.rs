@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestrix_sim::{Campaign, ClusterPlan, ClusterSight, prove_clusters, run_cluster, run_cluster_plan};
 
 #[test]
-fn no_cluster_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+fn no_cluster_breaks_an_invariant_and_coverage_is_full() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign { first_seed: 1, seeds: 150, time: Duration::from_secs(600), threads };
     let outcome = prove_clusters(campaign, |_| {});
@@ -35,7 +35,7 @@ fn worlds_that_broke_an_invariant_once_do_not_any_more() {
 
 /// `prove --only calm` has whole days.
 #[test]
-fn where_nothing_goes_wrong_whoever_is_elected_first_leads_for_an_hour() {
+fn the_first_leader_of_a_calm_cluster_leads_for_an_hour() {
     let hour = run_cluster_plan(ClusterPlan::calm(1, 3_600));
     assert_eq!(hour.violations, []);
     assert!(hour.seconds >= 3_600 && hour.calls > 10, "{} s, {} calls", hour.seconds, hour.calls);

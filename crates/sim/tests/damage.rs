@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestrix_sim::{DamageCampaign, damage};
 
 #[test]
-fn whatever_happens_to_a_disk_nothing_acknowledged_is_lost_in_silence() {
+fn no_damaged_disk_loses_acknowledged_work_in_silence() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let time = Duration::from_secs(6);
     let outcome = damage(DamageCampaign { first_seed: 1, seeds: 2, time, threads });

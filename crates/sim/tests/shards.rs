@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestrix_sim::{Campaign, ShardSight, handovers, prove_shards, run_shards};
 
 #[test]
-fn no_world_with_shards_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+fn no_shard_world_breaks_an_invariant_and_coverage_is_full() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign { first_seed: 1, seeds: 100, time: Duration::from_secs(600), threads };
     let outcome = prove_shards(campaign, |_| {});
@@ -29,7 +29,7 @@ fn the_same_seed_is_the_same_world_with_shards() {
 }
 
 #[test]
-fn whatever_becomes_of_one_or_two_messages_of_a_handover_no_shard_has_two_workers() {
+fn no_lost_handover_message_gives_a_shard_two_workers() {
     // One pair in so many; with 1, all.
     let nth = std::env::var("ORCHESTRIX_HANDOVER_PAIRS").ok().and_then(|nth| nth.parse().ok()).unwrap_or(10);
     let all = handovers(nth);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use orchestrix_sim::{Campaign, prove, run_seed};
 
 #[test]
-fn no_world_breaks_an_invariant_and_all_that_must_be_seen_is_seen() {
+fn no_world_breaks_an_invariant_and_coverage_is_full() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign { first_seed: 1, seeds: 600, time: Duration::from_secs(600), threads };
     let outcome = prove(campaign, |_| {});

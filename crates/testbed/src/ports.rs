@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_port_is_given_twice_and_none_that_the_kernel_gives_to_connections() {
+    fn no_port_is_given_twice_or_from_the_kernels_range() {
         let ports: Vec<u16> = (0..1_000).map(|_| free_port()).collect();
         assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len());
         assert!(ports.iter().all(|port| (FIRST..first_of_the_kernel()).contains(port)), "{ports:?}");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_nobody_has_is_refused_before_anything_is_kept_for_it() {
+    fn an_impossible_length_is_refused_before_allocation() {
         let mut decoder = Decoder::new(Limits::default());
         decoder.buffer().put_slice(&[LONG, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(decoder.take(), Err(Broken::TooLong { bytes: u64::MAX, max: 1 << 20 }));

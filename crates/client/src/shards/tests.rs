@@ -105,7 +105,7 @@ impl Desk {
 }
 
 #[test]
-fn a_lease_that_becomes_shorter_is_kept_from_the_next_heartbeat_on() {
+fn a_shorter_lease_applies_from_the_next_heartbeat() {
     let mut desk = Desk::serving(&[1]);
     let (number, ..) = desk.beat();
     let shorter = Assignment { lease_ms: LEASE_MS / 5, ..told(&[1], 5) };
@@ -114,7 +114,7 @@ fn a_lease_that_becomes_shorter_is_kept_from_the_next_heartbeat_on() {
 }
 
 #[test]
-fn a_shard_is_served_until_its_callback_has_returned_and_heartbeats_say_so() {
+fn heartbeats_name_a_shard_until_its_callback_returned() {
     let mut desk = Desk::serving(&[1, 2]);
     desk.push(&told(&[1], 7));
     let revoked = desk.revoked();
@@ -168,7 +168,7 @@ fn a_process_that_slept_finds_out_by_its_clock() {
 }
 
 #[test]
-fn an_assignment_that_is_older_than_one_that_was_seen_is_ignored() {
+fn an_assignment_older_than_the_last_one_is_ignored() {
     let mut desk = Desk::serving(&[1, 2]);
     desk.answer_next(told(&[1, 2, 3], 7));
     let assigned = desk.changes();
@@ -180,7 +180,7 @@ fn an_assignment_that_is_older_than_one_that_was_seen_is_ignored() {
 }
 
 #[test]
-fn a_callback_that_still_begins_is_waited_for_and_its_shard_is_not_held() {
+fn a_starting_callback_is_awaited_and_its_shard_not_held() {
     let mut desk = Desk::serving(&[1]);
     desk.answer_next(told(&[1, 2], 6));
     let assigned = desk.changes().remove(0);
@@ -193,7 +193,7 @@ fn a_callback_that_still_begins_is_waited_for_and_its_shard_is_not_held() {
 }
 
 #[test]
-fn a_shard_that_was_taken_away_while_it_began_begins_anew_when_it_is_told_again() {
+fn a_shard_withdrawn_while_starting_starts_anew_later() {
     let mut desk = Desk::serving(&[1]);
     desk.answer_next(told(&[1, 2], 6));
     let assigned = desk.changes().remove(0);
@@ -248,7 +248,7 @@ fn at_the_end_of_its_time_a_worker_gives_up_and_comes_anew() {
 }
 
 #[test]
-fn an_answer_to_what_was_said_before_it_came_again_counts_for_nothing() {
+fn an_answer_from_before_the_registration_is_ignored() {
     let mut desk = Desk::serving(&[1]);
     let (before, ..) = desk.beat();
     desk.advance(9_000);
@@ -261,7 +261,7 @@ fn an_answer_to_what_was_said_before_it_came_again_counts_for_nothing() {
 }
 
 #[test]
-fn who_is_fenced_stops_says_nothing_until_it_has_and_comes_again() {
+fn a_fenced_worker_stops_before_it_registers_again() {
     let mut desk = Desk::serving(&[1]);
     desk.advance(9_950);
     desk.push(&fenced());

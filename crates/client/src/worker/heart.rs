@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_heartbeat_reaches_every_handler_that_it_names() {
+    fn a_heartbeat_answer_reaches_every_handler_it_names() {
         let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
         let signals: Vec<_> = (1..=3).map(|n| held.add(LeaseId(n), Duration::from_secs(5))).collect();
         heart(&held).take(

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_handler_has_no_deadline_but_its_lease_is_still_extended() {
+    fn a_finished_handler_keeps_its_lease_without_a_deadline() {
         let (clock, held) = held();
         let signal = held.add(LEASE, seconds(10));
         held.ended(LEASE);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_watch_stops_a_lease_that_was_added_while_it_had_nothing_to_do() {
+    async fn an_idle_watch_stops_a_lease_that_was_added_later() {
         let (clock, held) = held();
         let held = Arc::new(held);
         let watch = tokio::spawn({

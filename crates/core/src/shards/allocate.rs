@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_nothing_and_fewer_shards_than_workers_are_no_trouble() {
+    fn no_workers_no_shards_and_few_shards_are_allocated() {
         assert_eq!(plan(&[], &[None; 4], None, |_| true), Plan::default());
         assert_eq!(plan(&[ANY; 3], &[], None, |_| true), Plan::default());
         assert_eq!(plan(&[ANY; 5], &[None; 2], None, |_| true).give, [(0, 0), (1, 1)]);
@@ -367,7 +367,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_is_over_and_nothing_lies_about_while_somebody_has_room((places, mut holders) in fields()) {
+        fn no_shard_is_unassigned_while_a_worker_has_room((places, mut holders) in fields()) {
             settle(&places, &mut holders, None);
             let counts = counts(places.len(), &holders);
             let room = |worker: usize| places[worker].capacity.is_none_or(|most| counts[worker] < most);

@@ -190,7 +190,7 @@ fn whoever_names_no_group_names_the_default_one() {
 }
 
 #[test]
-fn a_service_that_was_made_by_hand_belongs_to_the_group_of_its_first_worker() {
+fn a_configured_service_joins_its_first_workers_group() {
     let mut state = State::new();
     does(&mut state, set_count(10, None)).unwrap();
     does(&mut state, join_of("a", Some("billing"))).unwrap();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_an_earlier_version_kept_with_its_task_is_remembered() {
+    fn a_key_stored_by_an_earlier_version_is_remembered() {
         let claim = |key: &str| crate::KeyClaim { key: crate::Key::new(key).unwrap(), request: [5; 16] };
         let purged = |id, key: &str, key_until| Task {
             state: TaskState::Completed,

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_sync_that_forgets_leaves_bytes_that_only_programs_see() {
+    fn a_failed_sync_leaves_bytes_that_only_the_cache_has() {
         let disk = SimDisk::new(7);
         let file = disk.create("x").unwrap();
         disk.sync_dir().unwrap();

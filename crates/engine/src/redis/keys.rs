@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_that_would_be_mistaken_for_something_else_is_refused() {
+    fn an_ambiguous_domain_is_refused() {
         for domain in ["", "a:b", "register", "coordinator", "ü", "a b", &"x".repeat(65)] {
             Keys::of(domain).unwrap_err();
         }

@@ -86,7 +86,7 @@ fn every_flipped_bit_of_a_journal_is_harmless_or_named() {
 }
 
 #[test]
-fn without_a_last_mark_a_flipped_bit_costs_at_most_the_last_batch() {
+fn without_an_end_mark_a_flipped_bit_costs_one_batch() {
     let (disk, history) = journal(false);
     let name = names(&disk, ".journal").pop().unwrap();
     let mut tally = Tally::default();
@@ -173,7 +173,7 @@ fn with_snapshots() -> (SimDisk, History) {
 }
 
 #[test]
-fn every_flipped_bit_of_a_snapshot_is_noticed_and_the_one_before_it_used() {
+fn every_flipped_snapshot_bit_falls_back_to_the_one_before() {
     let (disk, history) = with_snapshots();
     let end = *history.states.last().unwrap();
     let mut flips = 0;
@@ -215,7 +215,7 @@ fn a_damaged_snapshot_names_its_file_and_lets_no_segment_go() {
 }
 
 #[test]
-fn a_chunk_that_says_it_is_longer_than_its_file_is_refused_before_room_is_made_for_it() {
+fn a_chunk_longer_than_its_file_is_refused_unallocated() {
     let (disk, _) = with_snapshots();
     let name = names(&disk, ".snapshot").pop().unwrap();
     let mut bytes = disk.bytes(&name).unwrap();
@@ -338,7 +338,7 @@ fn what_an_earlier_segment_left_in_a_spare_never_comes_back() {
 }
 
 #[test]
-fn a_batch_below_a_snapshot_that_reaches_beyond_the_end_is_damage_and_not_read() {
+fn a_batch_that_crosses_its_snapshot_is_damage() {
     let (disk, _) = with_snapshots();
     let name = names(&disk, ".journal").remove(0);
     let mut bytes = disk.bytes(&name).unwrap();

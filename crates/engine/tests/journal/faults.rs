@@ -99,7 +99,7 @@ enum Restarted {
 }
 
 #[test]
-fn a_restart_after_a_failed_sync_trusts_nothing_that_only_programs_see() {
+fn a_restart_after_a_failed_sync_distrusts_the_cache() {
     let mut failures = 0;
     for failure in [SyncFailure::Keep, SyncFailure::Forget] {
         for nth in 1..60 {
@@ -114,7 +114,7 @@ fn a_restart_after_a_failed_sync_trusts_nothing_that_only_programs_see() {
 }
 
 #[test]
-fn a_restart_after_a_failed_sync_of_the_folder_makes_its_names_durable() {
+fn a_restart_after_a_failed_folder_sync_syncs_its_names() {
     let mut failures = 0;
     for nth in 1..20 {
         let faults = |disk: &SimDisk| Faults {
@@ -127,7 +127,7 @@ fn a_restart_after_a_failed_sync_of_the_folder_makes_its_names_durable() {
 }
 
 #[test]
-fn a_write_that_stops_at_any_byte_stops_the_journal_and_loses_nothing() {
+fn a_write_cut_at_any_byte_loses_nothing() {
     for written in 0..140 {
         let disk = SimDisk::with_sectors(22, 16);
         let mut history = History::new();
@@ -146,7 +146,7 @@ fn a_write_that_stops_at_any_byte_stops_the_journal_and_loses_nothing() {
 }
 
 #[test]
-fn a_full_disk_uses_the_reserve_then_refuses_and_goes_on_when_there_is_room() {
+fn a_full_disk_uses_the_reserve_then_refuses_then_recovers() {
     let disk = SimDisk::new(23);
     disk.set_faults(Faults { capacity: Some(12 << 10), ..Faults::default() });
     let mut history = History::new();
@@ -235,7 +235,7 @@ fn before_a_spare_is_created(disk: &SimDisk) -> (Node, History, u64) {
 }
 
 #[test]
-fn a_spare_that_cannot_be_made_is_no_full_disk_and_stops_the_journal_when_it_is_needed() {
+fn a_missing_spare_segment_stops_the_journal_when_needed() {
     let disk = SimDisk::new(34);
     let (mut node, mut history, created) = before_a_spare_is_created(&disk);
     let before = history.batches.len();
@@ -339,7 +339,7 @@ fn a_snapshot_of_what_is_not_durable_is_refused() {
 }
 
 #[test]
-fn a_second_handle_is_refused_while_the_first_or_its_snapshots_live() {
+fn a_second_handle_is_refused_while_the_first_lives() {
     let disk = SimDisk::new(27);
     let node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
     let refused = |disk: &SimDisk| match FileJournal::open(Arc::new(disk.clone()), SMALL) {
@@ -401,7 +401,7 @@ fn a_newer_format_is_refused_by_name() {
 }
 
 #[test]
-fn a_folder_with_snapshots_but_no_journal_is_not_taken_for_a_new_one() {
+fn snapshots_without_a_journal_are_not_a_new_folder() {
     let disk = SimDisk::new(29);
     let mut history = History::new();
     let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
@@ -416,7 +416,7 @@ fn a_folder_with_snapshots_but_no_journal_is_not_taken_for_a_new_one() {
 }
 
 #[test]
-fn segments_that_a_truncation_left_over_are_removed_at_the_next_start() {
+fn segments_left_by_a_truncation_are_removed_at_start() {
     let disk = SimDisk::new(33);
     let mut history = History::new();
     let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();
@@ -437,7 +437,7 @@ fn segments_that_a_truncation_left_over_are_removed_at_the_next_start() {
 }
 
 #[test]
-fn spares_are_taken_over_by_the_next_process_unless_they_are_dirty() {
+fn clean_spares_are_reused_by_the_next_process() {
     let disk = SimDisk::new(30);
     drop(Node::start(Arc::new(disk.clone()), SMALL).unwrap());
     let spares = names(&disk, ".spare");

@@ -95,7 +95,7 @@ fn survive(faults: Faults) -> usize {
 }
 
 #[test]
-fn whichever_operation_fails_once_or_for_ever_nothing_acknowledged_is_lost() {
+fn no_failing_operation_loses_acknowledged_writes() {
     let disk = SimDisk::new(41);
     assert_eq!(live_on_a_failing_disk(&disk, &mut Told::new()), 0);
     let counts = disk.counts();

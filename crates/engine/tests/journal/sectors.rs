@@ -114,7 +114,7 @@ fn each_sector_operation(bytes: &[u8], mut with: impl FnMut(Vec<u8>)) {
 }
 
 #[test]
-fn zeroed_doubled_and_swapped_sectors_are_harmless_named_or_behind_the_last_mark() {
+fn bad_sectors_are_harmless_named_or_behind_the_last_mark() {
     let (disk, history) = data();
     let mut tally = Tally::default();
     for name in names(&disk, ".journal").iter().chain(&names(&disk, ".snapshot")) {
@@ -128,7 +128,7 @@ fn zeroed_doubled_and_swapped_sectors_are_harmless_named_or_behind_the_last_mark
 }
 
 #[test]
-fn a_snapshot_cut_short_at_any_byte_is_passed_over_for_the_one_before() {
+fn a_snapshot_cut_at_any_byte_falls_back_to_the_one_before() {
     let (disk, history) = data();
     let mut tally = Tally::default();
     let mut cuts = 0;

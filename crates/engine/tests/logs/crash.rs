@@ -55,7 +55,7 @@ fn check(told: &Told, disk: &SimDisk) {
 }
 
 #[test]
-fn nothing_stored_is_lost_and_nothing_deleted_comes_back_wherever_the_power_fails() {
+fn a_power_failure_loses_no_stored_and_revives_no_deleted_log() {
     let disk = SimDisk::new(3);
     workload(&disk, &mut Told::default()).unwrap();
     let operations = disk.counts().operations;

@@ -7,7 +7,7 @@ use orchestrix_engine::file::FileLogs;
 use orchestrix_engine::{Cause, Logged, Logs};
 
 #[test]
-fn a_flipped_bit_costs_at_most_its_own_record_and_is_never_read_as_output() {
+fn a_flipped_bit_costs_one_record_and_is_never_output() {
     let disk = SimDisk::new(6);
     let logs = open(&disk);
     for offset in 0..18 {
@@ -147,7 +147,7 @@ fn a_torn_chunk_at_the_end_is_cut_off() {
 }
 
 #[test]
-fn a_deleted_task_of_which_only_a_torn_chunk_was_left_does_not_come_back() {
+fn a_deleted_task_with_a_torn_chunk_does_not_come_back() {
     let disk = SimDisk::new(21);
     let logs = open(&disk);
     append(&logs, 1, 0).unwrap();
@@ -162,7 +162,7 @@ fn a_deleted_task_of_which_only_a_torn_chunk_was_left_does_not_come_back() {
 }
 
 #[test]
-fn behind_the_last_number_that_a_file_can_have_nothing_is_stored_and_nobody_stops() {
+fn the_last_file_number_ends_storing_but_not_the_node() {
     let disk = SimDisk::new(1);
     append(&open(&disk), 1, 0).unwrap();
     let name = files(&disk).pop().unwrap();

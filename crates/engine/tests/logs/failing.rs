@@ -94,7 +94,7 @@ fn what_is_behind_a_place_that_cannot_be_read_is_used() {
 }
 
 #[test]
-fn what_was_deleted_does_not_come_back_with_a_file_that_could_not_be_read_for_a_while() {
+fn a_file_unreadable_for_a_while_revives_nothing_deleted() {
     let disk = SimDisk::new(14);
     let logs = open(&disk);
     for offset in 0..8 {
@@ -125,7 +125,7 @@ fn what_was_deleted_does_not_come_back_with_a_file_that_could_not_be_read_for_a_
 }
 
 #[test]
-fn a_file_that_cannot_be_copied_stays_as_it_is_and_the_others_are_written_anew() {
+fn a_file_that_cannot_be_copied_stays_as_it_is() {
     let disk = SimDisk::new(15);
     let logs = open(&disk);
     for offset in 0..20 {
@@ -147,7 +147,7 @@ fn a_file_that_cannot_be_copied_stays_as_it_is_and_the_others_are_written_anew()
 }
 
 #[test]
-fn a_newest_file_that_cannot_be_made_durable_is_left_out_and_nothing_is_added_to_it() {
+fn a_newest_file_that_cannot_be_synced_is_left_out() {
     let (disk, names) = three_files(16);
     let fail_sync = Some((disk.counts().syncs + 1, SyncFailure::Keep));
     disk.set_faults(Faults { fail_sync, ..Faults::default() });

@@ -28,7 +28,7 @@ fn a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn logs_open_on_a_full_disk_and_give_back_room_when_there_is_some() {
+fn logs_open_on_a_full_disk_and_restore_the_reserve_later() {
     let disk = SimDisk::new(11);
     let logs = open(&disk);
     for offset in 0..20 {
@@ -55,7 +55,7 @@ fn logs_open_on_a_full_disk_and_give_back_room_when_there_is_some() {
 }
 
 #[test]
-fn on_a_full_disk_dead_files_are_removed_before_others_are_written_anew() {
+fn a_full_disk_removes_dead_files_before_it_copies() {
     let disk = SimDisk::new(11);
     let logs = open(&disk);
     append(&logs, 1, 0).unwrap();

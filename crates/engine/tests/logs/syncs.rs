@@ -111,7 +111,7 @@ fn appends_that_come_during_a_sync_share_the_next_one() {
 }
 
 #[test]
-fn a_chunk_written_during_a_sync_is_durable_though_the_next_one_begins_a_file() {
+fn a_chunk_written_during_a_sync_is_durable_in_its_file() {
     let disk = SlowDisk { disk: SimDisk::new(8), gate: Arc::new((Mutex::new(true), Condvar::new())) };
     let logs = FileLogs::open_with(Arc::new(disk.clone()), 230).unwrap();
     append(&logs, 1, 0).unwrap();
@@ -140,7 +140,7 @@ fn a_chunk_written_during_a_sync_is_durable_though_the_next_one_begins_a_file() 
 }
 
 #[test]
-fn a_repeat_during_a_sync_that_fails_is_not_told_that_its_chunk_is_there() {
+fn a_repeat_during_a_failing_sync_is_not_acknowledged() {
     for _ in 0..20 {
         let disk = SlowDisk { disk: SimDisk::new(8), gate: Arc::new((Mutex::new(true), Condvar::new())) };
         let logs = FileLogs::open(Arc::new(disk.clone())).unwrap();

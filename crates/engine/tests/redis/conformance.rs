@@ -92,7 +92,7 @@ fn a_user_without_transactions_does_what_every_engine_must_do() {
 }
 
 #[test]
-fn the_default_domain_does_what_every_engine_must_do_to_the_journal() {
+fn the_default_domain_passes_the_journal_suite() {
     let server = redis(&FORGETFUL);
     let mut raw = Raw::to(&server);
     let mut make = || -> Box<dyn Journal> {

@@ -189,7 +189,7 @@ fn a_damaged_cell_is_refused_by_name() {
 }
 
 #[test]
-fn a_damaged_log_chunk_is_refused_by_name_and_mended_by_the_same_lines() {
+fn a_damaged_log_chunk_is_named_and_repaired_by_its_lines() {
     let server = redis(&FORGETFUL);
     let logs = place(server.port(), PATIENT).logs();
     let append = |number| logs.append(LogPlace::nth(TaskId(1), LeaseId(3), number), b"a line").unwrap();

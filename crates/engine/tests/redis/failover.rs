@@ -14,7 +14,7 @@ fn damaged(error: &Error) -> String {
 }
 
 #[test]
-fn a_replica_that_was_promoted_without_the_tail_is_noticed_and_not_forked() {
+fn a_replica_promoted_without_the_tail_is_not_forked() {
     let (mut primary, replica) = (redis(&DURABLE), redis(&DURABLE));
     let address = Proxy::to(primary.port());
     let (mut leader, mut follower) = (journal(address.port(), PATIENT), journal(address.port(), PATIENT));

@@ -26,7 +26,7 @@ fn done(set: Set) -> Version {
 }
 
 #[test]
-fn an_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+fn an_append_with_a_lost_answer_is_unknown_and_done_once() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let mut journal = journal(wire.port(), PATIENT);
@@ -69,7 +69,7 @@ fn calls(raw: &mut Raw, command: &str) -> u64 {
 }
 
 #[test]
-fn whoever_goes_on_writing_needs_no_script_until_another_has_written() {
+fn a_lone_writer_needs_no_script() {
     let server = redis(&FORGETFUL);
     let mut raw = Raw::to(&server);
     let (mut one, mut other) = (journal(server.port(), PATIENT), journal(server.port(), PATIENT));
@@ -94,7 +94,7 @@ fn whoever_goes_on_writing_needs_no_script_until_another_has_written() {
 }
 
 #[test]
-fn a_watched_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+fn a_watched_append_with_a_lost_answer_is_done_once() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let mut raw = Raw::to(&server);
@@ -113,7 +113,7 @@ fn a_watched_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_aga
 }
 
 #[test]
-fn an_append_that_cannot_be_sent_is_an_error_and_can_be_tried_later() {
+fn an_append_that_cannot_be_sent_can_be_retried() {
     let mut server = redis(&DURABLE);
     let mut journal = journal(server.port(), PATIENT);
     let batch = batch_after(journal.end(), 1, 10);
@@ -127,7 +127,7 @@ fn an_append_that_cannot_be_sent_is_an_error_and_can_be_tried_later() {
 }
 
 #[test]
-fn a_writing_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+fn a_write_with_a_lost_answer_is_unknown_and_done_once() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let direct = place(server.port(), PATIENT).register();
@@ -148,7 +148,7 @@ fn a_writing_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
 }
 
 #[test]
-fn a_writing_that_came_too_late_and_was_not_heard_of_is_a_conflict() {
+fn a_late_write_without_an_answer_is_a_conflict() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let register = place(wire.port(), PATIENT).register();
@@ -189,7 +189,7 @@ fn an_append_that_lands_after_it_was_looked_for_is_done_once() {
 }
 
 #[test]
-fn a_stalled_append_is_unknown_and_resolved_when_the_wire_is_good_again() {
+fn a_stalled_append_is_unknown_and_resolved_later() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let mut journal = journal(wire.port(), HASTY);
@@ -222,7 +222,7 @@ fn a_writing_that_lands_after_it_was_looked_for_is_done_once() {
 }
 
 #[test]
-fn a_writer_that_froze_inside_an_append_finds_that_another_has_written() {
+fn a_writer_frozen_in_an_append_finds_a_conflict() {
     let server = redis(&FORGETFUL);
     let wire = Proxy::to(server.port());
     let mut frozen = journal(wire.port(), PATIENT);

@@ -12,7 +12,7 @@ use crate::common::{FORGETFUL, HASTY, PATIENT, Raw, journal, place, redis};
 use orchestrix_testbed::eventually;
 
 #[test]
-fn what_a_slow_server_does_late_is_unknown_in_time_and_done_once() {
+fn a_slow_servers_late_write_is_unknown_and_done_once() {
     let server = redis(&["--appendonly", "no", "--enable-debug-command", "yes"]);
     for slow in ["CLIENT PAUSE 1500 ALL\r\n", "DEBUG SLEEP 1.5\r\n"] {
         let (mut handle, register) = (journal(server.port(), HASTY), place(server.port(), HASTY).register());

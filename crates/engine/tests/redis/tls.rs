@@ -29,7 +29,7 @@ fn refused(url: &str) -> Error {
 }
 
 #[test]
-fn a_server_behind_tls_is_trusted_only_by_whoever_knows_its_authority() {
+fn a_tls_server_is_trusted_only_with_its_authority() {
     let (server, port) = behind_tls();
     let authority = |name: &str| server.folder().join(name).display().to_string();
     let url = |ca: &str| format!("rediss://:let-me-in@127.0.0.1:{port}{ca}");
@@ -55,7 +55,7 @@ fn a_server_behind_tls_is_trusted_only_by_whoever_knows_its_authority() {
 }
 
 #[test]
-fn a_server_that_does_not_speak_tls_or_not_at_all_is_not_waited_for() {
+fn a_server_without_tls_is_not_waited_for() {
     let plain = redis(&FORGETFUL);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for port in [plain.port(), silent.local_addr().unwrap().port()] {

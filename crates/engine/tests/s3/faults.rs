@@ -26,7 +26,7 @@ fn fronted() -> (Front, String, Box<dyn Journal>) {
 }
 
 #[test]
-fn an_append_that_was_done_and_answered_with_a_failure_is_unknown_and_sent_once() {
+fn an_append_done_despite_an_error_is_unknown_and_done_once() {
     for fate in [Fate::DoThenSay(500), Fate::DoThenSay(503), Fate::DoThenSay(504), Fate::DoThenCut] {
         let (front, prefix, mut handle) = fronted();
         let batch = batch_after(handle.end(), 2, 10);
@@ -40,7 +40,7 @@ fn an_append_that_was_done_and_answered_with_a_failure_is_unknown_and_sent_once(
 }
 
 #[test]
-fn an_append_that_was_not_done_and_answered_with_a_failure_is_unknown_and_done_when_sent_again() {
+fn a_failed_append_is_unknown_and_done_when_sent_again() {
     for status in [408, 429, 500, 503] {
         let (front, _, mut handle) = fronted();
         let batch = batch_after(handle.end(), 2, 10);
@@ -134,7 +134,7 @@ fn a_writing_survives_every_wrong_answer() {
 }
 
 #[test]
-fn a_log_chunk_that_was_stored_and_answered_with_a_failure_is_stored_once() {
+fn a_log_chunk_stored_despite_an_error_is_stored_once() {
     let front = Front::to(shared_store().s3);
     let logs = place(front.port(), &new_prefix(), PATIENT).logs();
     front.once(writes("/logs/"), Fate::DoThenSay(500));

@@ -12,7 +12,7 @@ fn damaged(error: &Error) -> String {
 }
 
 #[test]
-fn a_wiped_store_is_noticed_by_every_handle_and_the_next_journal_is_not_theirs() {
+fn every_handle_notices_a_wiped_store() {
     let prefix = new_prefix();
     let before = shared(&prefix);
     let (mut written, mut empty) = (before.journal().unwrap(), before.journal().unwrap());

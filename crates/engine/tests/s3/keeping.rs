@@ -128,7 +128,7 @@ fn a_snapshot_of_the_same_position_takes_the_place_of_the_first() {
 }
 
 #[test]
-fn what_another_node_is_writing_is_not_pruned_and_what_was_pruned_is_not_finished() {
+fn a_snapshot_being_written_is_not_pruned() {
     let prefix = new_prefix();
     let mut handle = journal(&prefix);
     append_one(&mut *handle, 1, 10);
@@ -159,7 +159,7 @@ fn a_snapshot_with_a_missing_chunk_is_no_reason_to_forget() {
 }
 
 #[test]
-fn whoever_waits_looks_less_and_less_often_and_not_later_than_asked() {
+fn a_wait_polls_less_and_less_often_until_its_deadline() {
     let (front, prefix) = (Front::to(shared_store().s3), new_prefix());
     let waiting = place(front.port(), &prefix, PATIENT).journal().unwrap();
     front.asked();

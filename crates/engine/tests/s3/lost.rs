@@ -24,7 +24,7 @@ fn done(set: Set) -> Version {
 }
 
 #[test]
-fn an_append_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+fn an_append_with_a_lost_answer_is_unknown_and_done_once() {
     let wire = Proxy::to(shared_store().s3);
     let mut journal = place(wire.port(), &new_prefix(), PATIENT).journal().unwrap();
     let (first, end) = append_one(&mut *journal, 2, 100);
@@ -59,7 +59,7 @@ fn an_append_that_cannot_be_sent_is_an_error() {
 }
 
 #[test]
-fn a_writing_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
+fn a_write_with_a_lost_answer_is_unknown_and_done_once() {
     let wire = Proxy::to(shared_store().s3);
     let prefix = new_prefix();
     let direct = shared(&prefix).register();
@@ -80,7 +80,7 @@ fn a_writing_whose_answer_was_lost_is_unknown_and_done_once_when_sent_again() {
 }
 
 #[test]
-fn a_writing_that_came_too_late_and_was_not_heard_of_is_a_conflict() {
+fn a_late_write_without_an_answer_is_a_conflict() {
     let wire = Proxy::to(shared_store().s3);
     let prefix = new_prefix();
     let register = place(wire.port(), &prefix, PATIENT).register();
@@ -125,7 +125,7 @@ fn an_append_that_lands_after_it_was_looked_for_is_done_once() {
 }
 
 #[test]
-fn a_writer_that_froze_inside_an_append_finds_that_another_has_written() {
+fn a_writer_frozen_in_an_append_finds_a_conflict() {
     let wire = Proxy::to(shared_store().s3);
     let prefix = new_prefix();
     let mut frozen = place(wire.port(), &prefix, PATIENT).journal().unwrap();

@@ -32,7 +32,7 @@ fn visitor() {
 }
 
 #[test]
-fn a_store_behind_tls_is_trusted_only_by_whoever_knows_its_authority() {
+fn a_tls_store_is_trusted_only_with_its_authority() {
     let prefix = new_prefix();
     let url = format!("s3://{BUCKET}/{prefix}?endpoint=https://127.0.0.1:{}", shared_store().https);
     let keys = [("AWS_ACCESS_KEY_ID", KEY), ("AWS_SECRET_ACCESS_KEY", SECRET)];

@@ -122,9 +122,7 @@ pub(crate) fn a_journal_that_was_set_back_is_noticed_and_not_forked(database: &D
     assert_eq!(read_all(&*other, Position(0), 1 << 20).len(), 12);
 }
 
-pub(crate) fn a_late_write_into_a_raised_floor_is_refused_even_before_anything_is_deleted(
-    database: &Database,
-) {
+pub(crate) fn a_late_write_into_a_raised_floor_is_refused_at_once(database: &Database) {
     let mut journal = ten(database);
     take_snapshot(&*journal, &[b"state"]);
     append_one(&mut *journal, 1, 10);

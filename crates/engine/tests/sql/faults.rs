@@ -202,7 +202,7 @@ fn claim(owner: &str, epoch: u64, ttl_ms: u64) -> Claim {
     Claim { owner: owner.to_owned(), epoch, ttl_ms, held: true, value: owner.as_bytes().to_vec() }
 }
 
-pub(crate) fn a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done(database: &Database) {
+pub(crate) fn a_claim_with_a_lost_answer_is_unknown_and_done_once(database: &Database) {
     let proxy = Proxy::to(database.server.port());
     let register = database.connect_at(proxy.port()).register();
     let direct = database.connect().register();

@@ -196,7 +196,7 @@ macro_rules! every_sentence {
                 a_writer_that_was_frozen_inside_an_append_finds_a_conflict,
                 a_cut_wire_is_unknown_for_writers_and_an_error_for_readers,
                 an_append_that_waits_for_a_lock_lands_once,
-                a_lost_answer_to_a_claim_is_unknown_and_the_same_again_is_done,
+                a_claim_with_a_lost_answer_is_unknown_and_done_once,
                 a_claim_that_lands_late_does_not_undo_another,
                 output_that_cannot_be_deleted_in_time_keeps_no_other,
                 output_under_a_number_that_is_being_written_is_refused,
@@ -215,7 +215,7 @@ macro_rules! every_sentence {
                 rows_that_changed_places_are_refused, another_journal_in_its_place_is_refused,
                 snapshots_that_the_journal_does_not_reach_prune_nothing,
                 a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
-                a_late_write_into_a_raised_floor_is_refused_even_before_anything_is_deleted,
+                a_late_write_into_a_raised_floor_is_refused_at_once,
                 a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
                 a_rotten_log_chunk_is_refused_and_mended, output_of_older_tables_is_read_and_goes_on,
             },
@@ -251,8 +251,8 @@ macro_rules! every_sentence {
         }
 
         #[test]
-        fn a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked() {
-            $crate::sql::restarts::a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked($kind);
+        fn a_server_restored_from_a_backup_is_not_forked() {
+            $crate::sql::restarts::a_server_restored_from_a_backup_is_not_forked($kind);
         }
     };
 }

@@ -84,7 +84,7 @@ pub(crate) fn nothing_acknowledged_is_lost_when_the_server_is_killed(kind: Kind)
     );
 }
 
-pub(crate) fn a_server_that_was_restored_from_a_backup_is_noticed_and_not_forked(kind: Kind) {
+pub(crate) fn a_server_restored_from_a_backup_is_not_forked(kind: Kind) {
     let mut server = (kind.start)();
     ask(kind, server.port(), "", "CREATE DATABASE orchestrix");
     let place = SqlPlace::connect(&url(kind, &server), TIMEOUT).unwrap();

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_given_out_before_the_term_and_is_not_known_goes() {
+    fn only_unknown_output_from_before_the_term_is_deleted() {
         let logs = logs([1, 2, 9, 10, 11]);
         let known_is_two = |tasks: Vec<TaskId>| Some(tasks.into_iter().filter(|task| task.0 != 2).collect());
         walk(&mut Sweep::new(Position(10), Box::new(known_is_two)), &logs);

@@ -49,7 +49,7 @@ async fn texts(logs: &TaskLogs) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_chunk_that_is_stored_but_was_not_counted_is_counted_with_its_repeat() {
+async fn an_uncounted_chunk_is_counted_with_its_repeat() {
     let engine = MemoryLogs::default();
     let (logs, before) = (logs(engine.clone()), logs(engine));
     assert!(texts(&logs).await.is_empty());
@@ -70,7 +70,7 @@ async fn lines_that_are_partly_stored_are_stored_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
+async fn an_unreadable_part_keeps_its_place() {
     let engine = MemoryLogs::default();
     logs(engine.clone()).append(TASK, 1, lines(0, &["one"])).await.unwrap();
     engine.append(LogPlace::nth(TASK, LeaseId(2), 1), b"?").unwrap();
@@ -83,7 +83,7 @@ async fn a_part_that_nobody_understands_keeps_its_place_whatever_follows() {
 }
 
 #[tokio::test]
-async fn output_of_which_nothing_can_be_read_is_one_hole_for_each_part() {
+async fn unreadable_output_is_one_gap_for_each_part() {
     let engine = MemoryLogs::default();
     engine.append(LogPlace::first(TASK, LeaseId(2)), b"?").unwrap();
     engine.append(LogPlace { offset: 5, ..LogPlace::nth(TASK, LeaseId(2), 1) }, b"?").unwrap();
@@ -166,7 +166,7 @@ impl Logs for Mute {
 }
 
 #[tokio::test]
-async fn an_engine_that_does_not_answer_leaves_the_outcome_unknown_and_a_repeat_finds_out() {
+async fn a_repeat_resolves_what_a_silent_engine_left_unknown() {
     let logs = logs(Mute { after_storing: AtomicU32::new(1), ..Mute::default() });
     let unknown = logs.append(TASK, 1, lines(0, &["one"])).await.unwrap_err();
     assert_eq!(unknown, Error::OutcomeUnknown);

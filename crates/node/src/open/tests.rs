@@ -170,7 +170,7 @@ fn full() -> Answered {
 }
 
 #[tokio::test]
-async fn a_node_that_is_stopped_while_it_waits_says_what_is_known_of_unanswered_calls() {
+async fn a_node_stopped_while_waiting_answers_its_open_calls() {
     let (told, answer) = stopped_while(|_| full()).await;
     assert!(told.ends_with("what was not answered was not accepted"), "{told}");
     assert_eq!(answer, Error::StorageFull);

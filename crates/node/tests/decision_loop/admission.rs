@@ -36,7 +36,7 @@ fn answered(world: &mut World) -> Vec<(&'static str, usize)> {
 }
 
 #[test]
-fn a_window_takes_so_many_calls_and_the_next_one_waits_for_the_next_window() {
+fn a_call_beyond_the_window_waits_for_the_next_one() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "late", 5_000, 1);
@@ -112,7 +112,7 @@ fn a_call_of_somebody_who_left_the_line_takes_nothing() {
 }
 
 #[test]
-fn after_the_first_seconds_and_without_an_office_nobody_stands_in_line() {
+fn admission_limits_only_the_first_seconds_of_a_term() {
     for (passed, decided) in [(4_999, WINDOW), (5_000, WINDOW + 1)] {
         let mut world = begun(Options::default());
         world.wait(passed);
@@ -162,7 +162,7 @@ fn the_line_counts_as_calls_that_wait_and_goes_home_at_the_end() {
 }
 
 #[test]
-fn a_call_that_stood_in_line_and_finds_nothing_waits_no_longer_than_it_wanted() {
+fn an_admitted_empty_lease_waits_no_longer_than_asked() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     world.ask("other", Ask::Lease(request("other", "empty", 150)));

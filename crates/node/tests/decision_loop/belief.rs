@@ -229,7 +229,7 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
 
 /// It has stopped by itself meanwhile. What is slow in it must not go on with the tokens of before.
 #[test]
-fn a_process_that_serves_nothing_after_a_change_gets_other_tokens() {
+fn an_idle_process_gets_other_tokens_after_a_new_term() {
     for by_register in [false, true] {
         let (world, told) = three();
         let mut next = next_leader(world);

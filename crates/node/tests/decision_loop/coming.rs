@@ -51,7 +51,7 @@ fn the_number_of_a_registration_comes_back_with_its_answer() {
 }
 
 #[test]
-fn whoever_comes_by_a_heartbeat_keeps_its_capacity_and_its_group() {
+fn a_worker_known_by_heartbeat_keeps_capacity_and_group() {
     let mut world = world();
     let body = ShardHeartbeat {
         max_shard_count: 8,
@@ -131,7 +131,7 @@ fn beats(world: &mut World, caller: &'static str, worker: &str, generation: Opti
 }
 
 #[test]
-fn a_second_process_of_a_worker_that_serves_nothing_replaces_the_first() {
+fn a_second_process_replaces_one_that_serves_nothing() {
     let mut world = world();
     let body = ShardRegister {
         max_shard_count: 8,

@@ -151,7 +151,7 @@ fn a_worker_hears_what_it_keeps_what_it_lost_and_what_to_stop() {
 }
 
 #[test]
-fn a_task_near_its_time_limit_does_not_shorten_the_other_leases_of_its_worker() {
+fn a_task_near_its_time_limit_shortens_no_other_lease() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.timeout_ms = Some(2_000);

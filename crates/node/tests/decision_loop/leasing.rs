@@ -58,7 +58,7 @@ fn a_poll_is_told_how_long_it_waited_and_never_more() {
 }
 
 #[test]
-fn a_lease_that_nobody_took_is_given_back_uncharged_and_served_to_the_next() {
+fn an_untaken_lease_is_returned_uncharged() {
     let mut world = World::new();
     world.submit("mail");
     world.poll("gone", "mail", 0);
@@ -183,7 +183,7 @@ fn calls_of_callers_who_left_make_room_for_others() {
 }
 
 #[test]
-fn those_who_wait_come_before_those_who_ask_when_a_delay_is_over() {
+fn waiting_calls_come_first_when_a_delay_is_over() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.delay_ms = 1_000;
@@ -226,7 +226,7 @@ fn ten_thousand_delayed_tasks_stand_in_nobodys_way() {
 }
 
 #[test]
-fn a_call_that_waits_behind_many_expired_tasks_gets_the_first_live_one() {
+fn a_lease_passes_many_expired_tasks_to_the_first_live_one() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.ttl_ms = Some(1_000);

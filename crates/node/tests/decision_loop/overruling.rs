@@ -106,7 +106,7 @@ fn three_that_come_two_seconds_apart_all_get_a_share() {
 }
 
 #[test]
-fn a_heartbeat_that_repeats_what_was_withdrawn_is_overruled_at_once() {
+fn a_heartbeat_with_withdrawn_shards_is_overruled_at_once() {
     let mut deaf = Deaf::new();
     deaf.register("w1", None);
     deaf.pass(1_000);

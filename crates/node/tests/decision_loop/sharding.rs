@@ -144,7 +144,7 @@ fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
 }
 
 #[test]
-fn whoever_waits_for_others_in_vain_is_told_what_there_is_for_it() {
+fn a_register_that_waits_in_vain_gets_what_is_free() {
     let (mut world, told) = three();
     heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(told[1].1.generation));
     register(&mut world, "d", "d");
@@ -160,7 +160,7 @@ fn whoever_waits_for_others_in_vain_is_told_what_there_is_for_it() {
 }
 
 #[test]
-fn a_worker_without_generations_is_believed_after_two_heartbeats_some_time_apart() {
+fn a_plain_worker_is_believed_after_two_heartbeats() {
     let (mut world, _) = three();
     register(&mut world, "d", "d");
     after(&mut world, 250);
@@ -175,7 +175,7 @@ fn a_worker_without_generations_is_believed_after_two_heartbeats_some_time_apart
 
 /// Such heartbeats are from before it joined, and were long under way.
 #[test]
-fn a_worker_that_has_echoed_a_generation_lets_go_of_nothing_by_heartbeats_without() {
+fn an_omitted_generation_releases_nothing_once_one_was_sent() {
     let (mut world, told) = three();
     heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(told[0].1.generation));
     register(&mut world, "d", "d");
@@ -201,7 +201,7 @@ fn in_between_it_may_say_that_it_serves_it_after_all() {
 }
 
 #[test]
-fn a_silent_worker_loses_its_shards_when_its_time_is_over_and_not_before() {
+fn a_silent_worker_loses_its_shards_exactly_in_time() {
     let (mut world, told) = three();
     let generation = Some(told[0].1.generation);
     // What it is told is 15 s; a clock that runs 1 % slow is waited for, by one that is set 1 % fast.
@@ -300,7 +300,7 @@ fn a_shard_without_a_worker_is_counted_by_how_long() {
 }
 
 #[test]
-fn a_second_process_of_one_name_waits_until_the_time_of_the_first_is_over() {
+fn a_second_process_waits_until_the_firsts_time_is_over() {
     let (mut world, told) = three();
     let generation = Some(told[0].1.generation);
     register(&mut world, "a", "other");
@@ -325,7 +325,7 @@ fn a_second_process_of_one_name_waits_until_the_time_of_the_first_is_over() {
 }
 
 #[test]
-fn whoever_starts_again_right_after_a_heartbeat_is_told_its_share_and_not_nothing() {
+fn a_restart_right_after_a_heartbeat_gets_its_share() {
     let (mut world, told) = three();
     let generation = Some(told[0].1.generation);
     for (worker, told) in &told {
@@ -362,7 +362,7 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
 }
 
 #[test]
-fn whoever_waits_for_its_share_is_sent_to_the_next_leader_when_this_one_stops() {
+fn a_waiting_register_moves_on_when_the_leader_stops() {
     let (mut world, _) = three();
     register(&mut world, "d", "d");
     world.commit();
@@ -393,7 +393,7 @@ pub(crate) fn comes_empty(
 }
 
 #[test]
-fn a_second_process_of_one_name_gets_nothing_by_heartbeats_either() {
+fn a_second_process_gets_nothing_by_heartbeats() {
     let (mut world, told) = three();
     let generation = Some(told[0].1.generation);
     let none = |heard: Vec<(&str, Assignment)>| heard.iter().all(|(_, told)| told.assigned_shards.is_empty());
@@ -412,7 +412,7 @@ fn a_second_process_of_one_name_gets_nothing_by_heartbeats_either() {
 }
 
 #[test]
-fn after_a_change_of_leader_a_new_process_of_a_name_waits_as_well() {
+fn a_new_process_waits_under_a_new_leader_as_well() {
     let (mut world, told) = three_connections();
     let mut state = std::mem::take(world.decisions.state_mut());
     for by_heartbeat in [false, true] {
@@ -443,7 +443,7 @@ fn copy_of(state: &mut State) -> State {
 }
 
 #[test]
-fn a_process_that_slept_through_its_successor_is_not_taken_for_it() {
+fn a_process_that_slept_is_not_taken_for_its_successor() {
     let (mut world, told) = three_connections();
     let (asleep, generation) = (told[0].1.clone(), Some(told[0].1.generation));
     for _ in 0..3 {

@@ -81,7 +81,7 @@ fn holders(workers: &[Worker]) -> BTreeMap<u32, &'static str> {
 }
 
 #[test]
-fn twenty_of_a_hundred_workers_that_start_again_within_their_time_disturb_nobody() {
+fn twenty_of_a_hundred_workers_restart_undisturbed() {
     let mut world = World::new();
     world.decisions.start_term(1, None, world.now);
     let mut workers: Vec<Worker> = (0..WORKERS)

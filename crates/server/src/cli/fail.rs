@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_unreachable_coordinator_ends_with_3_and_says_how_to_start_one() {
+    async fn an_unreachable_coordinator_is_exit_3_with_advice() {
         let client = orchestrix_client::Client::builder("http://127.0.0.1:1").retries(0).build().unwrap();
         let fail = Fail::from(client.queues().await.unwrap_err());
         assert_eq!(fail.exit, Exit::Unreachable);

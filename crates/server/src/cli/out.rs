@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_act_upon_is_taken_away_and_colours_stay() {
+    fn terminal_controls_are_removed_and_colours_stay() {
         assert_eq!(clean("\x1b[31mred\x1b[0m"), "\x1b[31mred\x1b[0m");
         assert_eq!(clean("a\x1b]0;title\x07b"), "a\u{fffd}]0;title\u{fffd}b");
         assert_eq!(clean("\x1b[2Jgone"), "\u{fffd}[2Jgone");

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_read_in_any_case_and_wrong_ones_are_answered_with_the_list() {
+    fn states_ignore_case_and_wrong_ones_get_the_list() {
         assert_eq!(parse_state("failed"), Ok(TaskState::Failed));
         assert!(parse_state("done").unwrap_err().contains("COMPLETED"));
     }

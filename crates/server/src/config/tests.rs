@@ -23,7 +23,7 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn a_flag_beats_a_variable_beats_an_older_variable_beats_the_file_beats_the_default() {
+fn flag_beats_variable_beats_file_beats_default() {
     let file = file("listen = \"127.0.0.1:5\"\nnode = \"file\"\nmax_body = \"2MiB\"\n");
     let path = file.path().to_str().unwrap();
     let port = |arguments: &[&str], variables: &[(&str, &str)]| {
@@ -147,7 +147,7 @@ fn leadership_is_checked_before_anything_is_opened() {
 }
 
 #[test]
-fn a_mistake_in_the_address_of_an_engine_does_not_show_its_password() {
+fn an_invalid_engine_address_hides_its_password() {
     let wrong = "radish://user:canary@host";
     let file = file(&format!("engine = \"{wrong}\""));
     let path = file.path().to_str().unwrap();
@@ -169,7 +169,7 @@ fn production_logs_in_json_unless_told_otherwise() {
 }
 
 #[test]
-fn the_variables_of_other_coordinators_for_shards_are_understood() {
+fn variables_of_other_shard_coordinators_are_accepted() {
     let usual = resolve(&[], &[]).unwrap();
     assert_eq!((usual.zmq, usual.shards.lease_ms, usual.shards.check_ms), (None, 15_000, 5_000));
     let set = resolve(

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_a_node_has_no_limit_of_its_own_as_long_as_a_node_is_there() {
+    fn a_present_nodes_address_has_no_own_limit() {
         let permits = Arc::new(ConnectionPermits::default());
         let ip: IpAddr = [10, 0, 0, 1].into();
         let take = || ConnectionPermits::take(&permits, ip, 3, 1);

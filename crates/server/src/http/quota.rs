@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_requests_at_one_time_as_the_limit_says_and_not_one_more() {
+    fn the_in_flight_limit_admits_n_and_not_one_more() {
         let quotas = quotas(3, 1_000);
         let mut held: Vec<_> = (0..3).map(|_| quotas.enter("ci").unwrap()).collect();
         assert!(matches!(quotas.enter("ci"), Err(Fault::RateLimited(why)) if why.contains("3 requests")));

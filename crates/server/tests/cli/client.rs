@@ -231,7 +231,7 @@ async fn a_worker_that_stops_lets_its_handlers_end_within_the_grace() {
 }
 
 #[tokio::test]
-async fn a_handler_that_does_not_stop_is_dropped_and_its_task_given_back() {
+async fn a_handler_that_does_not_stop_is_dropped_and_released() {
     let coordinator = Coordinator::start();
     let client = Client::new(&coordinator.url()).unwrap();
     let id = submit(&client, 1).await[0];
@@ -275,7 +275,7 @@ async fn a_worker_that_hears_nothing_stops_its_handler_by_itself() {
 }
 
 #[tokio::test]
-async fn a_result_survives_a_coordinator_that_is_killed_and_comes_back() {
+async fn a_result_survives_a_killed_coordinator() {
     let mut coordinator = Coordinator::start();
     let client = Client::new(&coordinator.url()).unwrap();
     let id = submit(&client, 1).await[0];
@@ -304,7 +304,7 @@ async fn a_result_survives_a_coordinator_that_is_killed_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_submit_without_a_key_waits_for_a_coordinator_that_is_not_there_yet() {
+async fn a_keyless_submit_waits_for_a_coordinator_to_start() {
     let mut coordinator = Coordinator::prepared();
     let client = Client::builder(&coordinator.url()).retries(30).build().unwrap();
     let submitting = tokio::spawn({

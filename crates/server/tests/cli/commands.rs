@@ -62,7 +62,7 @@ fn a_payload_can_come_from_stdin() {
 }
 
 #[test]
-fn a_payload_that_is_no_json_is_wrong_usage_and_the_answer_shows_how_to_quote() {
+fn a_payload_that_is_no_json_shows_how_to_quote() {
     let coordinator = Coordinator::prepared();
     let output = coordinator.run(&["submit", "mail", "hello"]);
     assert_eq!(code(&output), Some(2));
@@ -70,7 +70,7 @@ fn a_payload_that_is_no_json_is_wrong_usage_and_the_answer_shows_how_to_quote() 
 }
 
 #[test]
-fn the_same_key_finds_the_first_task_and_another_request_under_it_is_refused() {
+fn a_key_finds_its_task_and_refuses_another_request() {
     let coordinator = Coordinator::start();
     let first = coordinator.submit(&["mail", "1", "--key", "k"]);
     assert_eq!(coordinator.submit(&["mail", "1", "--key", "k"]), first);
@@ -81,7 +81,7 @@ fn the_same_key_finds_the_first_task_and_another_request_under_it_is_refused() {
 }
 
 #[test]
-fn a_coordinator_that_is_not_there_ends_with_3_and_says_how_to_start_one() {
+fn an_absent_coordinator_is_exit_3_with_advice() {
     let coordinator = Coordinator::prepared();
     for arguments in [&["queues"][..], &["submit", "mail", "1"], &["task", "1"], &["logs", "1", "-f"]] {
         let output = coordinator.run(arguments);
@@ -243,7 +243,7 @@ fn completions_are_written_for_every_shell() {
 }
 
 #[test]
-fn a_journal_is_verified_and_dumped_while_it_is_in_use_and_afterwards() {
+fn a_journal_in_use_is_verified_and_dumped() {
     let mut coordinator = Coordinator::start();
     let id = coordinator.submit(&["mail", r#"{"to":"ada"}"#]);
     let folder = coordinator.data().to_str().unwrap().to_owned();
@@ -368,7 +368,7 @@ fn a_folder_without_a_journal_is_named_as_such() {
 }
 
 #[test]
-fn a_token_comes_from_a_file_or_the_environment_and_without_one_the_answer_says_so() {
+fn a_token_comes_from_a_file_or_the_environment() {
     let mut coordinator = Coordinator::prepared();
     let made = text(&coordinator.run(&["token", "new", "--name", "reader", "--role", "read"]).stdout);
     let token = made.split_whitespace().find(|word| word.starts_with("orx_")).unwrap();

@@ -48,7 +48,7 @@ fn file(coordinator: &Coordinator, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_command_gets_payload_and_environment_and_its_output_is_the_log() {
+fn a_command_gets_payload_and_environment_and_logs_output() {
     let coordinator = Coordinator::start();
     let id = coordinator.submit(&["q", r#"{"a":1}"#]);
     let script = "cat; echo; echo $ORCHESTRIX_TASK_ID $ORCHESTRIX_QUEUE $ORCHESTRIX_ATTEMPT; echo oops >&2; \
@@ -120,7 +120,7 @@ fn a_failed_task_gets_another_round_by_retry() {
 }
 
 #[test]
-fn who_waits_for_a_task_sees_its_output_and_gets_its_end_as_exit_code() {
+fn wait_shows_the_output_and_exits_with_the_outcome() {
     let coordinator = Coordinator::start();
     let _worker = coordinator.work(&["q", "--", "sh", "-c", "echo working; read n; exit $n"]);
     let well = coordinator.run(&["submit", "q", "0", "--wait"]);
@@ -249,7 +249,7 @@ fn a_lease_that_the_coordinator_ended_kills_the_whole_tree() {
 }
 
 #[test]
-fn a_worker_that_hears_nothing_kills_the_whole_tree_before_its_lease_is_over() {
+fn a_cut_off_worker_kills_the_tree_before_its_lease_ends() {
     let (mut coordinator, _, _worker, pids) = running_tree(&["--lease", "2s"], &[]);
     coordinator.kill();
     let began = std::time::Instant::now();
@@ -258,7 +258,7 @@ fn a_worker_that_hears_nothing_kills_the_whole_tree_before_its_lease_is_over() {
 }
 
 #[test]
-fn a_worker_that_slept_through_its_lease_kills_the_tree_when_it_wakes() {
+fn a_worker_that_slept_past_its_lease_kills_the_tree() {
     let (coordinator, id, worker, pids) = running_tree(&["--lease", "500ms"], &["--max-attempts", "1"]);
     worker.signal(Signal::STOP);
     coordinator.wait_for_state(&id, "FAILED");
@@ -269,7 +269,7 @@ fn a_worker_that_slept_through_its_lease_kills_the_tree_when_it_wakes() {
 }
 
 #[test]
-fn sigterm_kills_the_tree_gives_the_task_back_uncharged_and_ends_with_0() {
+fn sigterm_kills_the_tree_and_releases_the_task_uncharged() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
         let (coordinator, id, worker, pids) = running_tree(&[], &[]);
         worker.signal(signal);
@@ -425,7 +425,7 @@ fn a_worker_goes_on_when_nobody_reads_its_warnings() {
 }
 
 #[test]
-fn what_a_command_left_behind_in_its_group_is_killed_when_it_ends() {
+fn processes_left_in_a_commands_group_are_killed() {
     let coordinator = Coordinator::start();
     let file = file(&coordinator, "pids");
     let id = coordinator.submit(&["q", "1"]);

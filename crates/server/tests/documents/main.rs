@@ -61,6 +61,29 @@ fn every_variable_in_the_compose_file_is_a_setting() {
     }
 }
 
+#[test]
+fn names_of_tests_are_at_most_sixty_characters() {
+    let mut folders = vec![root().join("crates")];
+    let mut names = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                for line in text.lines() {
+                    let Some((_, rest)) = line.split_once("fn ") else { continue };
+                    let name = rest.split(['(', '<']).next().unwrap();
+                    assert!(name.len() <= 60, "{}: `{name}` has {} characters", path.display(), name.len());
+                    names += 1;
+                }
+            }
+        }
+    }
+    assert!(names > 5_000, "only {names} functions were seen");
+}
+
 /// What the containers would run, with the settings that they would have; only places are others.
 #[test]
 fn the_compose_file_makes_a_cluster() {

@@ -32,6 +32,6 @@ fn blocked_pipes_stop_nothing_and_hanging_syncs_are_told() {
 }
 
 #[test]
-fn a_thousand_bad_connections_keep_nobody_from_being_served_and_leave_nothing_behind() {
+fn a_thousand_bad_connections_hold_nobody_up() {
     holds("sockets");
 }

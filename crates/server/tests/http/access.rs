@@ -218,7 +218,7 @@ async fn a_token_for_one_queue_is_for_that_queue_only() {
 }
 
 #[tokio::test]
-async fn a_token_has_so_many_requests_on_their_way_and_others_are_not_in_its_way() {
+async fn the_in_flight_limit_of_a_token_is_its_own() {
     let server = with_limits(Limits { in_flight_per_token: 2, ..Limits::default() }).await;
     let wait = json!({ "worker": "w", "wait_ms": 30_000 }).to_string();
     let poll = || ask(&server, Some("work"), "POST", "/v1/queues/q/lease", &wait);
@@ -246,7 +246,7 @@ async fn a_token_has_so_many_requests_on_their_way_and_others_are_not_in_its_way
 }
 
 #[tokio::test]
-async fn a_token_that_asks_too_often_is_told_so_and_others_are_not_in_its_way() {
+async fn the_rate_limit_of_a_token_is_its_own() {
     let server = with_limits(Limits { requests_per_second_per_token: 1, ..Limits::default() }).await;
     assert_eq!(ask(&server, Some("read"), "GET", "/v1/queues", "").await.status, 200);
     let mut refused = ask(&server, Some("read"), "GET", "/v1/queues", "").await;

@@ -172,7 +172,7 @@ async fn a_leader_and_a_muted(options: impl Fn() -> Options) -> (OneOf, OneOf, A
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_is_fed_by_the_leader_while_it_cannot_read_the_engine() {
+async fn the_leader_feeds_a_follower_without_its_engine() {
     let (leader, follower, muted) = a_leader_and_a_muted(Options::default).await;
     let first = leader.submit("mail", json!(1)).await;
     within(follower.member.applied(Position(first))).await;
@@ -305,7 +305,7 @@ async fn where_there_are_tokens_a_node_shows_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_shows_its_token_may_bring_more_than_other_addresses_may() {
+async fn a_node_token_lifts_the_limit_of_its_address() {
     const PER_IP: usize = 4;
     let limits = Limits { connections_per_ip: PER_IP, ..Limits::default() };
     let place = place();

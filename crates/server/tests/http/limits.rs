@@ -348,7 +348,7 @@ async fn a_body_that_is_packed_is_refused() {
 }
 
 #[tokio::test]
-async fn requests_that_follow_each_other_at_once_are_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let server = limited(Limits::default()).await;
     let mut stream = server.connect().await;
     let mut requests = String::new();

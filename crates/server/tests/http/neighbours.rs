@@ -82,7 +82,7 @@ fn two_processes_have_neither_one_folder_nor_one_name() {
 }
 
 #[test]
-fn while_the_engine_does_not_answer_output_is_unknown_or_asked_for_again_and_the_node_goes_on() {
+fn a_silent_engine_leaves_output_unknown_and_the_node_up() {
     let redis = Redis::start();
     let mut node = spawn(redis.node("one", "n1", "60s"));
     leads(&node, "n1");
@@ -152,7 +152,7 @@ fn a_full_engine_is_said_to_be_full_and_new_work_is_refused() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_says_so_where_the_leader_is_asked_for() {
+fn a_node_that_is_not_ready_says_so_on_the_leader_route() {
     let redis = Redis::start();
     let node = spawn(redis.node("one", "n1", "60s"));
     leads(&node, "n1");

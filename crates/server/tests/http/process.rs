@@ -402,7 +402,7 @@ fn a_port_or_a_folder_in_use_is_told() {
 }
 
 #[test]
-fn a_data_folder_that_is_a_file_or_unwritable_or_damaged_is_told() {
+fn an_unusable_data_folder_is_named() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "not a folder").unwrap();

@@ -30,7 +30,7 @@ async fn say(server: &Server, service: &str, worker: &str, call: &str, mut says:
 }
 
 #[tokio::test]
-async fn three_workers_divide_ten_shards_and_a_fourth_gets_what_others_let_go_of() {
+async fn a_fourth_worker_gets_shards_that_three_released() {
     let server = start().await;
     let (a, b, c) = tokio::join!(register(&server, "a"), register(&server, "b"), register(&server, "c"));
     assert_eq!(a["assignedShards"], json!([0, 1, 2, 3]));

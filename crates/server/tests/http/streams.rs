@@ -57,7 +57,7 @@ async fn followed_logs_come_as_they_are_written_and_end_with_the_task() {
 }
 
 #[tokio::test]
-async fn a_follower_resumes_where_it_was_and_hears_of_an_end_that_was_before() {
+async fn a_log_follower_resumes_and_hears_of_an_earlier_end() {
     let server = start().await;
     server.submit("q", json!(1)).await;
     let (task, lease) = server.lease("q", "w").await;
@@ -170,7 +170,7 @@ async fn signs_of_life_come_while_nothing_happens() {
 }
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_is_let_go_and_nobody_else_notices() {
+async fn a_stuck_reader_is_dropped_and_nobody_else_notices() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
     let node = NodeOptions { event_ring_bytes: 64 << 20, ..NodeOptions::default() };
     let server = start_with(Options { limits, ..Options::default() }, node).await;

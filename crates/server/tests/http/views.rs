@@ -60,7 +60,7 @@ async fn every_answer_has_the_headers_of_a_careful_server() {
 }
 
 #[tokio::test]
-async fn pages_may_load_nothing_from_elsewhere_and_are_framed_by_nobody() {
+async fn pages_load_nothing_foreign_and_are_never_framed() {
     let server = start().await;
     let page = server.get("/").await;
     let policy = &page.headers["content-security-policy"];
@@ -136,7 +136,7 @@ async fn queues_workers_and_the_cluster_are_told() {
 }
 
 #[tokio::test]
-async fn the_document_and_the_dashboard_are_served_without_foreign_parts() {
+async fn openapi_and_dashboard_have_no_foreign_parts() {
     let server = start().await;
     let document = server.get("/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");

@@ -201,7 +201,7 @@ async fn whoever_says_that_it_goes_and_hangs_up_has_gone() {
 }
 
 #[tokio::test]
-async fn a_req_with_its_empty_part_is_answered_in_kind_and_hears_nothing_else() {
+async fn a_req_socket_is_answered_in_kind() {
     let (server, address) = usual().await;
     let mut req = connect(address, SocketType::Req).await;
     let message = r#"{"type":"register","data":{"serviceName":"orders","workerId":"r","maxShardCount":4}}"#;
@@ -218,7 +218,7 @@ async fn a_req_with_its_empty_part_is_answered_in_kind_and_hears_nothing_else() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_is_named_changes_nothing_and_disturbs_nobody() {
+async fn an_invalid_message_is_named_and_changes_nothing() {
     let (server, address) = usual().await;
     let mut good = connect(address, SocketType::Dealer).await;
     good.register("good", 4).await;
@@ -270,7 +270,7 @@ async fn what_cannot_be_understood_is_named_changes_nothing_and_disturbs_nobody(
 }
 
 #[tokio::test]
-async fn parts_and_bytes_beyond_the_limits_end_a_connection_and_no_other() {
+async fn parts_and_bytes_beyond_limits_end_one_connection() {
     let (server, address) =
         start(Limits { body_bytes: 2_000, ..Limits::default() }, ShardTimes::default()).await;
     let mut good = connect(address, SocketType::Dealer).await;

@@ -187,7 +187,7 @@ fn from_environment(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn workers_that_keep_to_the_rules_never_use_a_shard_that_another_uses() {
+fn well_behaved_workers_never_share_a_shard() {
     let workers = usize::try_from(from_environment("ORCHESTRIX_WORKERS", 12)).unwrap();
     let time = Duration::from_secs(from_environment("ORCHESTRIX_SECONDS", 12));
     let seed = from_environment("ORCHESTRIX_SEED", now() | 1);

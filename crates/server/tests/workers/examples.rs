@@ -82,7 +82,7 @@ fn wait_for_a_lease(worker: &Process) {
 }
 
 #[test]
-fn workers_in_three_languages_divide_ten_shards_and_a_plain_one_gets_its_share_by_one_read() {
+fn workers_in_three_languages_divide_ten_shards() {
     let scene = Scene::new();
     let [a, b, c] = &scene.start_all("all");
     // They keep what they have, for longer than they would be believed without heartbeats.
@@ -108,7 +108,7 @@ fn workers_in_three_languages_divide_ten_shards_and_a_plain_one_gets_its_share_b
 }
 
 #[test]
-fn what_killed_workers_had_is_served_by_another_when_their_time_is_over() {
+fn shards_of_killed_workers_move_when_their_time_is_over() {
     let scene = Scene::new();
     let stays = scene.start(Rust, "stays");
     let killed = scene.start_all("killed");
@@ -122,7 +122,7 @@ fn what_killed_workers_had_is_served_by_another_when_their_time_is_over() {
 }
 
 #[test]
-fn workers_that_were_frozen_use_nothing_that_was_theirs_and_come_again() {
+fn frozen_workers_use_no_old_shard_and_register_again() {
     let scene = Scene::new();
     let stays = scene.start(Rust, "stays");
     let mut frozen = scene.start_all("frozen");

@@ -130,7 +130,7 @@ async fn lets_go_only_after_the_callback_returned(coordinator: ShardCoordinator,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_over_zeromq_lets_go_only_after_its_callback_returned() {
+async fn a_zeromq_worker_releases_after_its_callback_returned() {
     let coordinator = ShardCoordinator::start();
     let address = coordinator.tcp();
     lets_go_only_after_the_callback_returned(coordinator, address).await;
@@ -182,14 +182,14 @@ async fn stops_by_itself_and_comes_again(mut coordinator: ShardCoordinator, addr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_over_zeromq_stops_by_itself_and_comes_again_when_the_coordinator_does() {
+async fn a_zeromq_worker_stops_and_returns_with_the_coordinator() {
     let coordinator = ShardCoordinator::start();
     let address = coordinator.tcp();
     stops_by_itself_and_comes_again(coordinator, address).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_over_http_stops_by_itself_and_comes_again_when_the_coordinator_does() {
+async fn an_http_worker_stops_and_returns_with_the_coordinator() {
     let coordinator = ShardCoordinator::start();
     let address = coordinator.http();
     stops_by_itself_and_comes_again(coordinator, address).await;
@@ -249,7 +249,7 @@ async fn the_later_of_one_name_has_the_shards(address: fn(&ShardCoordinator) -> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_processes_of_one_name_the_later_has_the_shards_after_the_earlier_stopped() {
+async fn the_later_process_of_a_name_takes_over_its_shards() {
     tokio::join!(
         the_later_of_one_name_has_the_shards(ShardCoordinator::tcp),
         the_later_of_one_name_has_the_shards(ShardCoordinator::http)
@@ -257,7 +257,7 @@ async fn of_two_processes_of_one_name_the_later_has_the_shards_after_the_earlier
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_takes_no_more_than_its_capacity_and_says_which_group_it_is_of() {
+async fn a_worker_declares_its_capacity_and_group() {
     let coordinator = ShardCoordinator::start();
     let worker = ShardWorker::new(coordinator.tcp(), "orders", SHARDS).name("a").capacity(3).group("eu");
     let mut worker = Worker::start_with(worker);

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_may_have_happened_either_way_and_one_after_the_other_not() {
+    fn concurrent_operations_may_have_either_order() {
         let story = |second_asked| {
             let made = Operation { asked: 0, answered: Some(1), act: Act::Made };
             let cancel = Operation { asked: 2, answered: Some(9), act: Act::Cancelled { asked: false } };

@@ -309,7 +309,7 @@ mod tests {
 
     /// No bug is planted here: clocks that differ by a third are more than is promised.
     #[test]
-    fn a_world_that_breaks_something_gets_smaller_and_still_breaks_it() {
+    fn a_failing_world_is_shrunk_and_still_fails() {
         let breaks = |plan: &ClusterPlan| {
             run_cluster_plan(plan.clone()).violations.iter().any(|violation| violation.invariant == "E5")
         };

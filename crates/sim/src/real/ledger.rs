@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_the_last_that_were_heard_of_whatever_their_ids() {
+    fn the_latest_are_the_last_acknowledged_in_any_id_order() {
         let (_folder, ledger) = ledger();
         for task in [5, 9, 2] {
             ledger.say(&Word::Completed { task: TaskId(task), lease: LeaseId(20 + task) });

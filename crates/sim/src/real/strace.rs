@@ -189,7 +189,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_call_that_a_process_died_at_is_the_nth_of_its_thread_and_has_no_result() {
+    fn a_process_died_at_the_nth_call_without_a_result() {
         let injection = |call, nth| Injection {
             call,
             on: On::Folder,

@@ -68,7 +68,7 @@ async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Job
 }
 
 #[tokio::test]
-async fn lines_that_found_no_room_are_dropped_and_the_next_ones_say_how_many() {
+async fn dropped_lines_are_counted_by_the_next_ones() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
     let (job_log, sender) = talk({
@@ -112,7 +112,7 @@ async fn what_is_missing_at_the_end_is_told_without_another_line() {
 }
 
 #[tokio::test]
-async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent_twice() {
+async fn unconfirmed_lines_are_neither_missing_nor_sent_twice() {
     let log = Arc::new(Log::default());
     let (asked, mut stored) = mpsc::unbounded_channel();
     let (job_log, sender) = talk({
@@ -134,7 +134,7 @@ async fn lines_that_arrived_although_nobody_said_so_are_neither_missing_nor_sent
 }
 
 #[tokio::test]
-async fn who_waits_for_room_is_not_held_up_by_lines_that_are_not_taken() {
+async fn a_wait_for_room_ends_though_lines_are_not_taken() {
     let (job_log, sender) = talk(|_| Answer::problem(500, "internal")).await;
     let sender =
         LogSender { patience: Duration::from_millis(50), outage: Duration::from_millis(50), ..sender };
@@ -157,7 +157,7 @@ async fn nothing_more_is_sent_under_a_lease_that_is_over() {
 }
 
 #[test]
-fn a_text_becomes_lines_and_long_ones_are_cut_between_characters() {
+fn text_becomes_lines_cut_between_characters() {
     assert_eq!(pieces("a\r\nb"), ["a", "b"]);
     assert_eq!(pieces(""), [""]);
     let long = "ä".repeat(LINE_BYTES_MAX);

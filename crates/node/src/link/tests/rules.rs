@@ -322,7 +322,7 @@ fn a_stopping_leader_answers_what_it_has_and_takes_no_more() {
 }
 
 #[test]
-fn a_lost_link_leaves_what_was_sent_unknown_and_the_rest_not_taken() {
+fn a_lost_link_leaves_only_sent_asks_unknown() {
     let leader = Hello { window_bytes: 1_000, ..Hello::new("a", None) };
     let mut pair = Pair::of(Hello::new("b", None), leader);
     pair.carry_asks();

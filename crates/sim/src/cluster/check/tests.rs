@@ -120,7 +120,7 @@ fn e6_an_act_after_stepping_down() {
 }
 
 #[test]
-fn e7_a_renewal_with_another_epoch_or_an_acquisition_with_the_same() {
+fn e7_renewals_keep_the_epoch_and_acquisitions_change_it() {
     let asked = (LATER, Fact::Asked);
     let write = |now, leads| (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now, leads });
     assert_eq!(found_with([write(seat(B, 2), Some(2))]), Vec::<&str>::new(), "a renewal");
