@@ -23,10 +23,10 @@ const PAIRS: usize = 5;
 const SNAPSHOT_WINDOWS: usize = 60;
 /// From the page of metrics: snapshots taken, how long they kept the loop, and its longest turn, since the start.
 const SNAPSHOTS: &str = "orchestrix_snapshots_total";
-const SNAPSHOT_PAUSE: &str = "orchestrix_snapshot_pause_max_microseconds";
-const LONGEST_TURN: &str = "orchestrix_turn_busy_max_microseconds";
+const SNAPSHOT_PAUSE: &str = "orchestrix_snapshot_pause_max_seconds";
+const LONGEST_TURN: &str = "orchestrix_turn_busy_max_seconds";
 /// The same with the waits for a processor and for the disk.
-const LONGEST_TURN_WAITED: &str = "orchestrix_turn_max_microseconds";
+const LONGEST_TURN_WAITED: &str = "orchestrix_turn_max_seconds";
 
 /// Everything about a long queue, beside both peers.
 ///
@@ -165,10 +165,10 @@ fn pauses(setup: &Setup, server: &Server) -> Result<Vec<Figure>> {
     ensure!(taken > 0.0, "no snapshot was taken under load");
     let waiting = thousands(setup.backlog as f64);
     let pause = format!("processor time, {waiting} waiting, under batches; snapshots taken: {taken}");
-    let waited = look(LONGEST_TURN_WAITED)? / 1e3;
+    let waited = look(LONGEST_TURN_WAITED)? * 1e3;
     let turn = format!("processor time; {waited:.1} ms with all waits for a processor and the disk");
     Ok(vec![
-        Figure::new(Measure::SnapshotPause, Who::Orchestrix, look(SNAPSHOT_PAUSE)? / 1e3, pause),
-        Figure::new(Measure::LongestTurn, Who::Orchestrix, look(LONGEST_TURN)? / 1e3, turn),
+        Figure::new(Measure::SnapshotPause, Who::Orchestrix, look(SNAPSHOT_PAUSE)? * 1e3, pause),
+        Figure::new(Measure::LongestTurn, Who::Orchestrix, look(LONGEST_TURN)? * 1e3, turn),
     ])
 }

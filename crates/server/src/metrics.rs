@@ -3,7 +3,7 @@
 //! **Invariant:** no label holds the id of a task, lease or worker, and the number of queues told apart is
 //! bounded, so that the number of series is.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -27,21 +27,45 @@ pub enum Kind {
     Gauge,
 }
 
+/// In what a number is kept. It is told in base units: times in seconds.
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    One,
+    Micros,
+    Millis,
+}
+
+impl Unit {
+    fn tell(self, value: u64) -> String {
+        match self {
+            Self::One => value.to_string(),
+            Self::Micros => seconds(value),
+            Self::Millis => seconds(value.saturating_mul(1_000)),
+        }
+    }
+}
+
 /// One number about the node.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub name: &'static str,
     pub kind: Kind,
     pub meaning: &'static str,
+    unit: Unit,
     value: fn(&Stats) -> &Counter,
 }
 
 const fn counter(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &Counter) -> Row {
-    Row { name, kind: Kind::Counter, meaning, value }
+    Row { name, kind: Kind::Counter, meaning, unit: Unit::One, value }
 }
 
 const fn gauge(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &Counter) -> Row {
-    Row { name, kind: Kind::Gauge, meaning, value }
+    Row { name, kind: Kind::Gauge, meaning, unit: Unit::One, value }
+}
+
+/// A time that is kept in microseconds.
+const fn time(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &Counter) -> Row {
+    Row { name, kind: Kind::Gauge, meaning, unit: Unit::Micros, value }
 }
 
 /// Everything that is counted about the node since it started.
@@ -144,18 +168,18 @@ pub const ROWS: &[Row] = &[
     gauge("orchestrix_polls", "Lease calls that wait for a task.", |s| &s.polls),
     gauge("orchestrix_keys_remembered", "Keys of purged tasks that are remembered.", |s| &s.keys_remembered),
     gauge("orchestrix_storage_low", "1 while the journal lives from its reserve.", |s| &s.space_low),
-    gauge(
-        "orchestrix_turn_max_microseconds",
+    time(
+        "orchestrix_turn_max_seconds",
         "The longest time the decision loop was busy without a look at new requests.",
         |s| &s.turn_max_us,
     ),
-    gauge(
-        "orchestrix_turn_busy_max_microseconds",
+    time(
+        "orchestrix_turn_busy_max_seconds",
         "The same in processor time of the loop: waiting for a processor does not count.",
         |s| &s.turn_busy_max_us,
     ),
-    gauge(
-        "orchestrix_snapshot_pause_max_microseconds",
+    time(
+        "orchestrix_snapshot_pause_max_seconds",
         "The longest time that a snapshot kept the decision loop from deciding, at one go, in processor time.",
         |s| &s.snapshot_pause_max_us,
     ),
@@ -165,13 +189,14 @@ pub const ROWS: &[Row] = &[
 struct QueueRow {
     name: &'static str,
     meaning: &'static str,
+    unit: Unit,
     value: fn(&QueueView) -> u64,
     /// How the numbers of several queues make one.
     together: fn(u64, u64) -> u64,
 }
 
 const fn queue_sum(name: &'static str, meaning: &'static str, value: fn(&QueueView) -> u64) -> QueueRow {
-    QueueRow { name, meaning, value, together: u64::saturating_add }
+    QueueRow { name, meaning, unit: Unit::One, value, together: u64::saturating_add }
 }
 
 const QUEUE_ROWS: [QueueRow; 9] = [
@@ -183,14 +208,16 @@ const QUEUE_ROWS: [QueueRow; 9] = [
     queue_sum("orchestrix_queue_cancelled", "Cancelled tasks that are kept.", |q| q.cancelled),
     queue_sum("orchestrix_queue_polls", "Lease calls that wait for a task of the queue.", |q| q.polls),
     QueueRow {
-        name: "orchestrix_queue_oldest_milliseconds",
+        name: "orchestrix_queue_oldest_seconds",
         meaning: "How long the task that has been ready for longest has been so.",
+        unit: Unit::Millis,
         value: |q| q.oldest_ms.unwrap_or(0),
         together: u64::max,
     },
     QueueRow {
-        name: "orchestrix_queue_next_milliseconds",
+        name: "orchestrix_queue_next_seconds",
         meaning: "How long the task that is next in line has been ready.",
+        unit: Unit::Millis,
         value: |q| q.next_ms.unwrap_or(0),
         together: u64::max,
     },
@@ -262,7 +289,7 @@ pub(crate) fn render(
     let mut text = Text(String::with_capacity(32 << 10));
     for row in ROWS {
         text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
-        text.line(row.name, &[], (row.value)(stats).get());
+        text.line(row.name, &[], row.unit.tell((row.value)(stats).get()));
     }
     text.histogram(
         "orchestrix_journal_sync_seconds",
@@ -303,11 +330,11 @@ fn render_queues(text: &mut Text, queues: &[QueueView]) {
     for row in &QUEUE_ROWS {
         text.head(row.name, "gauge", row.meaning);
         for view in &queues[..own] {
-            text.line(row.name, &[("queue", view.queue.as_str())], (row.value)(view));
+            text.line(row.name, &[("queue", view.queue.as_str())], row.unit.tell((row.value)(view)));
         }
         if queues.len() > own {
             let rest = queues[own..].iter().map(row.value).fold(0, row.together);
-            text.line(row.name, &[("queue", OTHER)], rest);
+            text.line(row.name, &[("queue", OTHER)], row.unit.tell(rest));
         }
     }
 }
@@ -389,7 +416,7 @@ impl Text {
     }
 
     /// Labels hold routes, statuses and queue names: none of them needs escaping.
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.name(name, labels, None);
         self.put(format_args!(" {value}\n"));
     }
@@ -470,8 +497,8 @@ mod tests {
         let mut text = Text(String::new());
         render_queues(&mut text, &queues);
         assert!(text.0.contains("orchestrix_queue_ready{queue=\"other\"} 6\n"), "{}", text.0);
-        assert!(text.0.contains("orchestrix_queue_oldest_milliseconds{queue=\"other\"} 70\n"));
-        assert!(text.0.contains("orchestrix_queue_next_milliseconds{queue=\"other\"} 30\n"));
+        assert!(text.0.contains("orchestrix_queue_oldest_seconds{queue=\"other\"} 0.07\n"));
+        assert!(text.0.contains("orchestrix_queue_next_seconds{queue=\"other\"} 0.03\n"));
         assert_eq!(text.0.matches("orchestrix_queue_ready{").count(), QUEUES_MAX + 1);
     }
 

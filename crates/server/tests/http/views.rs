@@ -119,6 +119,22 @@ async fn metrics_count_what_happened() {
 }
 
 #[tokio::test]
+async fn metrics_have_base_units() {
+    let server = start().await;
+    server.submit("mail", json!(1)).await;
+    let metrics = server.get("/metrics").await;
+    for line in metrics.text().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+        assert!(kind != "histogram" || name.ends_with("_seconds"), "{line}");
+        for scaled in ["milli", "micro", "nano", "_ms", "_us", "_ns", "_kb", "_mb", "kib", "mib", "minutes"] {
+            assert!(!name.contains(scaled), "{name} is not in a base unit");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn queues_workers_and_the_cluster_are_told() {
     let server = start().await;
     server.submit("mail", json!(1)).await;
