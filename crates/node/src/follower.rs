@@ -131,7 +131,7 @@ impl Follower {
             }
             Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
-                tracing::info!(%floor, at = %self.link.position, "was left behind; loads a snapshot");
+                tracing::info!(%floor, at = %self.link.position, "the journal was truncated past this node; loading a snapshot");
                 let (loaded, recovered) = load_state(&mut *self.journal, &self.rounds)?;
                 if loaded.link.position < self.link.position {
                     let at = loaded.link.position;
@@ -228,7 +228,7 @@ impl Follower {
         let mut records = Vec::new();
         encode_record(self.state.at(), &PositionsSkipped { count }.into(), &mut records);
         let batch = Batch { previous: self.link, term: self.state.term(), count, records };
-        tracing::warn!(from = %self.link.position, to = target, "skips positions that were seen and are lost");
+        tracing::warn!(from = %self.link.position, to = target, "skipping positions that were seen before the journal lost them");
         match self.rounds.asking(|| self.journal.append(&batch))? {
             Appended::Done(_) => self.follow(batch),
             Appended::Conflict(_) | Appended::Unknown => {

@@ -180,7 +180,7 @@ impl HighWater {
             Ok(()) => self.lock().written = Some(text),
             // The next one tries again: until then an older mark stands there, which notices less.
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "cannot write down how far this node is")
+                tracing::warn!(%error, path = %path.display(), "cannot store the position of this node")
             }
         }
     }

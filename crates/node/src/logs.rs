@@ -140,7 +140,7 @@ impl TaskLogs {
                 return if self.may_acknowledge() { Ok(appended) } else { Err(Error::OutcomeUnknown) };
             }
         }
-        tracing::warn!(%task, "other lines are stored in the place of these");
+        tracing::warn!(%task, "different lines are already stored under these numbers");
         Err(Error::OutcomeUnknown)
     }
 

@@ -66,7 +66,7 @@ impl Standby {
     pub fn hint(&mut self, journal: JournalId, batch: Batch) -> bool {
         let Some(follower) = &mut self.follower else { return false };
         follower.hint(journal, batch).unwrap_or_else(|failure| {
-            tracing::warn!(%failure, "what the leader has told cannot be applied: reads the journal again");
+            tracing::warn!(%failure, "cannot apply the replication feed; reading the journal again");
             self.forget_state();
             false
         })

@@ -259,7 +259,7 @@ impl Writer {
                 self.stats.stale_appends.add(1);
                 self.unsettled.set(None);
                 return Err(Failure::new(format!(
-                    "somebody else has written to the journal: it ends at {}",
+                    "append conflict: another node wrote to the journal first, which ends at {}",
                     end.position
                 )));
             }
@@ -378,7 +378,7 @@ impl Writer {
 
     fn truncate(&mut self) {
         match self.progress.asking(|| self.journal.truncate()) {
-            Ok(floor) => tracing::debug!(%floor, "dropped what two snapshots cover"),
+            Ok(floor) => tracing::debug!(%floor, "deleted journal batches that two snapshots cover"),
             Err(error) => {
                 tracing::warn!(%error, "cannot drop old segments; they stay until the next snapshot")
             }

@@ -51,7 +51,7 @@ fn the_journal_refuses_an_overtaken_first_event() {
     let second = begin_term(&mut *journal, first, 2);
     let (_, mut stepped) = Stepped::lead(follower, WriteGuard { epoch: 3, ..WriteGuard::default() });
     let refused = round(&mut stepped).unwrap_err();
-    assert!(refused.contains("somebody else has written to the journal: it ends at 2"), "{refused}");
+    assert!(refused.contains("another node wrote to the journal first, which ends at 2"), "{refused}");
     assert_eq!(journal.refresh().unwrap(), second, "it added nothing");
 }
 

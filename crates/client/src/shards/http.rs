@@ -103,7 +103,7 @@ async fn follow(client: Client, path: String, hints: mpsc::Sender<Heard>) {
         };
         let Err::<(), Error>(error) = read.await else { return };
         if let Err(error) = transport.pause(&mut backoff, &call, error).await {
-            tracing::debug!(%error, "changes are heard of with the next heartbeat");
+            tracing::debug!(%error, "no answer about changes; the next heartbeat brings them");
             return;
         }
     }

@@ -139,7 +139,7 @@ impl Reporter {
                 return;
             }
             if !alone && (refused > 0 || unheard == UNHEARD_MAX) {
-                tracing::warn!(%error, completions = batch.len(), "completions are told in two halves");
+                tracing::warn!(%error, completions = batch.len(), "sending the completions in two halves");
                 let second = batch.split_off(batch.len() / 2);
                 tokio::join!(Box::pin(self.tell_all(batch)), Box::pin(self.tell_all(second)));
                 return;

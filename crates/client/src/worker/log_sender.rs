@@ -247,7 +247,7 @@ impl LogSender {
                 }
             }
             Err(error) if error.code() == "stale_lease" => self.held.tell(lease_id, Stop::LeaseLost),
-            Err(error) => tracing::debug!(task = task_id.0, %error, "progress was not told"),
+            Err(error) => tracing::debug!(task = task_id.0, %error, "progress was not sent"),
         }
     }
 
@@ -340,7 +340,7 @@ impl LogSender {
             && error.code() == "invalid"
             && append.skipped > 0
         {
-            tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "lines after missing ones have no place");
+            tracing::warn!(task = task_id.0, lease = lease_id.0, %error, "lines that follow missing ones were refused");
             self.has_places = false;
             append = self.without_place(append);
             told = self.insist(&append).await;

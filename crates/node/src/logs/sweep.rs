@@ -62,7 +62,7 @@ impl Sweep {
             }
             Ok(swept) => swept,
             Err(error) if error.may_pass() => {
-                tracing::debug!(%error, "looks for the output of purged tasks again later");
+                tracing::debug!(%error, "cannot look for the output of purged tasks; trying again later");
                 Swept::Pause(PAUSE_AFTER_FAILURE)
             }
             Err(error) => {

@@ -110,7 +110,7 @@ impl MemberLoop {
                 Ok(Command::Hint(journal, batch, reply)) => self.hint(journal, batch, reply)?,
                 Ok(Command::Elected(term)) => self.lead(&term)?,
                 Ok(Command::Deposed(reason)) => {
-                    tracing::info!(reason = reason.word(), "follows");
+                    tracing::info!(reason = reason.word(), "following the journal");
                     self.step_down();
                     self.follow()?;
                 }
@@ -213,7 +213,11 @@ impl MemberLoop {
         let mut follower = match self.standby.begin(term.epoch)? {
             Beginning::Term(follower) => *follower,
             Beginning::Outdated { seen } => {
-                tracing::warn!(epoch = term.epoch, seen, "a later epoch was seen; stands again above it");
+                tracing::warn!(
+                    epoch = term.epoch,
+                    seen,
+                    "the election returned an epoch below one already seen; standing again above it"
+                );
                 self.inner.leadership().raise_epoch(seen);
                 self.inner.leadership().let_go(term.epoch);
                 return Ok(());
@@ -242,7 +246,11 @@ impl MemberLoop {
                 .unwrap_or_else(|| Failure::new("the term ended at once".to_owned()))
                 .retry());
         }
-        tracing::info!(epoch = term.epoch, position = self.inner.following.stats().durable.get(), "decides");
+        tracing::info!(
+            epoch = term.epoch,
+            position = self.inner.following.stats().durable.get(),
+            "serving as leader"
+        );
         self.inner.engine_answers();
         self.leads = Some((term.epoch, node.clone()));
         self.inner.role.send_replace(NodeRole::Leads(node.clone()));
@@ -261,7 +269,7 @@ impl MemberLoop {
         if self.leads.as_ref().is_none_or(|(leads, _)| *leads != epoch) {
             return Ok(());
         }
-        tracing::warn!(%failure, epoch, "leads no more");
+        tracing::warn!(%failure, epoch, "lost leadership");
         self.step_down();
         self.inner.leadership().let_go(epoch);
         self.follow()

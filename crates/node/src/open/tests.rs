@@ -142,7 +142,7 @@ async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
 
     assert_eq!(node.submit(submit()).await, Err(Error::OutcomeUnknown));
     let failure = node.stopped().await.unwrap_err().to_string();
-    assert!(failure.contains("somebody else has written to the journal"), "{failure}");
+    assert!(failure.contains("another node wrote to the journal first"), "{failure}");
     assert_eq!(shared.end(), end, "it added nothing");
     assert_eq!(node.submit(submit()).await, Err(Error::Stopping));
 }

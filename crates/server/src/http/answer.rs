@@ -26,7 +26,7 @@ macro_rules! taken {
         match $answer {
             $pattern => $value,
             other => {
-                tracing::error!(?other, "a question was answered with another kind of answer");
+                tracing::error!(?other, "the answer does not fit its request");
                 return Err(crate::http::error::Fault::Internal);
             }
         }

@@ -107,7 +107,7 @@ pub(crate) async fn take(app: Arc<App>) {
             Err(Refused(why)) => {
                 tracing::warn!(
                     why,
-                    "the leader tells this node nothing; it reads the engine. Give --node-token"
+                    "leader rejected the replication feed; this node reads the engine instead. Give it --node-token"
                 );
                 REFUSED_PAUSE
             }
@@ -126,7 +126,7 @@ async fn take_from_leader(app: &App, member: &Member) -> Result<(), Refused> {
     }
     tokio::select! {
         taken = take_from(app, member, &leader) => taken.unwrap_or_else(|why| {
-            tracing::debug!(leader = leader.name, why, "the leader tells no more");
+            tracing::debug!(leader = leader.name, why, "the replication feed ended");
             Ok(())
         }),
         () = replaced(member, epoch) => Ok(()),
