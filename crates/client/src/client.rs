@@ -282,6 +282,19 @@ impl Client {
     }
 
     /// The events of the journal after a position, or from now on.
+    ///
+    /// ```no_run
+    /// # async fn example(client: orchestrix_client::Client) -> Result<(), orchestrix_client::Error> {
+    /// use orchestrix_client::{Event, FeedEvent};
+    ///
+    /// let mut events = client.events(None);
+    /// loop {
+    ///     if let FeedEvent::Event { event: Event::TaskFailed(failed), .. } = events.next().await? {
+    ///         println!("task {} of {} failed: {}", failed.task, failed.queue, failed.error);
+    ///     }
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn events(&self, after: Option<Position>) -> EventFeed {
         EventFeed::new(Arc::clone(&self.transport), after)

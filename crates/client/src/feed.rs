@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use orchestrix_core::wire::events::{Event, Gap, StreamedEvent};
 use orchestrix_core::wire::{LogLine, LogPage};
-use orchestrix_core::{Position, TaskId};
+use orchestrix_core::{Position, TaskId, Timestamp};
 
 use crate::addresses::At;
 use crate::call::Call;
@@ -23,10 +24,10 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// One thing of the event stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FeedEvent {
-    /// An event of the journal: `position`, `at`, `type` and what belongs to the type.
-    Event { position: Position, body: serde_json::Value },
-    /// Events are missing here: they are older than what the coordinator keeps at hand.
-    Gap { body: serde_json::Value },
+    /// Something that happened. What a newer coordinator sends and this client does not know is [`Event::Unknown`].
+    Event { position: Position, at: Timestamp, event: Event },
+    /// Events up to this position are missing: they are older than what the coordinator keeps in memory.
+    Gap { until: Position },
 }
 
 /// The events of the journal as they become durable.
@@ -84,16 +85,16 @@ impl EventFeed {
     }
 
     fn understand(&mut self, frame: &Frame) -> Option<FeedEvent> {
-        let body: serde_json::Value = serde_json::from_str(&frame.data).ok()?;
-        let position = frame.id.as_ref().and_then(|id| id.parse().ok()).map(Position);
-        self.after = position.or(self.after);
+        let position = Position(frame.id.as_ref()?.parse().ok()?);
+        self.after = Some(position);
         // Who asks about what an event says is answered by somebody who knows of it.
-        position.into_iter().for_each(|position| self.transport.saw(position));
-        match (frame.event.as_str(), position) {
-            ("gap", _) => Some(FeedEvent::Gap { body }),
-            (_, Some(position)) => Some(FeedEvent::Event { position, body }),
-            (_, None) => None,
+        self.transport.saw(position);
+        if frame.event == "gap" {
+            let Gap { until } = serde_json::from_str(&frame.data).ok()?;
+            return Some(FeedEvent::Gap { until });
         }
+        let StreamedEvent { position, at, event } = serde_json::from_str(&frame.data).ok()?;
+        Some(FeedEvent::Event { position, at, event })
     }
 }
 
@@ -271,7 +272,10 @@ mod tests {
                     1 => Answer::Stream("orchestrix-position: 41", ": still here\n\n"),
                     // What happened in the meantime is not what was asked for at first.
                     2 => Answer::Stream("orchestrix-position: 50", ""),
-                    _ => Answer::Stream("orchestrix-position: 50", "id: 42\ndata: {\"position\":42}\n\n"),
+                    _ => Answer::Stream(
+                        "orchestrix-position: 50",
+                        "id: 42\ndata: {\"position\":42,\"at\":7,\"type\":\"Tick\"}\n\n",
+                    ),
                 }
             }
         })

@@ -77,6 +77,7 @@ pub use clock::{BootClock, Clock};
 pub use error::Error;
 pub use feed::{EventFeed, FeedEvent, LogFeed};
 pub use orchestrix_core::wire;
+pub use orchestrix_core::wire::events::Event;
 pub use orchestrix_core::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Timestamp};
 pub use shards::{Shard, ShardWorker};
 pub use walk::{TaskQuery, TaskWalk};

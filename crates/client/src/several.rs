@@ -301,10 +301,12 @@ async fn how_nodes_feel_is_asked_whatever_they_know() {
 
 #[tokio::test]
 async fn events_resume_at_another_address_after_the_last_seen() {
-    let first =
-        Node::start(|_| Answer::Stream("orchestrix-position: 40", "id: 41\ndata: {\"position\":41}\n\n"));
-    let second =
-        Node::start(|_| Answer::Stream("orchestrix-position: 43", "id: 42\ndata: {\"position\":42}\n\n"));
+    let first = Node::start(|_| {
+        Answer::Stream("orchestrix-position: 40", "id: 41\ndata: {\"position\":41,\"at\":7}\n\n")
+    });
+    let second = Node::start(|_| {
+        Answer::Stream("orchestrix-position: 43", "id: 42\ndata: {\"position\":42,\"at\":7}\n\n")
+    });
     let mut feed = client_of([&first, &second], 3).events(None);
     for expected in [41, 42] {
         let event = in_time(feed.next()).await.unwrap();

@@ -121,6 +121,11 @@ macro_rules! entities {
             /// The kinds of each entity.
             const KINDS: &'static [&'static [u8]] =
                 &[TermEvent::KINDS, $($(#[$meta])* <$event>::KINDS),*];
+
+            /// The types of each entity.
+            #[cfg(test)]
+            pub(crate) const NAMES: &'static [&'static [&'static str]] =
+                &[TermEvent::NAMES, $($(#[$meta])* <$event>::NAMES),*];
         }
 
         /// All that the journal amounts to, after the event at [`State::position`].

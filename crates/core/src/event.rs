@@ -1,5 +1,7 @@
 //! How the events of an entity are declared, and how the body of each stands in a record: an array of its fields by number in
 //! CBOR. Fields may be added at the end as options; a changed meaning is a new kind.
+//!
+//! Their JSON is that of `orchestrix journal dump`, which shows what is stored. What `/v1/events` shows is in `wire::events`.
 
 use minicbor::Decode;
 
@@ -47,6 +49,8 @@ macro_rules! events {
         impl $all {
             /// The numbers that stand for these types in the journal.
             pub(crate) const KINDS: &'static [u8] = &[$($kind),*];
+            #[cfg(test)]
+            pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
             /// The number that stands for its type in the journal.
             #[must_use]

@@ -1,7 +1,8 @@
 //! A commit group: what is decided together, written together, and answered after.
 
-use orchestrix_core::{Event, Position, TaskId, Timestamp, Undecoded, encode_record};
+use orchestrix_core::{Event, Position, State, TaskId, Timestamp, Undecoded, encode_record};
 
+use crate::event_queues::EventQueues;
 use crate::request::{Answer, Error};
 
 /// Events of one group, plus at most one question's worth. Bounds the wait of the first answer in it, and the
@@ -23,6 +24,8 @@ pub struct CommitGroup<R> {
     /// Written and synced first: the records of `count` events.
     pub records: Vec<u8>,
     pub count: u32,
+    /// Of the tasks that these events name.
+    pub(crate) queues: EventQueues,
     /// Sent after.
     pub replies: Vec<(R, Result<Answer, Error>)>,
     /// Forgotten after: tasks whose output nobody can ask for any more.
@@ -36,7 +39,8 @@ pub struct CommitGroup<R> {
 impl<R> Default for CommitGroup<R> {
     fn default() -> Self {
         let (records, replies, purged) = (Vec::new(), Vec::new(), Vec::new());
-        Self { first: Position(0), records, count: 0, replies, purged, weight: 0, room: 0 }
+        let queues = EventQueues::default();
+        Self { first: Position(0), records, count: 0, queues, replies, purged, weight: 0, room: 0 }
     }
 }
 
@@ -47,10 +51,12 @@ impl<R> CommitGroup<R> {
         Self { room, ..Self::default() }
     }
 
-    pub(crate) fn record(&mut self, at: Timestamp, event: &Event) {
+    /// Takes an event that follows this state.
+    pub(crate) fn record(&mut self, state: &State, at: Timestamp, event: &Event) {
         if self.count == 0 {
             self.records.reserve_exact(self.room);
         }
+        self.queues.note(state, event);
         encode_record(at, event, &mut self.records);
         self.count += 1;
     }

@@ -43,7 +43,7 @@ impl<R: Recipient> Decider<R> {
     /// Puts an event into the group and folds it into the state.
     pub(crate) fn commit(&mut self, event: Event, now: Timestamp) -> Position {
         let at = self.event_time(now);
-        self.group.record(at, &event);
+        self.group.record(&self.state, at, &event);
         self.state.apply(at, event)
     }
 

@@ -7,6 +7,8 @@ use orchestrix_core::{Event, Position, Timestamp, Undecoded, is_planted};
 use orchestrix_engine::Batch;
 use tokio::sync::watch;
 
+use crate::event_queues::{EventQueues, TaskQueues};
+
 /// What a watcher sees.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
@@ -14,11 +16,11 @@ pub enum Happening {
         position: Position,
         at: Timestamp,
         event: Event,
+        /// Those of the tasks that it names.
+        queues: TaskQueues,
     },
     /// Events from the one asked for up to this one are not kept any more.
-    Gap {
-        until: Position,
-    },
+    Gap { until: Position },
 }
 
 /// The last events, as they were written. Nothing is decoded before somebody watches.
@@ -31,8 +33,21 @@ pub struct EventFeed {
 
 #[derive(Debug, Default)]
 struct Ring {
-    batches: VecDeque<Arc<Batch>>,
+    batches: VecDeque<Published>,
     bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Published {
+    batch: Arc<Batch>,
+    /// Of its events, and perhaps of more than these.
+    queues: Arc<EventQueues>,
+}
+
+impl Published {
+    fn bytes(&self) -> usize {
+        self.batch.records.len() + self.queues.bytes()
+    }
 }
 
 impl EventFeed {
@@ -40,21 +55,22 @@ impl EventFeed {
         Self { ring: Mutex::default(), durable: watch::Sender::new(durable), bytes_max }
     }
 
-    /// Takes a batch that has become durable.
-    pub(crate) fn publish(&self, batch: Batch) {
+    /// Takes a batch that has become durable, with the queues of its events.
+    pub(crate) fn publish(&self, batch: Batch, queues: Arc<EventQueues>) {
         let last = batch.last();
         // Whoever reads the journal again after it led has told this before.
         if last <= *self.durable.borrow() {
             return;
         }
         let mut ring = self.lock();
-        ring.bytes += batch.records.len();
-        ring.batches.push_back(Arc::new(batch));
+        let published = Published { batch: Arc::new(batch), queues };
+        ring.bytes += published.bytes();
+        ring.batches.push_back(published);
         while ring.bytes > self.bytes_max
             && !is_planted("events-unbounded")
             && let Some(oldest) = ring.batches.pop_front()
         {
-            ring.bytes -= oldest.records.len();
+            ring.bytes -= oldest.bytes();
         }
         drop(ring);
         self.durable.send_replace(last);
@@ -87,9 +103,9 @@ impl EventFeed {
     }
 
     /// The batch with the first event after a position, or the first that is kept.
-    fn batch_after(&self, after: Position) -> Option<Arc<Batch>> {
+    fn batch_after(&self, after: Position) -> Option<Published> {
         let ring = self.lock();
-        let place = ring.batches.partition_point(|batch| batch.last() <= after);
+        let place = ring.batches.partition_point(|published| published.batch.last() <= after);
         ring.batches.get(place).cloned()
     }
 
@@ -135,13 +151,13 @@ impl Events {
                 continue;
             }
             match self.feed.batch_after(self.after) {
-                Some(batch) => self.decode(&batch),
+                Some(published) => self.decode(&published),
                 None => self.gap(durable),
             }
         }
     }
 
-    fn decode(&mut self, batch: &Batch) {
+    fn decode(&mut self, Published { batch, queues }: &Published) {
         let before = batch.previous.position;
         if before > self.after {
             self.gap(before);
@@ -151,7 +167,11 @@ impl Events {
             let record = record.expect("we have written it ourselves");
             if position > self.after && self.kinds.is_none_or(|kinds| kinds.contains(&record.kind)) {
                 let event = record.event().expect("we have written it ourselves");
-                self.ready.push_back(Happening::Event { position, at: record.at, event });
+                let queues = match event {
+                    Event::Task(_) => queues.at(position),
+                    Event::Term(_) | Event::Shard(_) => TaskQueues::None,
+                };
+                self.ready.push_back(Happening::Event { position, at: record.at, event, queues });
             }
         }
         self.after = batch.last();
@@ -177,7 +197,10 @@ impl Batches {
         let after = self.after;
         // The sender lives in the feed that this reader holds, so the wait ends only when there is something.
         let _ = self.durable.wait_for(|durable| *durable > after).await;
-        let batch = self.feed.batch_after(after).filter(|batch| batch.previous.position == after)?;
+        let Published { batch, .. } = self.feed.batch_after(after)?;
+        if batch.previous.position != after {
+            return None;
+        }
         self.after = batch.last();
         Some(batch)
     }
@@ -200,6 +223,10 @@ mod tests {
         Batch { previous, term: Term(1), count, records }
     }
 
+    fn publish(feed: &EventFeed, batch: Batch) {
+        feed.publish(batch, Arc::default());
+    }
+
     fn task(happening: &Happening) -> u64 {
         match happening {
             Happening::Event { position, .. } => position.0,
@@ -210,19 +237,19 @@ mod tests {
     #[tokio::test]
     async fn a_watcher_resumes_in_the_middle_of_a_batch() {
         let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
-        feed.publish(batch(0, 4));
+        publish(&feed, batch(0, 4));
         let mut events = feed.subscribe(Some(Position(2)));
         assert_eq!(task(&events.next().await), 3);
         assert_eq!(task(&events.next().await), 4);
-        feed.publish(batch(4, 1));
+        publish(&feed, batch(4, 1));
         assert_eq!(task(&events.next().await), 5);
     }
 
     #[tokio::test]
     async fn what_is_not_kept_any_more_is_a_gap() {
         let feed = Arc::new(EventFeed::new(Position(0), batch(0, 1).records.len()));
-        feed.publish(batch(0, 1));
-        feed.publish(batch(1, 1));
+        publish(&feed, batch(0, 1));
+        publish(&feed, batch(1, 1));
         let mut events = feed.subscribe(Some(Position(0)));
         assert_eq!(events.next().await, Happening::Gap { until: Position(1) });
         assert_eq!(task(&events.next().await), 2);
@@ -237,11 +264,12 @@ mod tests {
         some.count += 1;
         // The body of the first would not be understood.
         some.records[14] = 0xff;
-        feed.publish(some);
+        publish(&feed, some);
         let found = Happening::Event {
             position: Position(3),
             at: Timestamp(9),
             event: TaskRetried { task: TaskId(7), actor: None }.into(),
+            queues: TaskQueues::None,
         };
         assert_eq!(events.next().await, found);
     }
@@ -250,10 +278,10 @@ mod tests {
     async fn whole_batches_are_given_as_long_as_the_next_one_is_kept() {
         let feed = Arc::new(EventFeed::new(Position(0), 2 * batch(0, 1).records.len()));
         let (mut early, mut late) = (feed.batches(Position(0)), feed.batches(Position(0)));
-        feed.publish(batch(0, 1));
+        publish(&feed, batch(0, 1));
         assert_eq!(early.next().await.as_deref(), Some(&batch(0, 1)));
-        feed.publish(batch(1, 1));
-        feed.publish(batch(2, 1));
+        publish(&feed, batch(1, 1));
+        publish(&feed, batch(2, 1));
         assert_eq!(early.next().await.as_deref(), Some(&batch(1, 1)));
         assert_eq!(late.next().await, None, "the first one made room for the third");
         assert_eq!(feed.batches(Position(2)).next().await.as_deref(), Some(&batch(2, 1)));

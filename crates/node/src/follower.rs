@@ -10,6 +10,7 @@ use orchestrix_core::{Position, PositionsSkipped, State, encode_record, is_plant
 use orchestrix_engine::file::Recovery;
 use orchestrix_engine::{Appended, Batch, Clock, Journal, JournalId, Link, Read, Shared};
 
+use crate::event_queues::EventQueues;
 use crate::events::EventFeed;
 use crate::growth::Growth;
 use crate::high_water::{self, HighWater};
@@ -198,7 +199,8 @@ impl Follower {
                 found.position, found.hash, at.position, at.hash
             )));
         }
-        replay(&mut self.state, &batch.as_ref())?;
+        let mut queues = EventQueues::default();
+        replay(&mut self.state, &batch.as_ref(), |state, event| queues.note(state, event))?;
         let before = self.link;
         self.link = batch.link(id);
         self.growth.add(self.link.position, batch.records.len() as u64);
@@ -206,7 +208,7 @@ impl Follower {
             self.surroundings.stats.stale_appends.add(1);
         }
         self.high_water.check_link(self.link, &self.engine.place())?;
-        self.surroundings.events.publish(batch);
+        self.surroundings.events.publish(batch, Arc::new(queues));
         Ok(())
     }
 

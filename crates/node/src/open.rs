@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Position, Records, State, is_planted};
+use orchestrix_core::{Event, Position, Records, State, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -167,7 +167,7 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
         newest_snapshot(&*opening.snapshots(), opening.floor(), &mut |_| Ok(true), &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
     let Loaded { mut state, link, bytes } = loaded.unwrap_or_default();
-    let journal = opening.replay(link, |batch| replay(&mut state, &batch))?;
+    let journal = opening.replay(link, |batch| replay(&mut state, &batch, |_, _| {}))?;
     let recovered = Recovered {
         position: state.position(),
         snapshot,
@@ -191,12 +191,17 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
     }
 }
 
-/// Folds a batch into the state.
-pub(crate) fn replay(state: &mut State, batch: &BatchRef<'_>) -> Result<(), Failure> {
+/// Folds a batch into the state. Every event is shown with the state before it.
+pub(crate) fn replay(
+    state: &mut State,
+    batch: &BatchRef<'_>,
+    mut before_event: impl FnMut(&State, &Event),
+) -> Result<(), Failure> {
     let before = state.position();
     let folded = catch_unwind(AssertUnwindSafe(|| {
         for record in Records::new(batch.records) {
             let (at, event) = record.map_err(|error| (state.position().next(), error.to_string()))?;
+            before_event(state, &event);
             state.apply(at, event);
         }
         let (found, last) = (state.position(), batch.last());

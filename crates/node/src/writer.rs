@@ -13,6 +13,7 @@ use orchestrix_core::{TaskId, Term, is_planted};
 use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Room, Space};
 
 use crate::commit_group::{CommitGroup, split_records};
+use crate::event_queues::EventQueues;
 use crate::events::EventFeed;
 use crate::logs::TaskLogs;
 use crate::node::Waiter;
@@ -69,6 +70,8 @@ pub(crate) struct Writing {
     batch: Batch,
     /// What follows the batch, where there was no room for all in one: records, and how many they are.
     rest: Option<(Vec<u8>, u32)>,
+    /// Of the tasks that events name: those of the batch and of the rest.
+    queues: Arc<EventQueues>,
     replies: Replies,
     purged: Vec<TaskId>,
     started: Duration,
@@ -214,12 +217,23 @@ impl Writer {
     }
 
     fn writing(&self, group: CommitGroup<Waiter>, term: Term) -> Writing {
-        let CommitGroup { first, records, count, replies, purged, .. } = group;
+        let CommitGroup { first, records, count, queues, replies, purged, .. } = group;
         assert_eq!(first, self.end.position.next(), "groups are written in the order of their decisions");
         let batch = Batch { previous: self.end, term, count, records };
         let (started, unanswered) = (self.clock.boot(), Unanswered::NotAccepted);
         self.progress.batch_begins(started);
-        Writing { batch, rest: None, replies, purged, started, tried: 0, unanswered, last: Heard::Other }
+        let queues = Arc::new(queues);
+        Writing {
+            batch,
+            rest: None,
+            queues,
+            replies,
+            purged,
+            started,
+            tried: 0,
+            unanswered,
+            last: Heard::Other,
+        }
     }
 
     /// What is to be appended now; only under an office that holds. It is the same again at every try: only the
@@ -326,15 +340,15 @@ impl Writer {
         writing.tried = 0;
         let next = Batch { previous: self.end, term: writing.batch.term, count, records };
         self.guard.prove(self.end);
-        self.events.publish(mem::replace(&mut writing.batch, next));
+        self.events.publish(mem::replace(&mut writing.batch, next), Arc::clone(&writing.queues));
         true
     }
 
     /// The group is durable: now it may be told.
     pub(crate) fn finish(&mut self, writing: Writing) -> Result<Ack, Failure> {
-        let Writing { batch, replies, purged, .. } = writing;
+        let Writing { batch, queues, replies, purged, .. } = writing;
         self.guard.prove(self.end);
-        self.events.publish(batch);
+        self.events.publish(batch, queues);
         let abandoned = self.answer(replies, purged)?;
         Ok(self.ack(abandoned))
     }

@@ -29,6 +29,11 @@ impl Runs {
         self.0.iter().map(|run| u64::from(run.count)).sum()
     }
 
+    /// The first of each run, and how many it has.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.0.iter().map(|run| (run.first, run.count))
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().flat_map(|run| run.first..run.first.saturating_add(run.count))
     }

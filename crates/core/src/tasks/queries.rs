@@ -1,9 +1,13 @@
 //! What others ask the state about tasks.
 
+use super::event::{
+    CancelRequested, Extension, LeaseExpired, LeaseGranted, LeaseReleased, Purge, TaskCancelled,
+    TaskCompleted, TaskEvent, TaskExpired, TaskFailed, TaskRetried,
+};
 use super::state::QueueCounts;
-use super::{Task, TaskState};
+use super::{Task, TaskState, Tasks};
 use crate::limits::{ADVANCE_TASKS_MAX, PAGE_MAX, PAGE_SCAN_MAX};
-use crate::{LeaseId, Name, State, TaskId, Timestamp};
+use crate::{Event, LeaseId, Name, State, TaskId, Timestamp};
 
 /// A queue as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,13 @@ impl State {
     #[must_use]
     pub fn leased(&self, lease: LeaseId) -> Option<&Task> {
         self.tasks.leased(lease)
+    }
+
+    /// The queue of each task that an event names or makes, in its order. Asked before the event is applied, which may be
+    /// the end of a lease or a task.
+    pub fn queues_of<'a>(&'a self, event: &'a Event) -> impl Iterator<Item = &'a Name> {
+        let event = if let Event::Task(event) = event { Some(event) } else { None };
+        event.into_iter().flat_map(move |event| self.tasks.queues_of(event))
     }
 
     /// Live leases of a worker.
@@ -157,5 +168,30 @@ impl Filter {
     fn matches(&self, task: &Task) -> bool {
         self.queue.as_ref().is_none_or(|queue| *queue == task.queue)
             && self.state.is_none_or(|state| state == task.state)
+    }
+}
+
+impl Tasks {
+    fn queues_of<'a>(&'a self, event: &'a TaskEvent) -> impl Iterator<Item = &'a Name> {
+        let (mut created, mut named): (Option<&Name>, Option<TaskId>) = (None, None);
+        let (mut extended, mut purged): (&[Extension], &[Purge]) = (&[], &[]);
+        match event {
+            TaskEvent::TaskCreated(event) => created = Some(&event.queue),
+            TaskEvent::LeaseExtended(event) => extended = &event.extended,
+            TaskEvent::TaskPurged(event) => purged = &event.tasks,
+            TaskEvent::LeaseGranted(LeaseGranted { task, .. })
+            | TaskEvent::LeaseReleased(LeaseReleased { task, .. })
+            | TaskEvent::LeaseExpired(LeaseExpired { task, .. })
+            | TaskEvent::TaskCompleted(TaskCompleted { task, .. })
+            | TaskEvent::TaskFailed(TaskFailed { task, .. })
+            | TaskEvent::TaskCancelled(TaskCancelled { task, .. })
+            | TaskEvent::CancelRequested(CancelRequested { task, .. })
+            | TaskEvent::TaskExpired(TaskExpired { task })
+            | TaskEvent::TaskRetried(TaskRetried { task, .. }) => named = Some(*task),
+        }
+        let named = named.into_iter().chain(purged.iter().map(|purge| purge.task));
+        let tasks = named.filter_map(move |task| self.all.get(task));
+        let leased = extended.iter().filter_map(move |extension| self.leased(extension.lease));
+        created.into_iter().chain(tasks.chain(leased).map(|task| &task.queue))
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn bodies(input: &[u8]) {
 
 /// The first byte chooses the type.
 pub(super) fn answers(input: &[u8]) {
-    const TYPES: [fn(&[u8]); 17] = [
+    const TYPES: [fn(&[u8]); 18] = [
         again::<wire::Submitted>,
         again::<wire::SubmittedBatch>,
         again::<wire::Leases>,
@@ -39,6 +39,7 @@ pub(super) fn answers(input: &[u8]) {
         again::<wire::Cluster>,
         again::<wire::Health>,
         again::<wire::Problem>,
+        again::<wire::events::StreamedEvent>,
     ];
     let Some((&choice, body)) = input.split_first() else { return };
     TYPES[usize::from(choice) % TYPES.len()](body);

@@ -1,18 +1,49 @@
 //! `GET /v1/events`: what becomes durable, as it does. Payloads and results are not told.
 
+mod public;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use orchestrix_core::{Event, Json, Position, TaskEvent, Timestamp};
+use orchestrix_core::Position;
+use orchestrix_core::wire::events::{Gap, StreamedEvent};
 use orchestrix_node::{Events, Happening};
-use serde_json::{Value, json};
+use serde_json::Value;
+use utoipa::openapi::Type;
 
+use self::public::shown;
 use crate::http::answer::Reply;
 use crate::http::error::Fault;
 use crate::http::forward;
 use crate::http::handle::Call;
+use crate::http::openapi::{RouteDoc, asks};
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
+
+/// One event of each type and more, as readers see them: programs read these fields. They may be added to, and never
+/// taken away.
+const SHOWN: &str = include_str!("events/shown.jsonl");
+
+pub(crate) fn doc() -> RouteDoc {
+    asks("Follow the journal")
+        .frames::<StreamedEvent, Gap>(
+            "Events from now on, or after a position; `gap` where some are missing.",
+            examples(),
+        )
+        .with(&[("after", Type::Integer, "Send the events after this position first; Last-Event-ID wins.")])
+}
+
+/// The first event of each type, by its name.
+fn examples() -> BTreeMap<String, Value> {
+    let mut examples = BTreeMap::new();
+    for line in SHOWN.lines() {
+        let event: Value = serde_json::from_str(line).expect("each line is JSON");
+        let name = event["type"].as_str().expect("each event has a type").to_owned();
+        examples.entry(name).or_insert(event);
+    }
+    examples
+}
 
 pub(crate) async fn follow(call: &Call<'_>) -> Result<Reply, Fault> {
     let query = call.query(&["after"])?;
@@ -70,88 +101,52 @@ fn gather(first: Happening, events: &mut Events) -> Piece {
 
 fn tell(piece: &mut Piece, happening: Happening) {
     match happening {
-        Happening::Event { position, at, event } => {
-            piece.frame(None, Some(position.0), &body(position, at, event));
+        Happening::Event { position, at, event, queues } => {
+            piece.frame(None, Some(position.0), &shown(position, at, event, &queues));
         }
-        Happening::Gap { until } => piece.frame(Some("gap"), Some(until.0), &json!({ "until": until })),
+        Happening::Gap { until } => piece.frame(Some("gap"), Some(until.0), &Gap { until }),
     }
-}
-
-/// An event as readers see it. Ids that are the event's own position are told too.
-fn body(position: Position, at: Timestamp, event: Event) -> Value {
-    let (event, hidden, named) = match event {
-        Event::Task(TaskEvent::TaskCreated(mut created)) => {
-            created.payload = Json::null();
-            (Event::Task(TaskEvent::TaskCreated(created)), Some("payload"), Some("task"))
-        }
-        Event::Task(TaskEvent::TaskCompleted(mut completed)) => {
-            completed.result = None;
-            (Event::Task(TaskEvent::TaskCompleted(completed)), Some("result"), None)
-        }
-        granted @ Event::Task(TaskEvent::LeaseGranted(_)) => (granted, None, Some("lease")),
-        other @ (Event::Term(_) | Event::Task(_) | Event::Shard(_)) => (other, None, None),
-    };
-    let mut body = serde_json::to_value(&event).expect("events are plain JSON");
-    if let Some(fields) = body.as_object_mut() {
-        hidden.and_then(|field| fields.remove(field));
-        fields.retain(|_, value| !value.is_null());
-        if let Some(field) = named {
-            fields.insert(field.to_owned(), position.0.into());
-        }
-        fields.insert("position".to_owned(), position.0.into());
-        fields.insert("at".to_owned(), at.0.into());
-    }
-    body
 }
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::{LeaseId, Name, TaskCompleted, TaskCreated, TaskId};
+    use std::collections::BTreeSet;
+
+    use orchestrix_core::wire::events::Event;
+    use orchestrix_core::{Records, State};
+    use orchestrix_node::TaskQueues;
 
     use super::*;
 
-    #[test]
-    fn payloads_and_results_are_not_told() {
-        let created = TaskCreated {
-            queue: Name::new("mail").unwrap(),
-            payload: Json::parse("\"secret\"").unwrap(),
-            priority: 0,
-            not_before: Timestamp(5),
-            max_attempts: 3,
-            key: None,
-            timeout_ms: None,
-            ttl_at: None,
-            backoff: None,
-        };
-        let told = body(Position(9), Timestamp(5), created.into());
-        assert_eq!(
-            told,
-            json!({"position":9,"at":5,"type":"TaskCreated","task":9,"queue":"mail","priority":0,
-                   "not_before":5,"max_attempts":3})
-        );
-        let completed =
-            TaskCompleted { task: TaskId(9), lease: LeaseId(10), result: Some(Json::parse("1").unwrap()) };
-        let told = body(Position(11), Timestamp(6), completed.into());
-        assert_eq!(told, json!({"position":11,"at":6,"type":"TaskCompleted","task":9,"lease":10}));
-    }
-
     /// Every kind of event, as it is stored.
     const RECORDS: &str = include_str!("../../../core/tests/stored/records.txt");
-    /// The same as readers see them: programs read these fields. They may be added to, and never taken away.
-    const SHOWN: &str = include_str!("events/shown.jsonl");
 
     #[test]
     fn every_kind_of_event_is_shown_as_ever() {
-        let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
-        let mut shown = SHOWN.lines();
-        for (n, line) in (1..).zip(RECORDS.lines()) {
-            let hex = line.rsplit(' ').next().unwrap();
-            let record: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
-            let (at, event) = orchestrix_core::Records::new(&record).next().unwrap().unwrap();
-            let told = body(Position(n), at, event);
-            let expected: Value = serde_json::from_str(shown.next().expect("a line for each")).unwrap();
-            assert_eq!(told, expected, "{line}");
+        let mut state = State::new();
+        let mut lines = SHOWN.lines();
+        let mut types = BTreeSet::new();
+        for (n, record) in (1..).zip(RECORDS.lines()) {
+            let streamed = streamed(&mut state, Position(n), record);
+            types.insert(streamed.event.name().to_owned());
+            let told = serde_json::to_string(&streamed).unwrap();
+            let line = lines.next().expect("a line for each");
+            let expected: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), expected, "{record}");
+            assert_eq!(serde_json::from_str::<StreamedEvent>(line).unwrap(), streamed, "a client reads it");
         }
-        assert_eq!(shown.next(), None);
+        assert_eq!(lines.next(), None);
+        assert_eq!(types, Event::TYPES.iter().copied().map(str::to_owned).collect());
+    }
+
+    /// A stored record, which follows this state, as readers see it.
+    fn streamed(state: &mut State, position: Position, line: &str) -> StreamedEvent {
+        let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
+        let hex = line.rsplit(' ').next().unwrap();
+        let record: Vec<u8> = hex.as_bytes().chunks(2).map(byte).collect();
+        let (at, event) = Records::new(&record).next().unwrap().unwrap();
+        let queues = TaskQueues::of(state, &event);
+        state.apply(at, event.clone());
+        shown(position, at, event, &queues)
     }
 }

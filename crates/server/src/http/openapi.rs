@@ -6,21 +6,25 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http::StatusCode;
 use orchestrix_core::wire;
+use serde_json::Value;
 use utoipa::ToSchema;
+use utoipa::openapi::example::ExampleBuilder;
 use utoipa::openapi::path::{
     HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn,
 };
 use utoipa::openapi::path::{PathItem, Paths};
 use utoipa::openapi::request_body::{RequestBody, RequestBodyBuilder};
-use utoipa::openapi::schema::{ComponentsBuilder, ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{ComponentsBuilder, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
-    Content, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required, Response, ResponseBuilder,
+    Content, ContentBuilder, InfoBuilder, OpenApi, OpenApiBuilder, Ref, RefOr, Required, Response,
+    ResponseBuilder,
 };
 
 use crate::http::answer::{JSON, Reply};
 use crate::http::bounds;
 use crate::http::routes::{Access, Route, Scope, Verb};
+use crate::http::sse::EVENT_STREAM;
 use crate::http::table::ROUTES;
 
 const SECURITY: &str = "token";
@@ -141,6 +145,25 @@ impl RouteDoc {
         self
     }
 
+    /// A stream of frames, each with a `T` or a `U` as data. Examples have a name each.
+    pub(crate) fn frames<T: ToSchema, U: ToSchema>(
+        mut self,
+        meaning: &str,
+        examples: impl IntoIterator<Item = (String, Value)>,
+    ) -> Self {
+        let [one, other] = [T::name(), U::name()].map(Ref::from_schema_name);
+        let frame = OneOfBuilder::new().item(one).item(other);
+        let examples = examples
+            .into_iter()
+            .map(|(name, value)| (name, ExampleBuilder::new().value(Some(value)).build()));
+        let content = ContentBuilder::new().schema(Some(frame)).examples_from_iter(examples).build();
+        let answer = ResponseBuilder::new().description(meaning).content(EVENT_STREAM, content);
+        self.answers.push(("200", answer.build()));
+        described::<T>(&mut self.schemas);
+        described::<U>(&mut self.schemas);
+        self
+    }
+
     pub(crate) fn empty(mut self, status: &'static str, meaning: &str) -> Self {
         self.answers.push((status, ResponseBuilder::new().description(meaning).build()));
         self
@@ -182,8 +205,6 @@ fn in_query(name: &str, kind: Type, meaning: &str) -> Parameter {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use serde_json::Value;
 
     use super::*;
 

@@ -153,16 +153,8 @@ pub static ROUTES: [Route; 39] = [
             )]))
     .leads(|call, node| Box::pin(async move { shards::follow(call, node) })),
     get("/v1/events", Endpoint::Events, Role::Read, Scope::All)
-        .doc(|| asks("Follow the journal")
-            .plain(
-                "text/event-stream",
-                "Events from now on, or after a position; `gap` where some are missing.",
-            )
-            .with(&[(
-                "after",
-                Type::Integer,
-                "Send the events after this position first; Last-Event-ID wins.",
-            )])).here(|call| Box::pin(events::follow(call))),
+        .doc(events::doc)
+        .here(|call| Box::pin(events::follow(call))),
     public("/health", Endpoint::Health)
         .doc(|| asks("Ask whether the coordinator is healthy")
             .and::<wire::Health>("200", "It is healthy.")

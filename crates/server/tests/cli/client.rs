@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use orchestrix_client::wire::{LogAppend, LogStream, LogText, Submit};
 use orchestrix_client::{
-    Client, FeedEvent, Job, JobError, Key, Noticed, Position, Stop, TaskId, TaskQuery, TaskState, Worker,
-    new_task,
+    Client, Event, FeedEvent, Job, JobError, Key, Noticed, Position, Stop, TaskId, TaskQuery, TaskState,
+    Worker, new_task,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -354,10 +354,11 @@ async fn events_are_followed_and_taken_up_again_after_a_position() {
     let mut feed = client.events(Some(Position(ids[0].0)));
     for id in &ids[1..] {
         match in_time(feed.next()).await.unwrap() {
-            FeedEvent::Event { position, body } => {
-                assert_eq!((position.0, body["type"].as_str()), (id.0, Some("TaskCreated")));
-                assert_eq!(body["position"].as_u64(), Some(id.0));
+            FeedEvent::Event { position, event: Event::TaskCreated(created), .. } => {
+                assert_eq!((position.0, created.task), (id.0, *id));
+                assert_eq!(created.queue.as_str(), "q");
             }
+            event @ FeedEvent::Event { .. } => panic!("{event:?}"),
             gap @ FeedEvent::Gap { .. } => panic!("{gap:?}"),
         }
     }

@@ -135,6 +135,17 @@ async fn streams_go_through_a_follower() {
     assert_eq!(output.next().await.unwrap().data["text"], "hello");
     follower.done(&format!("/v1/tasks/{task}/complete"), &json!({"lease_id": lease})).await;
     assert_eq!(output.next().await.unwrap().event, "end");
+    for name in ["LeaseGranted", "TaskCompleted"] {
+        let mut event = events.next().await.unwrap().data;
+        while event["type"] == "Tick" {
+            event = events.next().await.unwrap().data;
+        }
+        assert_eq!(
+            (&event["type"], &event["queue"]),
+            (&json!(name), &json!("mail")),
+            "as read by a follower"
+        );
+    }
     drop((events, output));
     follower.stop().await;
     leader.stop().await;

@@ -1,6 +1,9 @@
 //! The documents are true: the examples of `docs/protocol.md` are sent in their order and answered as it says,
 //! and `docs/operating.md` leaves nothing out.
 
+use std::collections::BTreeSet;
+
+use orchestrix_core::wire::events::Event;
 use orchestrix_server::config::ServeArgs;
 use orchestrix_server::http::ROUTES;
 use orchestrix_server::tokens::{Secret, Tokens};
@@ -87,6 +90,25 @@ fn every_route_is_in_the_protocol() {
         let written = format!("`{} {}`", route.verb.as_str(), route.path);
         assert!(route.path.starts_with("/dashboard.") || text.contains(&written), "{written} is missing");
     }
+}
+
+#[tokio::test]
+async fn every_type_of_event_is_in_the_protocol_with_its_fields() {
+    let text = include_str!("../../../../docs/protocol.md");
+    let server = start().await;
+    let document = server.get("/openapi.json").await.json();
+    let answer = &document["paths"]["/v1/events"]["get"]["responses"]["200"];
+    let examples = answer["content"]["text/event-stream"]["examples"].as_object().unwrap();
+    assert!(examples.keys().map(String::as_str).eq(BTreeSet::from_iter(Event::TYPES.iter().copied())));
+    for (name, example) in examples {
+        let row = text.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+        let row = row.unwrap_or_else(|| panic!("{name} is missing"));
+        for field in example["value"].as_object().unwrap().keys() {
+            let of_all = ["position", "at", "type"].contains(&field.as_str());
+            assert!(of_all || row.contains(&format!("`{field}`")), "{field} is not in the row of {name}");
+        }
+    }
+    server.stop().await;
 }
 
 #[tokio::test]

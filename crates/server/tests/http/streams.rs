@@ -114,6 +114,41 @@ async fn events_are_resumed_after_a_position() {
 }
 
 #[tokio::test]
+async fn every_event_of_a_task_names_its_queue() {
+    let server = start().await;
+    let tasks = [server.submit("mail", json!(1)).await, server.submit("sms", json!(2)).await];
+    let leases = [server.lease("mail", "w").await.1, server.lease("sms", "w").await.1];
+    server.done("/v1/workers/w/heartbeat", &json!({ "leases": leases })).await;
+    server.done(&format!("/v1/tasks/{}/complete", tasks[1]), &json!({ "lease_id": leases[1] })).await;
+    server.done(&format!("/v1/tasks/{}/cancel", tasks[0]), &json!({})).await;
+    server.done(&format!("/v1/tasks/{}/release", tasks[0]), &json!({ "lease_id": leases[0] })).await;
+    let mut frames = server.follow(&format!("/v1/events?after={}", tasks[0] - 1), &[]).await;
+    let mut seen = Vec::new();
+    while seen.len() < 8 {
+        let event = frames.next().await.unwrap().data;
+        let queues = match event["extended"].as_array() {
+            Some(extended) => extended.iter().map(|lease| lease["queue"].clone()).collect(),
+            None => vec![event["queue"].clone()],
+        };
+        seen.push((event["type"].as_str().unwrap().to_owned(), json!(queues)));
+    }
+    let seen: Vec<(&str, &Value)> = seen.iter().map(|(name, queues)| (name.as_str(), queues)).collect();
+    let (mail, sms) = (json!(["mail"]), json!(["sms"]));
+    let expected = [
+        ("TaskCreated", &mail),
+        ("TaskCreated", &sms),
+        ("LeaseGranted", &mail),
+        ("LeaseGranted", &sms),
+        ("LeaseExtended", &json!(["mail", "sms"])),
+        ("TaskCompleted", &sms),
+        ("CancelRequested", &mail),
+        ("LeaseReleased", &mail),
+    ];
+    assert_eq!(seen, expected);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_stream_says_after_which_position_it_begins() {
     let server = start().await;
     let last = server.submit("q", json!(1)).await;

@@ -1,0 +1,428 @@
+//! Events as `GET /v1/events` shows them. Not those of the journal: these stay as they are when the journal changes.
+//!
+//! Fields and types may be added. A reader keeps what it does not know as [`Event::Unknown`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::Backoff;
+use crate::{Key, LeaseId, Name, Position, TaskId, Timestamp};
+
+/// Defines the types of events and the enum of them. Fields behind the semicolon may be missing.
+macro_rules! public_events {
+    ($(
+        $(#[$doc:meta])* $name:ident {
+            $($(#[$about:meta])* $field:ident: $of:ty),*
+            $(; $($(#[$may_about:meta])* $may:ident: $may_of:ty),+)?
+        }
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+            #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+            pub struct $name {
+                $($(#[$about])* pub $field: $of,)*
+                $($(
+                    $(#[$may_about])*
+                    #[serde(default, skip_serializing_if = "Option::is_none")]
+                    pub $may: Option<$may_of>,
+                )+)?
+            }
+        )*
+
+        /// What has happened.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "type")]
+        #[non_exhaustive]
+        pub enum Event {
+            $($(#[$doc])* $name($name),)*
+            /// An event that this version cannot read, as it was sent: of a type or with a value that it does not know.
+            #[serde(untagged)]
+            Unknown(Value),
+        }
+
+        impl Event {
+            /// The types that this version knows.
+            pub const TYPES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            /// Its type, as in the field `type`.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$name(_) => stringify!($name),)*
+                    Self::Unknown(event) => event["type"].as_str().unwrap_or_default(),
+                }
+            }
+
+            fn known(event: &Value) -> Option<Self> {
+                match event["type"].as_str()? {
+                    $(stringify!($name) => $name::deserialize(event).ok().map(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::PartialSchema for Event {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let kinds = utoipa::openapi::OneOfBuilder::new().description(Some("What has happened, by its `type`."));
+                kinds$(.item(schema::typed::<$name>(stringify!($name))))*.into()
+            }
+        }
+
+        #[cfg(feature = "openapi")]
+        impl utoipa::ToSchema for Event {
+            fn schemas(schemas: &mut schema::Schemas) {
+                $(schema::described::<$name>(schemas);)*
+            }
+        }
+    };
+}
+
+public_events! {
+    /// A node became the leader.
+    TermStarted {
+        epoch: u64,
+        node: String;
+        /// The token that asked for a change of leader.
+        actor: Name,
+        /// How long workers of services keep their shards in this term without a heartbeat.
+        shard_lease_ms: u64
+    }
+
+    /// From here on, the journal may have records of this format.
+    FormatRaised { format: u8 }
+
+    /// Nothing happened for a while.
+    Tick {}
+
+    /// The engine lost some positions, and an operator accepted that. No id of them is given out again.
+    PositionsSkipped { count: u32 }
+
+    /// A task was accepted.
+    TaskCreated {
+        task: TaskId,
+        queue: Name,
+        priority: i32,
+        /// When the task may be leased.
+        not_before: Timestamp,
+        max_attempts: u32;
+        key: EventKey,
+        timeout_ms: u64,
+        /// When the task is cancelled if it still waits.
+        ttl_at: Timestamp,
+        backoff: Backoff
+    }
+
+    /// A worker got a task.
+    LeaseGranted {
+        task: TaskId,
+        queue: Name,
+        lease: LeaseId,
+        worker: Name,
+        attempt: u32,
+        length_ms: u64,
+        expires_at: Timestamp;
+        /// When the time limit of the attempt ends it.
+        timeout_at: Timestamp,
+        request_id: Name
+    }
+
+    /// A worker keeps its tasks.
+    LeaseExtended {
+        extended: Vec<ExtendedLease>;
+        /// 0 to 100.
+        progress: u8,
+        note: String
+    }
+
+    /// A worker gave a task back.
+    LeaseReleased {
+        task: TaskId,
+        queue: Name,
+        lease: LeaseId,
+        /// Whether it counts as an attempt.
+        charged: bool,
+        next: NextStep;
+        /// No worker had the task: the answer with the lease reached nobody.
+        undelivered: bool
+    }
+
+    /// A lease ended by time.
+    LeaseExpired { task: TaskId, queue: Name, lease: LeaseId, reason: ExpiryReason, next: NextStep }
+
+    /// A worker did the task.
+    TaskCompleted { task: TaskId, queue: Name, lease: LeaseId }
+
+    /// An attempt failed.
+    TaskFailed { task: TaskId, queue: Name, lease: LeaseId, error: String, next: NextStep }
+
+    /// A task was cancelled.
+    TaskCancelled {
+        task: TaskId,
+        queue: Name,
+        reason: CancelReason;
+        /// The token that asked for it.
+        actor: Name
+    }
+
+    /// The worker of a task is asked to stop.
+    CancelRequested {
+        task: TaskId,
+        queue: Name,
+        /// When the task is cancelled even if the worker does nothing.
+        cancel_at: Timestamp;
+        /// The token that asked for it.
+        actor: Name
+    }
+
+    /// A task was cancelled because it waited longer than its time to live.
+    TaskExpired { task: TaskId, queue: Name }
+
+    /// A failed task was retried.
+    TaskRetried {
+        task: TaskId,
+        queue: Name;
+        /// The token that asked for it.
+        actor: Name
+    }
+
+    /// Ended tasks were deleted.
+    TaskPurged {
+        tasks: Vec<PurgedTask>;
+        /// How many keys of purged tasks are kept; the oldest are forgotten.
+        keys_kept: u64
+    }
+
+    /// A worker joined a service.
+    ShardWorkerJoined {
+        service: Name,
+        worker: Name;
+        group: Name,
+        /// The new number of shards, if the worker changed it.
+        count: u32,
+        /// How many shards the worker takes at most.
+        capacity: u32,
+        /// The number of shards that the worker asked for, if an operator has set another.
+        said: u32,
+        /// The token that created the service.
+        by: Name
+    }
+
+    /// A worker left a service.
+    ShardWorkerLeft { service: Name, worker: Name, reason: LeaveReason }
+
+    /// The number of shards changed.
+    ShardCountSet {
+        service: Name,
+        count: u32;
+        /// The worker that changed it; without one, an operator did.
+        worker: Name
+    }
+
+    /// The weights of shards changed; shards that are not named weigh 1.
+    ShardWeightsSet { service: Name, weights: BTreeMap<u32, u32> }
+
+    /// A worker released shards.
+    ShardsLetGo {
+        service: Name,
+        worker: Name,
+        shards: Vec<ShardRun>;
+        /// The worker was asked to release them and did not say that it did.
+        overruled: bool
+    }
+
+    /// Shards of a service were withdrawn from workers, or granted to them. `position` is the fencing token of the grants.
+    ShardsMoved {
+        service: Name,
+        withdrawn: Vec<ShardRun>,
+        granted: Vec<ShardGrant>;
+        /// A worker changed its capacity.
+        capacity: CapacityChange
+    }
+}
+
+/// Derives what the parts of events have: JSON both ways, and a schema.
+macro_rules! parts {
+    ($($(#[$meta:meta])* $kind:ident $name:ident { $($body:tt)* })*) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        $(#[$meta])*
+        pub $kind $name { $($body)* }
+    )*};
+}
+
+parts! {
+    /// The key of a task.
+    struct EventKey {
+        pub key: Key,
+    }
+
+    /// A lease that was extended.
+    struct ExtendedLease {
+        pub lease: LeaseId,
+        /// The queue of its task.
+        pub queue: Name,
+        pub expires_at: Timestamp,
+    }
+
+    /// A task that was deleted.
+    struct PurgedTask {
+        pub task: TaskId,
+        pub queue: Name,
+        /// Until when its key is remembered, if it has one.
+        pub key_until: Option<Timestamp>,
+    }
+
+    /// `count` shards from `first` on.
+    #[derive(Copy)]
+    struct ShardRun {
+        pub first: u32,
+        pub count: u32,
+    }
+
+    /// Shards that were granted to a worker.
+    struct ShardGrant {
+        pub worker: Name,
+        pub shards: Vec<ShardRun>,
+    }
+
+    /// How many shards a worker takes at most from now on; `null` is no limit.
+    struct CapacityChange {
+        pub worker: Name,
+        pub capacity: Option<u32>,
+    }
+
+    /// Where a task goes when an attempt ends without success.
+    #[derive(Copy)]
+    #[serde(rename_all = "snake_case")]
+    enum NextStep {
+        Waiting { not_before: Timestamp },
+        Failed,
+        Cancelled,
+    }
+
+    /// Why a lease ended by time.
+    #[derive(Copy)]
+    #[serde(rename_all = "snake_case")]
+    enum ExpiryReason {
+        /// No heartbeat came in time.
+        Silent,
+        /// The attempt took longer than the time limit of the task.
+        Timeout,
+    }
+
+    /// Why a task was cancelled.
+    #[derive(Copy)]
+    #[serde(rename_all = "snake_case")]
+    enum CancelReason {
+        /// It was asked for while the task waited.
+        Requested,
+        /// It was asked for while the task was leased, and the worker did not answer in time.
+        Unheeded,
+    }
+
+    /// Why a worker left.
+    #[derive(Copy)]
+    #[serde(rename_all = "snake_case")]
+    enum LeaveReason {
+        Deregistered,
+        /// No heartbeat came in time.
+        Silent,
+        /// Another process took its name.
+        Fenced,
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let event = Value::deserialize(deserializer)?;
+        Ok(Self::known(&event).unwrap_or(Self::Unknown(event)))
+    }
+}
+
+/// One event of the stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StreamedEvent {
+    /// Where it stands in the journal; the `id` of its frame.
+    pub position: Position,
+    pub at: Timestamp,
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// Events are missing: they are older than what the node keeps in memory. A frame of the name `gap`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gap {
+    /// The position of the last one that is missing.
+    pub until: Position,
+}
+
+#[cfg(feature = "openapi")]
+mod schema {
+    use utoipa::ToSchema;
+    use utoipa::openapi::{AllOfBuilder, ObjectBuilder, Ref, RefOr, Schema, Type};
+
+    pub(super) type Schemas = Vec<(String, RefOr<Schema>)>;
+
+    /// A type with the `type` that says which it is.
+    pub(super) fn typed<T: ToSchema>(name: &str) -> RefOr<Schema> {
+        let name = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([name]));
+        let tag = ObjectBuilder::new().property("type", name).required("type");
+        AllOfBuilder::new().item(Ref::from_schema_name(T::name())).item(tag).into()
+    }
+
+    pub(super) fn described<T: ToSchema>(schemas: &mut Schemas) {
+        schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Events of the journal that are not shown, and why.
+    const HIDDEN: [(&str, &str); 1] = [("NoteWritten", "only tests have notes")];
+
+    #[test]
+    fn every_journal_event_is_public_or_hidden_on_purpose() {
+        let journal: BTreeSet<&str> = crate::Event::NAMES.concat().into_iter().collect();
+        let hidden = HIDDEN.map(|(name, _)| name);
+        let known: BTreeSet<&str> = Event::TYPES.iter().copied().chain(hidden).collect();
+        assert_eq!(known, journal);
+        assert_eq!(known.len(), Event::TYPES.len() + hidden.len(), "none is both");
+    }
+
+    #[test]
+    fn an_unknown_event_is_kept_as_it_was_sent() {
+        let newer = [
+            json!({"position": 7, "at": 5, "type": "MoonRose", "over": "Genoa"}),
+            json!({"position": 7, "at": 5, "type": "TaskExpired", "task": "seven", "queue": "mail"}),
+            json!({"position": 7, "at": 5}),
+        ];
+        for (sent, name) in newer.into_iter().zip(["MoonRose", "TaskExpired", ""]) {
+            let read: StreamedEvent = serde_json::from_value(sent.clone()).unwrap();
+            assert!(matches!(read.event, Event::Unknown(_)), "{read:?}");
+            assert_eq!((read.position, read.event.name()), (Position(7), name));
+            assert_eq!(serde_json::to_value(&read).unwrap(), sent);
+        }
+    }
+
+    #[test]
+    fn a_known_event_may_have_fields_of_later_versions() {
+        let sent = json!({"position": 7, "at": 5, "type": "TaskExpired", "task": 3, "queue": "mail", "moon": "full"});
+        let read: StreamedEvent = serde_json::from_value(sent).unwrap();
+        let queue = Name::new("mail").unwrap();
+        assert_eq!(read.event, Event::TaskExpired(TaskExpired { task: TaskId(3), queue }));
+        assert_eq!(read.event.name(), "TaskExpired");
+    }
+}
