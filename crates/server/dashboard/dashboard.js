@@ -103,25 +103,53 @@ const KINDS = {
 };
 
 function showEvent(event) {
-  const { position, at: time, type, task, ...rest } = event;
+  const { position, at: time, type, task, queue, service, ...rest } = event;
   lastPosition = position;
-  const details = Object.entries(rest).map(([name, value]) => name + " " + told(name, value));
+  const details = Object.entries(rest).map(([name, value]) => label(name) + " " + shown(name, value));
   addEvent(row([
     cell(position, "n"), cell(new Date(time).toLocaleTimeString()), cell(type, KINDS[type]),
-    cell(task === undefined ? "" : task, "n"), cell(details.join(" · ")),
+    cell(task === undefined ? "" : task, "n"), cell(queue || service || queuesOf(event)), cell(details.join(" · ")),
   ]));
 }
 
-const TIMES = ["expires_at", "not_before", "timeout_at", "cancel_at", "ttl_at"];
+// An event of many tasks has the queue of each.
+function queuesOf(event) {
+  const tasks = event.extended || event.tasks || [];
+  return [...new Set(tasks.map((task) => task.queue))].join(", ");
+}
 
-function told(name, value) {
-  if (TIMES.includes(name)) return new Date(value).toLocaleTimeString();
+const clock = (ms) => new Date(ms).toLocaleTimeString();
+const runs = (shards) =>
+  shards.map(({ first, count }) => (count === 1 ? first : first + "–" + (first + count - 1))).join(", ") || "none";
+
+const label = (name) => name.replace(/_ms$/, "").replaceAll("_", " ");
+
+// How a field of an event is shown, by its name.
+const FIELDS = {
+  expires_at: clock, not_before: clock, timeout_at: clock, cancel_at: clock, ttl_at: clock,
+  length_ms: span, timeout_ms: span, shard_lease_ms: span,
+  key: ({ key }) => key,
+  next: (next) => (typeof next === "string" ? next : "waiting until " + clock(next.waiting.not_before)),
+  extended: (leases) => leases.map(({ lease }) => lease).join(", "),
+  tasks: (tasks) => tasks.map(({ task }) => task).join(", "),
+  shards: runs, withdrawn: runs,
+  granted: (grants) => grants.map(({ worker, shards }) => worker + ": " + runs(shards)).join("; ") || "none",
+  capacity: (capacity) => (typeof capacity === "number" ? capacity : capacity.worker + ": " + (capacity.capacity ?? "no limit")),
+};
+
+// A field that is not as it is known here is shown as it came.
+function shown(name, value) {
+  try {
+    if (FIELDS[name]) return FIELDS[name](value);
+  } catch (error) {
+    console.warn("field " + name + " of an event", error);
+  }
   return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
 function showGap(gap) {
   lastPosition = gap.until;
-  addEvent(row([cell(gap.until, "n"), cell(""), cell("events before this are not kept any more", "warm"), cell(""), cell("")]));
+  addEvent(row([cell(gap.until, "n"), cell(""), cell("events before this are not kept any more", "warm"), cell(""), cell(""), cell("")]));
 }
 
 function addEvent(line) {
