@@ -118,6 +118,27 @@ impl Ask {
         }
     }
 
+    /// Whether it only reads: an answer that is not sent costs nothing.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        match self {
+            Self::Attempt { .. }
+            | Self::Task(_)
+            | Self::Tasks { .. }
+            | Self::Explain(_)
+            | Self::Queues
+            | Self::Workers
+            | Self::Cluster
+            | Self::Unknown(_) => true,
+            Self::Shards(ask) => ask.changes_nothing(),
+            Self::Command(_)
+            | Self::Batch(_)
+            | Self::Heartbeat(_)
+            | Self::HeartbeatAll { .. }
+            | Self::Lease(_) => false,
+        }
+    }
+
     /// Whether the answer tells a worker how long it may go on.
     pub(crate) fn promises_time(&self) -> bool {
         match self {

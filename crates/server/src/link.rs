@@ -1,10 +1,12 @@
 //! The node link on sockets: a follower passes asks to the leader over a few lasting connections.
 //!
-//! `leading` is the leader's end of one connection, `following` the follower's end and its few connections. The rules are in [`orchestrix_node::link`]. A leader that does not have the link is reached by
-//! HTTP, request by request, as `http/forward.rs` does.
+//! `leading` is the leader's end of one connection, `following` the follower's few connections, and `passing` the task of each.
+//! The rules are in [`orchestrix_node::link`]. A leader that does not have the link is reached by HTTP, request by request, as
+//! `http/forward.rs` does.
 
 pub(crate) mod following;
 pub(crate) mod leading;
+mod passing;
 
 use std::io;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use orchestrix_node::{Answer, Ask, Counter, Error};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::coordinator::Question;
+use crate::coordinator::{LEADER_WAIT, Question};
 use crate::http::Fault;
 use crate::link::following::Sent;
 
@@ -54,12 +56,12 @@ impl Question<'_> {
             ask,
             position: self.position.map(Position),
             request_id: self.carried.request_id(),
-            within: None,
+            within: Some(LEADER_WAIT),
         };
         match self.app.leader_links.ask(self.app, leader, epoch, question).await {
             Sent::Answered(answered) => self.answered(*answered),
             Sent::NotTaken => Ok(ByLink::NotAccepted),
-            Sent::Overloaded => Err(Fault::Node(Error::Overloaded)),
+            Sent::Full(_) | Sent::Overloaded => Err(Fault::Node(Error::Overloaded)),
             // The leader would answer the same again.
             Sent::Unreadable if self.changes_nothing => Err(Fault::Internal),
             Sent::Unreadable | Sent::Unknown => Ok(ByLink::Unknown),

@@ -37,7 +37,7 @@ fn to_leader<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (usize, usize, b
 fn to_follower<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (usize, usize, bool, Vec<u8>) {
     let mut asker = Asker::new(Hello::new("b", None), Duration::ZERO);
     for ask in asks() {
-        asker.ask(&Question::new(ask)).expect("there is room for a few");
+        asker.ask(&Question::new(ask), Duration::ZERO).expect("there is room for a few");
     }
     let (mut heard, mut sent, mut is_broken) = (Vec::new(), Vec::new(), false);
     let mut hello = Vec::new();

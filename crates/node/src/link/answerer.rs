@@ -178,7 +178,7 @@ impl<H> Answerer<H> {
             Ok(question) => match validate(&question.ask) {
                 Err(refusal) => self.answer(id, refused(refusal), None),
                 Ok(()) if question.within.is_some_and(|within| now >= since + within) => {
-                    self.answer(id, Reply::NotTaken, None);
+                    self.answer(id, Reply::Done(Err(Error::Overloaded)), None);
                 }
                 Ok(()) => asked.push(Asked::Ask(id, question)),
             },
@@ -208,11 +208,17 @@ impl<H> Answerer<H> {
 
     /// Answers an ask, once. `held` is dropped when the answer is handed over for sending.
     pub fn answer(&mut self, id: AskId, reply: Reply, held: Option<H>) {
-        self.answer_holding(id, reply, |_| held);
+        self.answer_holding(id, reply, |_| Ok(held));
     }
 
-    /// The same, with something held that depends on the bytes of the answer.
-    pub fn answer_holding(&mut self, id: AskId, reply: Reply, hold: impl FnOnce(usize) -> Option<H>) {
+    /// The same, with something held that depends on the bytes of the answer. Where there is no room for so many, `hold`
+    /// says what is answered instead.
+    pub fn answer_holding(
+        &mut self,
+        id: AskId,
+        reply: Reply,
+        hold: impl FnOnce(usize) -> Result<Option<H>, Reply>,
+    ) {
         let Some(open) = self.open.remove(&id) else { return };
         if !open.is_taken {
             self.untaken_bytes -= open.size;
@@ -224,7 +230,10 @@ impl<H> Answerer<H> {
             let reply = Reply::Done(Err(Error::Refused(Refusal::Internal)));
             bytes = encoded(&Answered { reply, position: self.position });
         }
-        let held = hold(bytes.len());
+        let held = hold(bytes.len()).unwrap_or_else(|reply| {
+            bytes = encoded(&Answered { reply, position: self.position });
+            None
+        });
         self.outbox.push(id, Sending::new(bytes, held));
     }
 

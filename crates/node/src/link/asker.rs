@@ -1,6 +1,6 @@
 //! The follower's end of a link: asks go out within the leader's window, and each ends exactly once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::link::answer_codec::{Wanted, leases_of};
@@ -23,7 +23,9 @@ pub struct Asker {
     outbox: Outbox<()>,
     next: u64,
     /// Asks that wait for room in the leader's window, oldest first.
-    waiting: BTreeMap<AskId, Vec<u8>>,
+    waiting: BTreeMap<AskId, Waits>,
+    /// When those that have a deadline are not asked any more.
+    deadlines: BTreeSet<(Duration, AskId)>,
     /// Every ask without an answer.
     open: BTreeMap<AskId, Open>,
     /// How many of them do not wait for room.
@@ -45,6 +47,13 @@ struct Open {
     is_taken: bool,
     is_cancelled: bool,
     answer: Vec<u8>,
+}
+
+/// An ask that waits for room.
+#[derive(Debug)]
+struct Waits {
+    bytes: Vec<u8>,
+    until: Option<Duration>,
 }
 
 /// What the leader's end has said.
@@ -92,6 +101,7 @@ impl Asker {
             outbox,
             next: 1,
             waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             open: BTreeMap::new(),
             begun: 0,
             untaken_bytes: 0,
@@ -104,7 +114,7 @@ impl Asker {
     ///
     /// # Errors
     /// When too many have no answer yet, the ask is too large, or the leader takes no more.
-    pub fn ask(&mut self, question: &Question) -> Result<AskId, NotAsked> {
+    pub fn ask(&mut self, question: &Question, now: Duration) -> Result<AskId, NotAsked> {
         if self.last_taken.is_some() {
             return Err(NotAsked::GoneAway);
         }
@@ -126,8 +136,32 @@ impl Asker {
             answer: Vec::new(),
         };
         self.open.insert(id, open);
-        self.waiting.insert(id, bytes);
+        let until = question.within.map(|within| now + within);
+        self.deadlines.extend(until.map(|until| (until, id)));
+        self.waiting.insert(id, Waits { bytes, until });
         Ok(id)
+    }
+
+    /// One that waits for room does so no longer.
+    fn stop_waiting(&mut self, ask: AskId) -> Option<Waits> {
+        let waits = self.waiting.remove(&ask)?;
+        if let Some(until) = waits.until {
+            self.deadlines.remove(&(until, ask));
+        }
+        Some(waits)
+    }
+
+    /// Asks for which there was no room in time. They end here; nothing of them was sent.
+    pub fn overdue(&mut self, now: Duration) -> Vec<AskId> {
+        let mut overdue = Vec::new();
+        while let Some((until, ask)) = self.deadlines.first().copied()
+            && until <= now
+        {
+            self.stop_waiting(ask);
+            self.close(ask);
+            overdue.push(ask);
+        }
+        overdue
     }
 
     fn asks_max(&self) -> usize {
@@ -136,13 +170,15 @@ impl Asker {
 
     /// Nobody waits for the answer any more. One that comes all the same is given back.
     pub fn cancel(&mut self, ask: AskId) {
-        let Some(open) = self.open.get_mut(&ask).filter(|open| !open.is_cancelled) else { return };
-        let is_unsent = self.waiting.remove(&ask).is_some()
+        if self.open.get(&ask).is_none_or(|open| open.is_cancelled) {
+            return;
+        }
+        let is_unsent = self.stop_waiting(ask).is_some()
             || self.outbox.drop_message(ask).is_some_and(|message| message.is_unsent());
         if is_unsent {
             // The leader has not heard of it, and would not answer.
             self.close(ask);
-        } else {
+        } else if let Some(open) = self.open.get_mut(&ask) {
             open.is_cancelled = true;
             frame::write(self.outbox.control(), Kind::Cancel, true, ask.0, &[]);
         }
@@ -290,6 +326,7 @@ impl Asker {
         let is_not_taken = |(id, open): (&AskId, &Open)| (*id > last || !open.has_begun).then_some(*id);
         let not_taken: Vec<AskId> = self.open.iter().filter_map(is_not_taken).collect();
         self.waiting.clear();
+        self.deadlines.clear();
         let mut awaited = Vec::new();
         for id in not_taken {
             self.outbox.drop_message(id);
@@ -318,19 +355,21 @@ impl Asker {
         let (Some(theirs), Some((_, next))) = (&self.theirs, self.waiting.first_key_value()) else {
             return false;
         };
-        let has_room = self.untaken_bytes == 0 || self.untaken_bytes + next.len() <= theirs.window_bytes;
+        let has_room =
+            self.untaken_bytes == 0 || self.untaken_bytes + next.bytes.len() <= theirs.window_bytes;
         has_room && self.begun < theirs.asks_max
     }
 
     fn begin_asks(&mut self) {
         while self.fits_next()
-            && let Some((ask, bytes)) = self.waiting.pop_first()
+            && let Some(ask) = self.waiting.keys().next().copied()
+            && let Some(waits) = self.stop_waiting(ask)
         {
             let open = self.open.get_mut(&ask).expect("an ask that waits to be sent is open");
             open.has_begun = true;
             self.begun += 1;
             self.untaken_bytes += open.bytes;
-            self.outbox.push(ask, Sending::new(bytes, ()));
+            self.outbox.push(ask, Sending::new(waits.bytes, ()));
         }
     }
 
@@ -345,10 +384,11 @@ impl Asker {
         Ok(())
     }
 
-    /// When [`Asker::tick`] has something to do next.
+    /// When [`Asker::tick`] or [`Asker::overdue`] has something to do next.
     #[must_use]
     pub fn next_due(&self) -> Duration {
-        self.pulse.next_due()
+        let pulse = self.pulse.next_due();
+        self.deadlines.first().map_or(pulse, |(until, _)| pulse.min(*until))
     }
 
     /// Bytes of asks that were begun and not taken.

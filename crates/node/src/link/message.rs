@@ -29,7 +29,7 @@ pub struct Question {
     pub position: Option<Position>,
     /// Finds the request in logs.
     pub request_id: Option<String>,
-    /// An ask that is not taken within this time of its first byte is not taken at all.
+    /// An ask for which there is no room in this time, or that is not whole in this time of its first byte, is not taken.
     pub within: Option<Duration>,
 }
 

@@ -7,7 +7,7 @@ use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Outcome};
 use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskCommand, TaskId, TaskState};
 
 use crate::link::*;
-use crate::request::{Answer, Ask, Seen};
+use crate::request::{Answer, Ask, Error, Seen};
 
 /// Steps of a world before everything comes to rest.
 const STEPS: u32 = 1_500;
@@ -76,13 +76,21 @@ struct World {
     cuts: u32,
     farewells: u32,
     resent: u32,
+    /// Not taken in time, at one of the two ends.
+    late: u32,
 }
 
 fn is_lease(token: Token) -> bool {
     token.0.is_multiple_of(3)
 }
 
+/// Some are given up when there is no room for them in time.
 fn question(token: Token) -> Question {
+    let within = token.0.is_multiple_of(5).then_some(Duration::from_secs(1));
+    Question { within, ..patient(token) }
+}
+
+fn patient(token: Token) -> Question {
     let name = |text: String| Name::new(&text).unwrap();
     if is_lease(token) {
         return Question::new(Ask::Lease(LeaseQueues {
@@ -172,6 +180,7 @@ impl World {
             cuts: 0,
             farewells: 0,
             resent: 0,
+            late: 0,
         }
     }
 
@@ -197,18 +206,31 @@ impl World {
                 self.farewells += 1;
                 self.wire.answerer.go_away();
             }
-            47..50 => self.now += Duration::from_millis(500),
+            47..50 => self.pass_time(),
             _ => self.move_bytes(),
         }
         self.ask_wanted();
         self.check();
     }
 
+    fn pass_time(&mut self) {
+        self.now += Duration::from_millis(500);
+        for id in self.wire.asker.overdue(self.now) {
+            assert!(!self.wire.sent.contains(&id.0), "{id:?} was sent");
+            self.too_late(id);
+        }
+    }
+
+    fn too_late(&mut self, id: AskId) {
+        self.late += 1;
+        self.not_taken(id);
+    }
+
     fn ask_wanted(&mut self) {
         while self.wire.asker.is_open()
             && let Some(token) = self.wanted.front().copied()
         {
-            match self.wire.asker.ask(&question(token)) {
+            match self.wire.asker.ask(&question(token), self.now) {
                 Ok(id) => {
                     self.wanted.pop_front();
                     self.wire.tokens.insert(id, token);
@@ -313,6 +335,9 @@ impl World {
         for heard in heard {
             match heard {
                 Heard::Ready(_) => {}
+                Heard::Answer(id, Answered { reply: Reply::Done(Err(Error::Overloaded)), .. }) => {
+                    self.too_late(id);
+                }
                 Heard::Answer(id, answered) => self.hear(id, &answered),
                 Heard::Unreadable(id) => {
                     let token = self.wire.tokens[&id];
@@ -409,16 +434,17 @@ fn asks_in(mut frames: &[u8]) -> Vec<u64> {
 #[test]
 fn worlds_with_cuts_cancels_and_farewells_keep_the_rules() {
     let (mut heard, mut given_back, mut cuts, mut farewells, mut resent) = (0, 0, 0, 0, 0);
-    let (mut unread, mut withdrawn) = (0, 0);
+    let (mut unread, mut withdrawn, mut late) = (0, 0, 0);
     for seed in 0..60 {
         let world = World::new(seed).run();
         heard += world.heard.len();
         given_back += world.given_back.len();
         (unread, withdrawn) = (unread + world.unread, withdrawn + world.withdrawn);
+        late += world.late;
         (cuts, farewells, resent) = (cuts + world.cuts, farewells + world.farewells, resent + world.resent);
     }
     assert!(heard > 3_000, "{heard}");
-    assert!(unread > 100 && withdrawn > 100, "{unread} {withdrawn}");
+    assert!(unread > 100 && withdrawn > 100 && late > 100, "{unread} {withdrawn} {late}");
     assert!(
         given_back > 5 && cuts > 600 && farewells > 300 && resent > 100,
         "{given_back} {cuts} {farewells} {resent}"

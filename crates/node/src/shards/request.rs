@@ -38,6 +38,19 @@ pub enum ShardAsk {
     },
 }
 
+impl ShardAsk {
+    /// Whether it only reads.
+    pub(crate) fn changes_nothing(&self) -> bool {
+        match self {
+            Self::Assignment { .. } | Self::Service(_) | Self::Services { .. } => true,
+            Self::Register { .. }
+            | Self::Heartbeat { .. }
+            | Self::Deregister { .. }
+            | Self::Change { .. } => false,
+        }
+    }
+}
+
 /// A page of the shards of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePage {

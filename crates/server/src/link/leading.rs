@@ -1,7 +1,8 @@
 //! The leader's end of one link: asks of a follower's callers, decided here.
 //!
-//! **Invariant:** what is kept for a follower that takes its answers slowly is bounded, for each link and in all. Such a link is
-//! not read; one that has too much, or takes nothing for too long, is ended.
+//! **Invariant:** what is kept for a follower that takes its answers slowly is bounded, for each caller, each link and in all.
+//! Such a link is not read, and reads that find no room are refused. Only a link that takes nothing for too long, or has too
+//! much of what cannot be refused, is ended.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -54,6 +55,7 @@ struct Decided {
     ask: AskId,
     reply: Reply,
     caller: Caller,
+    changes_nothing: bool,
 }
 
 /// Bytes of answers of one link that wait to be sent, among those of all links.
@@ -80,6 +82,16 @@ impl Kept<'_> {
         self.bytes = bytes;
     }
 
+    /// Makes room for the answer to a read: it is refused rather than that the link ends for everybody.
+    fn hold_read(&self, client: String, bytes: usize) -> Result<Option<Held>, Fault> {
+        let all = usize::try_from(self.app.links.unsent_bytes.load(Relaxed)).unwrap_or(usize::MAX);
+        if !has_room((self.bytes, self.link_max()), (all, self.app.limits.unsent_bytes), bytes) {
+            return Err(Fault::Node(Error::Overloaded));
+        }
+        let is_long = bytes > SHORT_BYTES_MAX;
+        is_long.then(|| Unsent::hold(&self.app.unsent, client, bytes)).transpose()
+    }
+
     fn is_much(&self) -> bool {
         self.bytes > self.read_max()
     }
@@ -90,6 +102,12 @@ impl Kept<'_> {
         let all = self.app.links.unsent_bytes.load(Relaxed);
         self.bytes > self.link_max() || self.is_much() && all > self.app.limits.unsent_bytes as u64
     }
+}
+
+/// Whether more bytes fit beside those of a link, and of all links. One answer alone always does.
+fn has_room(link: (usize, usize), all: (usize, usize), bytes: usize) -> bool {
+    let fits = |(kept, max): (usize, usize)| kept.saturating_add(bytes) <= max;
+    link.0 == 0 || fits(link) && fits(all)
 }
 
 impl Drop for Kept<'_> {
@@ -201,6 +219,7 @@ impl<'a> Leading<'a> {
                     let (withdraw, withdrawn) = AbortHandle::new_pair();
                     self.open.insert(ask, withdraw);
                     let (told, caller) = (self.taken.clone(), question.caller.clone());
+                    let changes_nothing = question.ask.changes_nothing();
                     let on_taken: OnTaken = Box::new(move || {
                         // The link may be gone.
                         let _ = told.send(ask);
@@ -209,7 +228,7 @@ impl<'a> Leading<'a> {
                     let decides = Abortable::new(decides, withdrawn);
                     deciding.push(async move {
                         let reply = decides.await.unwrap_or(Reply::Cancelled);
-                        Decided { ask, reply, caller }
+                        Decided { ask, reply, caller, changes_nothing }
                     });
                 }
                 Asked::Cancel(ask) => {
@@ -240,13 +259,18 @@ impl<'a> Leading<'a> {
         Ok(())
     }
 
-    fn decided(&mut self, Decided { ask, reply, caller }: Decided) {
+    fn decided(&mut self, Decided { ask, reply, caller, changes_nothing }: Decided) {
         self.open.remove(&ask);
         // The answer is at least as new as what it tells of.
         self.answerer.reached(Position(self.app.coordinator.stats().durable.get()));
-        let unsent = &self.app.unsent;
-        let hold =
-            |bytes| (bytes > SHORT_BYTES_MAX).then(|| Unsent::hold_anyway(unsent, client(&caller), bytes));
+        self.kept.set(self.answerer.unsent_bytes());
+        let kept = &self.kept;
+        let hold = |bytes| match changes_nothing {
+            true => kept.hold_read(client(&caller), bytes).map_err(refused),
+            // What was decided is not refused any more: leases would be lost with their answer.
+            false => Ok((bytes > SHORT_BYTES_MAX)
+                .then(|| Unsent::hold_anyway(&kept.app.unsent, client(&caller), bytes))),
+        };
         self.answerer.answer_holding(ask, reply, hold);
     }
 }
@@ -269,19 +293,22 @@ fn client(caller: &Caller) -> String {
 }
 
 async fn decide(app: Arc<App>, question: Question, on_taken: OnTaken) -> Reply {
-    try_decide(&app, question, on_taken).await.unwrap_or_else(|fault| {
-        if let Fault::RateLimited(why) = fault {
-            Reply::Limited(why)
-        } else if let Fault::Behind { asked, at } = fault {
-            Reply::Behind { asked, at }
-        } else {
-            Reply::Done(Err(Error::Overloaded))
-        }
-    })
+    try_decide(&app, question, on_taken).await.unwrap_or_else(refused)
+}
+
+fn refused(fault: Fault) -> Reply {
+    if let Fault::RateLimited(why) = fault {
+        Reply::Limited(why)
+    } else if let Fault::Behind { asked, at } = fault {
+        Reply::Behind { asked, at }
+    } else {
+        Reply::Done(Err(Error::Overloaded))
+    }
 }
 
 async fn try_decide(app: &Arc<App>, question: Question, on_taken: OnTaken) -> Result<Reply, Fault> {
-    let Question { caller, ask, position, request_id, within: _ } = question;
+    let Question { caller, ask, position, request_id, within } = question;
+    let late_at = within.map(|within| Instant::now() + within);
     tracing::trace!(request_id, caller = ?caller.name, "an ask came by link");
     // A name's limits hold over all links, and over HTTP.
     let _in_flight = caller.name.as_ref().map(|name| app.quotas.enter(name.as_str())).transpose()?;
@@ -296,12 +323,22 @@ async fn try_decide(app: &Arc<App>, question: Question, on_taken: OnTaken) -> Re
     {
         return Err(Fault::Behind { asked: position.0, at: app.coordinator.stats().durable.get() });
     }
+    if late_at.is_some_and(|at| at <= Instant::now()) {
+        return Err(Fault::Node(Error::Overloaded));
+    }
     Ok(Reply::Done(node.ask_telling(&caller, ask, Some(on_taken)).await))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn answers_fit_up_to_the_limit_of_link_and_of_all() {
+        assert!(has_room((60, 100), (60, 500), 40) && !has_room((60, 100), (60, 500), 41));
+        assert!(has_room((60, 100), (160, 200), 40) && !has_room((60, 100), (161, 200), 40));
+        assert!(has_room((0, 100), (200, 200), 101), "one alone is sent");
+    }
 
     #[tokio::test]
     async fn a_bug_in_one_ask_is_its_answer() {

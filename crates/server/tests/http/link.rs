@@ -218,6 +218,21 @@ async fn a_follower_of_other_versions_passes_requests_on_by_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_connection_leaves_room_on_the_other() {
+    let few = Options { node_link: NodeLink::Asks(1), ..Options::default() };
+    let (leader, follower) = two(few, Options::default()).await;
+    life_cycle(&follower).await;
+    let waits = wait_for_task(&follower, "w").await;
+    until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count >= 8).await;
+    for _ in 0..10 {
+        assert_eq!(follower.get("/v1/queues").await.status, 200);
+    }
+    drop(waits);
+    follower.stop().await;
+    leader.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_link_is_overloaded() {
     let few = Options { node_link: NodeLink::Asks(1), ..Options::default() };
     let (leader, follower) = two(few, Options::default()).await;

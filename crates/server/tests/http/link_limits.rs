@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestrix_core::TaskId;
-use orchestrix_node::Ask;
-use orchestrix_node::link::{Asker, Hello, Question};
+use orchestrix_core::wire::LeaseQueues;
+use orchestrix_core::{Name, TaskId};
+use orchestrix_node::link::{Asker, Heard, Hello, Question, Reply};
+use orchestrix_node::{Ask, Error};
 use orchestrix_server::http::{Limits, Options};
 use orchestrix_server::tokens::{Secret, Tokens};
 use serde_json::json;
@@ -19,6 +20,8 @@ use crate::link::{metric, two, until_metric};
 
 /// Bytes of a payload: more than one frame.
 const PAYLOAD: usize = 200_000;
+/// Reads at one time.
+const READS: usize = 100;
 /// A sign of life.
 const PING: [u8; 12] = [7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -35,8 +38,8 @@ async fn link_to(door: &Door) -> TcpStream {
     stream
 }
 
-/// The bytes of a follower that asks for one task many times.
-async fn ask_for(stream: &mut TcpStream, task: u64, times: usize) {
+/// A follower that a test plays, once both ends have met.
+async fn met(stream: &mut TcpStream) -> Asker {
     let mut asker = Asker::new(Hello::new("slow", None), Duration::ZERO);
     let (mut read, mut bytes, mut heard) = (Vec::new(), Vec::new(), Vec::new());
     asker.send(&mut bytes, usize::MAX);
@@ -49,29 +52,114 @@ async fn ask_for(stream: &mut TcpStream, task: u64, times: usize) {
         let byte = within(stream.read_u8()).await.unwrap();
         asker.receive(&[byte], Duration::ZERO, &mut heard).unwrap();
     }
-    for _ in 0..times {
-        asker.ask(&Question::new(Ask::Task(TaskId(task)))).unwrap();
+    asker
+}
+
+async fn ask_all(stream: &mut TcpStream, asker: &mut Asker, asks: impl IntoIterator<Item = Ask>) {
+    for ask in asks {
+        asker.ask(&Question::new(ask), Duration::ZERO).unwrap();
     }
     let mut bytes = Vec::new();
     asker.send(&mut bytes, usize::MAX);
     stream.write_all(&bytes).await.unwrap();
 }
 
+/// Asks for one task many times, and reads nothing.
+async fn ask_for(stream: &mut TcpStream, task: u64, times: usize) -> Asker {
+    let mut asker = met(stream).await;
+    ask_all(stream, &mut asker, (0..times).map(|_| Ask::Task(TaskId(task)))).await;
+    asker
+}
+
+/// Reads until everything that was asked is answered.
+async fn answers(stream: &mut TcpStream, asker: &mut Asker) -> Vec<Reply> {
+    let (mut bytes, mut heard, mut replies) = (vec![0; 64 << 10], Vec::new(), Vec::new());
+    while asker.open() > 0 {
+        let read = within(stream.read(&mut bytes)).await.unwrap();
+        assert!(read > 0, "the link goes on");
+        asker.receive(&bytes[..read], Duration::ZERO, &mut heard).unwrap();
+        replies.extend(heard.drain(..).filter_map(|heard| match heard {
+            Heard::Answer(_, answered) => Some(answered.reply),
+            Heard::Ready(_) | Heard::Unreadable(_) | Heard::GoAway(_) => None,
+        }));
+    }
+    replies
+}
+
 async fn large_task(door: &Door) -> u64 {
     door.submit("mail", json!("x".repeat(PAYLOAD))).await
+}
+
+/// How many of many large reads of one follower were answered, and how many were refused by the limit of the caller and by
+/// that of the link.
+async fn read_much(limits: Limits) -> [usize; 3] {
+    let (leader, follower) = two(Options { limits, ..Options::default() }, Options::default()).await;
+    let task = large_task(&leader).await;
+    let mut slow = link_to(&leader).await;
+    let mut asker = ask_for(&mut slow, task, READS).await;
+    until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == READS as u64).await;
+    // Nobody else notices.
+    assert_eq!(follower.get(&format!("/v1/tasks/{task}")).await.status, 200);
+    let replies = answers(&mut slow, &mut asker).await;
+    assert_eq!(metric(&leader, "orchestrix_link_slow_total").await, 0);
+    ask_all(&mut slow, &mut asker, [Ask::Task(TaskId(task))]).await;
+    let again = answers(&mut slow, &mut asker).await;
+    assert!(matches!(again[..], [Reply::Done(Ok(_))]), "what was taken makes room: {again:?}");
+    until_metric(&leader, "orchestrix_link_unsent_bytes", |bytes| bytes == 0).await;
+    follower.stop().await;
+    leader.stop().await;
+    let count = |is_so: fn(&Reply) -> bool| replies.iter().filter(|reply| is_so(reply)).count();
+    [
+        count(|reply| matches!(reply, Reply::Done(Ok(_)))),
+        count(|reply| matches!(reply, Reply::Limited(_))),
+        count(|reply| matches!(reply, Reply::Done(Err(Error::Overloaded)))),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_reads_of_a_caller_are_refused_not_the_link() {
+    let limits = Limits { unsent_bytes_per_client: 5 * (PAYLOAD + 5_000), ..Limits::default() };
+    let [answered, limited, overloaded] = read_much(limits).await;
+    assert!(answered >= 5 && limited > 0 && overloaded == 0, "{answered} {limited} {overloaded}");
+    assert_eq!(answered + limited, READS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_reads_of_many_are_refused_not_the_link() {
+    let limits = Limits { unsent_bytes: 10 * (PAYLOAD + 5_000), ..Limits::default() };
+    let [answered, limited, overloaded] = read_much(limits).await;
+    assert!(answered >= 5 && limited == 0 && overloaded > 0, "{answered} {limited} {overloaded}");
+    assert_eq!(answered + overloaded, READS);
+}
+
+fn lease(max: usize) -> Ask {
+    let name = |text| Name::new(text).unwrap();
+    Ask::Lease(LeaseQueues {
+        queues: vec![name("mail")],
+        worker: name("w"),
+        max,
+        lease_ms: 60_000,
+        wait_ms: 60_000,
+        request_id: None,
+        capacity: None,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_slow_follower_does_not_take_is_bounded() {
     let limits = Limits { unsent_bytes: 2 << 20, ..Limits::default() };
     let (leader, follower) = two(Options { limits, ..Options::default() }, Options::default()).await;
-    let task = large_task(&leader).await;
+    for _ in 0..60 {
+        large_task(&leader).await;
+    }
     let mut slow = link_to(&leader).await;
-    ask_for(&mut slow, task, 100).await;
+    let mut asker = met(&mut slow).await;
+    // Leases are not refused once they are decided.
+    ask_all(&mut slow, &mut asker, [lease(20), lease(20), lease(20)]).await;
     until_metric(&leader, "orchestrix_link_slow_total", |count| count == 1).await;
     until_metric(&leader, "orchestrix_link_unsent_bytes", |bytes| bytes == 0).await;
     // Nobody else notices.
-    assert_eq!(follower.get(&format!("/v1/tasks/{task}")).await.status, 200);
+    assert_eq!(follower.get("/v1/queues").await.status, 200);
     follower.stop().await;
     leader.stop().await;
 }

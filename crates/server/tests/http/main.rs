@@ -16,6 +16,7 @@ mod link_limits;
 mod neighbours;
 mod pages;
 mod pipes;
+mod played_leader;
 mod process;
 mod reload;
 mod scopes;

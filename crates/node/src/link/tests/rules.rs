@@ -31,6 +31,10 @@ impl Pair {
         Self { asker: Asker::new(follower, now), answerer: Answerer::new(leader, now), now }
     }
 
+    pub(super) fn ask(&mut self, question: &Question) -> Result<AskId, NotAsked> {
+        self.asker.ask(question, self.now)
+    }
+
     pub(super) fn carry_asks(&mut self) -> Vec<Asked> {
         let (mut bytes, mut asked) = (Vec::new(), Vec::new());
         while self.asker.wants_to_send() {
@@ -103,7 +107,7 @@ fn answered_ids(heard: &[Heard]) -> Vec<AskId> {
 #[test]
 fn an_ask_is_answered_once_with_the_leaders_position() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&submit(10)).unwrap();
+    let id = pair.ask(&submit(10)).unwrap();
     assert_eq!(asked_ids(&pair.carry_asks()), [id]);
     pair.answerer.taken(id);
     pair.answerer.reached(Position(77));
@@ -171,8 +175,8 @@ fn a_frame_at_the_limit_is_read_and_one_byte_more_is_not() {
 fn asks_beyond_the_window_wait_until_the_loop_takes_some() {
     let mut pair = Pair::new();
     let half = WINDOW_BYTES / 2 - 1_000;
-    let ids: Vec<AskId> = (0..16).map(|_| pair.asker.ask(&submit(250 << 10)).unwrap()).collect();
-    let more = pair.asker.ask(&submit(half.min(255 << 10))).unwrap();
+    let ids: Vec<AskId> = (0..16).map(|_| pair.ask(&submit(250 << 10)).unwrap()).collect();
+    let more = pair.ask(&submit(half.min(255 << 10))).unwrap();
     let first = asked_ids(&pair.carry_asks());
     assert!(first.len() < 17 && first.len() >= 15, "{}", first.len());
     assert!(!pair.asker.wants_to_send());
@@ -189,7 +193,7 @@ fn asks_beyond_the_window_wait_until_the_loop_takes_some() {
 fn parked_calls_do_not_use_up_the_window() {
     let mut pair = Pair::new();
     for _ in 0..20_000 {
-        let id = pair.asker.ask(&lease()).unwrap();
+        let id = pair.ask(&lease()).unwrap();
         assert_eq!(asked_ids(&pair.carry_asks()), [id]);
         pair.answerer.taken(id);
         pair.carry_answers();
@@ -203,12 +207,12 @@ fn as_many_asks_as_the_limit_are_open_and_not_one_more() {
     let mut pair = Pair::of(Hello::new("b", None), leader);
     pair.carry_asks();
     pair.carry_answers();
-    let ids: Vec<AskId> = (0..3).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
-    assert_eq!(pair.asker.ask(&lease()), Err(NotAsked::Full));
+    let ids: Vec<AskId> = (0..3).map(|_| pair.ask(&lease()).unwrap()).collect();
+    assert_eq!(pair.ask(&lease()), Err(NotAsked::Full));
     pair.carry_asks();
     pair.answerer.answer(ids[0], Reply::NotTaken, None);
     pair.carry_answers();
-    assert!(pair.asker.ask(&lease()).is_ok(), "an answer makes room");
+    assert!(pair.ask(&lease()).is_ok(), "an answer makes room");
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn an_ask_larger_than_the_window_goes_alone() {
     let mut pair = Pair::of(follower, leader);
     pair.carry_asks();
     pair.carry_answers();
-    let (small, large) = (pair.asker.ask(&submit(10)).unwrap(), pair.asker.ask(&submit(200_000)).unwrap());
+    let (small, large) = (pair.ask(&submit(10)).unwrap(), pair.ask(&submit(200_000)).unwrap());
     assert_eq!(asked_ids(&pair.carry_asks()), [small]);
     pair.answerer.taken(small);
     pair.carry_answers();
@@ -228,7 +232,7 @@ fn an_ask_larger_than_the_window_goes_alone() {
 #[test]
 fn a_large_answer_does_not_keep_a_small_one_waiting() {
     let mut pair = Pair::new();
-    let (large, small) = (pair.asker.ask(&lease()).unwrap(), pair.asker.ask(&submit(10)).unwrap());
+    let (large, small) = (pair.ask(&lease()).unwrap(), pair.ask(&submit(10)).unwrap());
     pair.carry_asks();
     pair.answerer.answer(large, Reply::Done(Ok(leased(4 << 20))), None);
     let mut bytes = Vec::new();
@@ -244,7 +248,7 @@ fn a_large_answer_does_not_keep_a_small_one_waiting() {
 #[test]
 fn what_is_held_for_an_answer_is_dropped_when_it_is_sent() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();
     let held = Arc::new(());
     pair.answerer.answer(id, Reply::Done(Ok(leased(200_000))), Some(Arc::clone(&held)));
@@ -258,7 +262,7 @@ fn what_is_held_for_an_answer_is_dropped_when_it_is_sent() {
 #[test]
 fn a_cancel_follows_its_ask() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();
     pair.asker.cancel(id);
     let asked = pair.carry_asks();
@@ -271,7 +275,7 @@ fn a_cancel_follows_its_ask() {
 #[test]
 fn an_ask_that_was_not_begun_is_cancelled_without_a_word() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.asker.cancel(id);
     assert!(pair.carry_asks().is_empty());
     assert_eq!(pair.asker.open(), 0);
@@ -280,7 +284,7 @@ fn an_ask_that_was_not_begun_is_cancelled_without_a_word() {
 #[test]
 fn an_ask_cancelled_half_way_is_not_taken() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&submit(200_000)).unwrap();
+    let id = pair.ask(&submit(200_000)).unwrap();
     let (mut bytes, mut asked) = (Vec::new(), Vec::new());
     pair.asker.send(&mut bytes, 1);
     pair.answerer.receive(&bytes, pair.now, &mut asked).unwrap();
@@ -293,7 +297,7 @@ fn an_ask_cancelled_half_way_is_not_taken() {
 #[test]
 fn leases_answered_to_a_cancelled_ask_are_given_back() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();
     pair.answerer.answer(id, Reply::Done(Ok(leased(10))), None);
     pair.asker.cancel(id);
@@ -307,14 +311,14 @@ fn leases_answered_to_a_cancelled_ask_are_given_back() {
 #[test]
 fn a_stopping_leader_answers_what_it_has_and_takes_no_more() {
     let mut pair = Pair::new();
-    let had = pair.asker.ask(&lease()).unwrap();
+    let had = pair.ask(&lease()).unwrap();
     pair.carry_asks();
-    let late = pair.asker.ask(&submit(10)).unwrap();
+    let late = pair.ask(&submit(10)).unwrap();
     pair.answerer.go_away();
     assert!(pair.carry_asks().is_empty(), "it came after the farewell");
     let heard = pair.carry_answers();
     assert!(matches!(&heard[..], [Heard::GoAway(ids)] if *ids == [late]), "{heard:?}");
-    assert_eq!(pair.asker.ask(&lease()), Err(NotAsked::GoneAway));
+    assert_eq!(pair.ask(&lease()), Err(NotAsked::GoneAway));
     assert!(!pair.answerer.is_done());
     pair.answerer.answer(had, Reply::Done(Ok(leased(10))), None);
     assert_eq!(answered_ids(&pair.carry_answers()), [had]);
@@ -327,7 +331,7 @@ fn a_lost_link_leaves_only_sent_asks_unknown() {
     let mut pair = Pair::of(Hello::new("b", None), leader);
     pair.carry_asks();
     pair.carry_answers();
-    let (sent, unsent) = (pair.asker.ask(&submit(900)).unwrap(), pair.asker.ask(&submit(900)).unwrap());
+    let (sent, unsent) = (pair.ask(&submit(900)).unwrap(), pair.ask(&submit(900)).unwrap());
     pair.carry_asks();
     assert_eq!(pair.asker.cut(), [(sent, Fate::Unknown), (unsent, Fate::NotTaken)]);
 }
@@ -336,17 +340,41 @@ fn a_lost_link_leaves_only_sent_asks_unknown() {
 fn an_ask_that_comes_too_late_is_not_taken() {
     let mut pair = Pair::new();
     let within = Some(Duration::from_millis(10));
-    let id = pair.asker.ask(&Question { within, ..submit(200_000) }).unwrap();
+    let id = pair.ask(&Question { within, ..submit(200_000) }).unwrap();
     let mut bytes = Vec::new();
     pair.asker.send(&mut bytes, 1);
     pair.answerer.receive(&bytes, pair.now, &mut Vec::new()).unwrap();
     pair.now += Duration::from_millis(10);
     assert!(pair.carry_asks().is_empty());
     let heard = pair.carry_answers();
-    let [Heard::Answer(heard, Answered { reply: Reply::NotTaken, .. })] = heard[..] else {
+    let [Heard::Answer(heard, Answered { reply: Reply::Done(Err(Error::Overloaded)), .. })] = heard[..]
+    else {
         panic!("{heard:?}")
     };
     assert_eq!(heard, id);
+}
+
+#[test]
+fn an_ask_without_room_in_time_is_not_sent() {
+    let leader = Hello { window_bytes: 1_000, ..Hello::new("a", None) };
+    let mut pair = Pair::of(Hello::new("b", None), leader);
+    pair.carry_asks();
+    pair.carry_answers();
+    let within = Some(Duration::from_millis(10));
+    let sent = pair.ask(&Question { within, ..submit(900) }).unwrap();
+    let waits = pair.ask(&Question { within, ..submit(900) }).unwrap();
+    let patient = pair.ask(&submit(900)).unwrap();
+    assert_eq!(asked_ids(&pair.carry_asks()), [sent]);
+    assert_eq!(pair.asker.next_due(), pair.now + Duration::from_millis(10));
+    pair.now += Duration::from_millis(9);
+    assert!(pair.asker.overdue(pair.now).is_empty());
+    pair.now += Duration::from_millis(1);
+    assert_eq!(pair.asker.overdue(pair.now), [waits]);
+    assert!(pair.asker.next_due() > pair.now, "what was sent has no deadline here");
+    pair.answerer.taken(sent);
+    pair.carry_answers();
+    assert_eq!(asked_ids(&pair.carry_asks()), [patient]);
+    assert_eq!(pair.asker.open(), 2);
 }
 
 #[test]
@@ -382,7 +410,7 @@ fn a_peer_that_says_nothing_at_first_is_given_up() {
 #[test]
 fn an_answer_of_another_kind_fails_its_ask_only() {
     let mut pair = Pair::new();
-    let (bad, good) = (pair.asker.ask(&submit(10)).unwrap(), pair.asker.ask(&lease()).unwrap());
+    let (bad, good) = (pair.ask(&submit(10)).unwrap(), pair.ask(&lease()).unwrap());
     pair.carry_asks();
     pair.answerer.answer(bad, Reply::Done(Ok(leased(10))), None);
     pair.answerer.answer(good, Reply::Done(Ok(leased(10))), None);
@@ -395,7 +423,7 @@ fn an_answer_of_another_kind_fails_its_ask_only() {
 #[test]
 fn an_answer_that_cannot_be_decoded_fails_its_ask_only() {
     let mut pair = Pair::new();
-    let (bad, good) = (pair.asker.ask(&lease()).unwrap(), pair.asker.ask(&lease()).unwrap());
+    let (bad, good) = (pair.ask(&lease()).unwrap(), pair.ask(&lease()).unwrap());
     pair.carry_asks();
     let (mut bytes, mut heard) = (Vec::new(), Vec::new());
     frame::write(&mut bytes, Kind::Answer, true, bad.0, b"no CBOR");
@@ -411,20 +439,20 @@ fn cancelling_an_ask_in_the_outbox_frees_its_window() {
     let mut pair = Pair::of(Hello::new("b", None), leader);
     pair.carry_asks();
     pair.carry_answers();
-    let id = pair.asker.ask(&submit(900)).unwrap();
+    let id = pair.ask(&submit(900)).unwrap();
     // It has room in the window, and nothing of it was handed over.
     pair.asker.send(&mut Vec::new(), 0);
     pair.asker.cancel(id);
     assert!(pair.carry_asks().is_empty(), "the leader has not heard of it");
     assert_eq!((pair.asker.open(), pair.asker.untaken_bytes()), (0, 0));
-    let next = pair.asker.ask(&submit(900)).unwrap();
+    let next = pair.ask(&submit(900)).unwrap();
     assert_eq!(asked_ids(&pair.carry_asks()), [next]);
 }
 
 #[test]
 fn an_ask_in_the_outbox_of_a_lost_link_is_not_taken() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&submit(900)).unwrap();
+    let id = pair.ask(&submit(900)).unwrap();
     pair.asker.send(&mut Vec::new(), 0);
     assert_eq!(pair.asker.cut(), [(id, Fate::NotTaken)]);
 }
@@ -434,7 +462,7 @@ fn no_more_asks_are_sent_than_the_leader_says() {
     let leader = Hello { asks_max: 3, ..Hello::new("a", None) };
     let mut pair = Pair::of(Hello::new("b", None), leader);
     // Asked before the leader has said how many it takes.
-    let ids: Vec<AskId> = (0..5).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
+    let ids: Vec<AskId> = (0..5).map(|_| pair.ask(&lease()).unwrap()).collect();
     pair.carry_asks();
     pair.carry_answers();
     assert_eq!(asked_ids(&pair.carry_asks()), ids[..3]);
@@ -446,8 +474,8 @@ fn no_more_asks_are_sent_than_the_leader_says() {
 #[test]
 fn only_a_few_long_answers_are_sent_at_one_time() {
     let mut pair = Pair::new();
-    let long: Vec<AskId> = (0..20).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
-    let short = pair.asker.ask(&submit(10)).unwrap();
+    let long: Vec<AskId> = (0..20).map(|_| pair.ask(&lease()).unwrap()).collect();
+    let short = pair.ask(&submit(10)).unwrap();
     pair.carry_asks();
     for id in &long {
         pair.answerer.answer(*id, Reply::Done(Ok(leased(200_000))), None);
@@ -469,7 +497,7 @@ fn only_a_few_long_answers_are_sent_at_one_time() {
 #[test]
 fn answers_that_wait_to_be_sent_are_counted_in_bytes() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();
     pair.answerer.answer(id, Reply::Done(Ok(leased(200_000))), None);
     let all = pair.answerer.unsent_bytes();
@@ -499,7 +527,7 @@ fn many_leases_are_given_back_in_several_frames() {
 #[test]
 fn leases_are_given_back_after_a_farewell() {
     let mut pair = Pair::new();
-    let id = pair.asker.ask(&lease()).unwrap();
+    let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();
     pair.answerer.go_away();
     pair.answerer.answer(id, Reply::Done(Ok(leased(10))), None);
@@ -515,7 +543,7 @@ fn a_hundred_thousand_cancels_take_no_time() {
     let mut pair = Pair::of(Hello::new("b", None), leader);
     pair.carry_asks();
     pair.carry_answers();
-    let ids: Vec<AskId> = (0..100_000).map(|_| pair.asker.ask(&lease()).unwrap()).collect();
+    let ids: Vec<AskId> = (0..100_000).map(|_| pair.ask(&lease()).unwrap()).collect();
     let began = std::time::Instant::now();
     ids.into_iter().rev().for_each(|id| pair.asker.cancel(id));
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
@@ -527,7 +555,7 @@ fn an_invalid_ask_is_refused_and_the_link_goes_on() {
     let mut pair = Pair::new();
     let Question { ask: Ask::Lease(request), .. } = lease() else { unreachable!("a lease call") };
     let invalid = Question::new(Ask::Lease(LeaseQueues { max: 1_001, ..request }));
-    let id = pair.asker.ask(&invalid).unwrap();
+    let id = pair.ask(&invalid).unwrap();
     assert!(pair.carry_asks().is_empty(), "the loop does not see it");
     let heard = pair.carry_answers();
     let [Heard::Answer(heard, Answered { reply: Reply::Done(Err(Error::Refused(refusal))), .. })] =
@@ -536,5 +564,5 @@ fn an_invalid_ask_is_refused_and_the_link_goes_on() {
         panic!("{heard:?}")
     };
     assert_eq!((*heard, refusal.code()), (id, "invalid"));
-    assert!(pair.asker.ask(&lease()).is_ok());
+    assert!(pair.ask(&lease()).is_ok());
 }
