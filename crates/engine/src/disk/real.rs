@@ -76,8 +76,13 @@ impl RealDisk {
         debug_assert!(!name.contains('/'), "a name is a name in one folder");
         // Of a regular file, NONBLOCK means nothing; a pipe in its place would be waited for without it.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?;
-        Ok(File::from(file))
+        let file = match rustix::fs::openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            // A link, a folder, and a socket or a pipe without a reader.
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(no_file()),
+            Err(error) => return Err(error.into()),
+        };
+        if file.metadata()?.is_file() { Ok(file) } else { Err(no_file()) }
     }
 }
 
@@ -105,10 +110,8 @@ impl Disk for RealDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
-            let entry = entry?;
-            if entry.file_type()?.is_file()
-                && let Ok(name) = entry.file_name().into_string()
-            {
+            // Also what is no file: a journal without the segment in whose place a link is would be another journal.
+            if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
         }
@@ -195,6 +198,10 @@ impl DiskFile for File {
     fn sync_data(&self) -> io::Result<()> {
         Self::sync_data(self)
     }
+}
+
+fn no_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
 /// The kernel ends the lock when the last handle of the file is closed.
@@ -286,20 +293,31 @@ mod tests {
         std::os::unix::fs::symlink(folder.path().join("real"), folder.path().join("link")).unwrap();
         assert!(disk.open("link").is_err());
         assert!(disk.create("link").is_err());
-        assert_eq!(disk.list().unwrap(), ["real"]);
+        assert_eq!(disk.list().unwrap(), ["link", "real"]);
     }
 
     /// Opening a pipe to read it would wait for somebody who writes.
     #[test]
-    fn a_pipe_among_the_files_keeps_nobody_waiting() {
+    fn what_is_no_file_is_refused_and_keeps_nobody_waiting() {
+        use rustix::fs::{CWD, FileType, mkdir, mknodat};
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lock");
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-            .unwrap();
-        let (sender, answer) = std::sync::mpsc::channel();
         let disk = RealDisk::open_to_read(folder.path()).unwrap();
-        std::thread::spawn(move || sender.send((disk.holder("lock").is_ok(), disk.open("lock").is_ok())));
-        answer.recv_timeout(Duration::from_secs(10)).expect("it answers");
+        mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        mkdir(folder.path().join("folder"), Mode::RWXU).unwrap();
+        std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
+        std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+        let (sender, answers) = std::sync::mpsc::channel();
+        let disk = Arc::new(disk);
+        for name in ["pipe", "folder", "socket", "link"] {
+            let (disk, sender) = (Arc::clone(&disk), sender.clone());
+            std::thread::spawn(move || sender.send((disk.holder(name).map(drop), disk.open(name).map(drop))));
+        }
+        for _ in 0..4 {
+            let (held, opened) = answers.recv_timeout(Duration::from_secs(10)).expect("it answers");
+            for refused in [held, opened] {
+                assert_eq!(refused.unwrap_err().to_string(), "it is not a regular file");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::{History, Node, SMALL, fill, names};
 use orchestrix_engine::Journal;
 use orchestrix_engine::disk::sim::SimDisk;
-use orchestrix_engine::disk::{Disk, DiskFile, Lock};
+use orchestrix_engine::disk::{Disk, DiskFile, Lock, RealDisk};
 use orchestrix_engine::file::{Batches, FileJournal, Report, verify, verify_disk};
 
 fn look(disk: &SimDisk) -> Report {
@@ -206,4 +206,25 @@ fn damage_of_a_journal_in_use_is_damage() {
     let report = verify_disk(&(Arc::clone(&disk) as Arc<dyn Disk>)).unwrap();
     assert!(!report.is_sound(), "{report:?}");
     assert!(report.damage.unwrap().path.ends_with(&first));
+}
+
+/// As when somebody has moved a segment to another disk.
+#[test]
+fn a_link_in_place_of_a_segment_is_not_an_empty_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let open = || RealDisk::open(&path).map(|disk| Arc::new(disk) as Arc<dyn Disk>).unwrap();
+    let mut node = Node::start(open(), SMALL).unwrap();
+    fill(&mut node, &mut History::new(), 10);
+    drop(node);
+    let disk = open();
+    let last = disk.list().unwrap().into_iter().rfind(|name| name.ends_with(".journal")).unwrap();
+    for name in [last.as_str(), "00000000000000000001.journal"] {
+        std::fs::rename(path.join(name), folder.path().join(name)).unwrap();
+        std::os::unix::fs::symlink(folder.path().join(name), path.join(name)).unwrap();
+        let refused = FileJournal::open(Arc::clone(&disk), SMALL).map(drop).unwrap_err().to_string();
+        assert!(refused.contains(name) && refused.contains("not a regular file"), "{refused}");
+        assert_eq!(verify(&path).unwrap_err().to_string(), refused);
+        assert!(path.join(name).is_symlink(), "it is left as it is");
+    }
 }
