@@ -75,10 +75,13 @@ impl Snapshots for SqlSnapshots {
         let complete = self.list()?;
         let kept = complete.get(1).or(complete.first()).copied().unwrap_or_default();
         let kept = Value::Int(int(kept));
-        // A replica that took over may not reach the ones that were listed, and needs the older ones.
+        // A replica that took over may lack the ones that were listed, or not reach them, and needs the older ones. MySQL
+        // looks into the table that it deletes from only where it makes a table of that first, as DISTINCT does.
         let drop = "DELETE FROM orchestrix_snapshots WHERE domain = ? AND at_position < ?
-            AND EXISTS (SELECT 1 FROM orchestrix_batches b WHERE b.domain = ? AND b.last_position >= ?)";
-        self.session.execute(drop, &[domain, kept, domain, kept]).map_err(failed)?;
+            AND EXISTS (SELECT 1 FROM orchestrix_batches b WHERE b.domain = ? AND b.last_position >= ?)
+            AND EXISTS (SELECT 1 FROM (SELECT DISTINCT s.at_position FROM orchestrix_snapshots s
+                WHERE s.domain = ? AND s.at_position = ?) there)";
+        self.session.execute(drop, &[domain, kept, domain, kept, domain, kept]).map_err(failed)?;
         // What is newer and has no row may be being written by another node; after a day nobody is.
         let listing = "SELECT c.writing, c.number FROM orchestrix_chunks c
             WHERE c.domain = ? AND (c.at_position < ? OR c.stored_at < CURRENT_TIMESTAMP(6) - INTERVAL '1' DAY)

@@ -74,20 +74,6 @@ pub(crate) fn another_journal_in_its_place_is_refused(database: &Database) {
     assert_eq!(database.rows(), 10);
 }
 
-/// A replica took over without the newest batches, but has the snapshots that stand on them.
-pub(crate) fn snapshots_that_the_journal_does_not_reach_prune_nothing(database: &Database) {
-    let mut journal = database.journal();
-    let mut taken = Vec::new();
-    for _ in 0..3 {
-        append_one(&mut *journal, 1, 50);
-        taken.insert(0, take_snapshot(&*journal, &[b"state"]).position);
-    }
-    let snapshots = journal.snapshots();
-    database.ask("DELETE FROM orchestrix_batches WHERE last_position > 1");
-    snapshots.prune().unwrap();
-    assert_eq!(snapshots.list().unwrap(), taken, "the oldest is the only one that can be read with");
-}
-
 /// Everything is gone, and somebody has begun anew.
 pub(crate) fn a_wiped_server_is_noticed_and_not_forked(database: &Database) {
     let mut journal = ten(database);

@@ -14,6 +14,7 @@ use orchestrix_testbed::{Server, eventually};
 pub(crate) mod conformance;
 pub(crate) mod damage;
 pub(crate) mod election;
+pub(crate) mod failover;
 pub(crate) mod faults;
 pub(crate) mod locks;
 pub(crate) mod refusals;
@@ -213,11 +214,16 @@ macro_rules! every_sentence {
             damage::{
                 a_rotten_parcel_is_refused_by_name, a_rotten_hash_is_refused_by_name, a_missing_row_is_refused_by_name,
                 rows_that_changed_places_are_refused, another_journal_in_its_place_is_refused,
-                snapshots_that_the_journal_does_not_reach_prune_nothing,
                 a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
                 a_late_write_into_a_raised_floor_is_refused_at_once,
                 a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
                 a_rotten_log_chunk_is_refused_and_mended, output_of_older_tables_is_read_and_goes_on,
+            },
+            failover::{
+                snapshots_that_the_journal_does_not_reach_prune_nothing,
+                a_snapshot_is_pruned_only_while_the_newer_ones_are_there,
+                a_floor_is_raised_only_while_its_snapshot_is_there,
+                batches_below_a_floor_that_is_not_known_stay,
             },
             refusals::{
                 secrets_are_never_told, a_server_that_is_not_there_is_a_clear_error,

@@ -30,9 +30,13 @@ struct State {
     wire: AtomicU8,
     /// What was sent and has not arrived, because the wire stalls.
     held: AtomicUsize,
+    /// Directions of connections that are open.
+    passing: AtomicUsize,
     ended: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
     server: AtomicU16,
+    /// A request with these bytes stalls the wire.
+    held_at: Mutex<Vec<u8>>,
 }
 
 impl Proxy {
@@ -42,9 +46,11 @@ impl Proxy {
         let state = State {
             wire: AtomicU8::new(0),
             held: AtomicUsize::new(0),
+            passing: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
             server: AtomicU16::new(server),
+            held_at: Mutex::default(),
         };
         let shared = Arc::new(state);
         let accepting = Arc::clone(&shared);
@@ -72,6 +78,23 @@ impl Proxy {
     /// How many sendings are held by a wire that stalls.
     pub fn held(&self) -> usize {
         self.shared.held.load(SeqCst)
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.passing.load(SeqCst).div_ceil(2)
+    }
+
+    /// Stalls the wire in front of the next request that has these bytes. A test changes what is behind it, and sets it
+    /// [`Wire::Good`] again.
+    pub fn hold_at(&self, bytes: &[u8]) {
+        *self.shared.held_at.lock().unwrap() = bytes.to_vec();
+    }
+
+    /// Waits until a request is held.
+    pub fn holds(&self) {
+        let held = || (self.shared.is(Wire::Stalls) && self.held() > 0).then_some(());
+        orchestrix_testbed::eventually("a request is held", held);
     }
 
     /// Another server is behind the same address from now on, as after a failover.
@@ -109,7 +132,11 @@ impl State {
             [(client.try_clone().unwrap(), server.try_clone().unwrap(), false), (server, client, true)]
         {
             let state = Arc::clone(self);
-            std::thread::spawn(move || state.pass(from, to, answers));
+            state.passing.fetch_add(1, SeqCst);
+            std::thread::spawn(move || {
+                state.pass(from, to, answers);
+                state.passing.fetch_sub(1, SeqCst);
+            });
         }
     }
 
@@ -118,6 +145,9 @@ impl State {
         while let Ok(count) = from.read(&mut bytes)
             && count > 0
         {
+            if !answers {
+                self.stall_at(&bytes[..count]);
+            }
             self.held.fetch_add(1, SeqCst);
             while self.is(Wire::Stalls) && !self.ended.load(SeqCst) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -130,6 +160,14 @@ impl State {
         for stream in [from, to] {
             // It may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn stall_at(&self, request: &[u8]) {
+        let mut held_at = self.held_at.lock().unwrap();
+        if !held_at.is_empty() && request.windows(held_at.len()).any(|part| part == &held_at[..]) {
+            held_at.clear();
+            self.wire.store(Wire::Stalls as u8, SeqCst);
         }
     }
 
