@@ -329,7 +329,11 @@ async fn only_a_stream_that_lived_may_break_without_end() {
         Node::start(move |_| {
             let mut breaks = breaks.lock().unwrap();
             *breaks += 1;
-            if *breaks <= 3 { quiet() } else { Answer::Stream("x: y", "id: 42\ndata: {}\n\n") }
+            if *breaks <= 3 {
+                quiet()
+            } else {
+                Answer::Stream("x: y", "id: 42\ndata: {\"position\":42,\"at\":7}\n\n")
+            }
         }),
     ];
     in_time(client_of(&nodes, 1).events(None).next()).await.unwrap();
