@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::engines::EngineFigure;
 use crate::failover::FailoverFigure;
 use crate::links::LinkFigures;
+use crate::requests::RequestFigures;
 use crate::shards::ShardFigures;
 
 /// Waiting tasks that the goals about a long queue speak of.
@@ -83,6 +84,7 @@ pub(crate) struct Figures {
     pub(crate) failovers: Vec<FailoverFigure>,
     pub(crate) shards: Option<ShardFigures>,
     pub(crate) links: Option<LinkFigures>,
+    pub(crate) requests: Option<RequestFigures>,
 }
 
 impl Who {
@@ -204,7 +206,9 @@ impl Figures {
         let failovers = self.failovers.iter().filter_map(FailoverFigure::goal);
         let shards = self.shards.iter().flat_map(ShardFigures::goals);
         let links = self.links.iter().flat_map(LinkFigures::goals);
-        goals.into_iter().flatten().chain(engines).chain(failovers).chain(links).chain(shards).collect()
+        let requests = self.requests.iter().flat_map(RequestFigures::goals);
+        let others = engines.chain(failovers).chain(links).chain(requests).chain(shards);
+        goals.into_iter().flatten().chain(others).collect()
     }
 
     fn batch_goal(&self) -> Option<Goal> {

@@ -147,6 +147,25 @@ pub(crate) fn run_paced<D: Dialect>(
     Ok(crowd.done)
 }
 
+/// Runs so many life cycles.
+///
+/// # Errors
+/// When the server refuses something or goes away.
+pub(crate) fn run_counted<D: Dialect>(
+    address: SocketAddr,
+    shape: Shape,
+    total: usize,
+    dialect: impl Fn(usize) -> D,
+) -> Result<()> {
+    let mut crowd = Crowd::connect(&[address], shape, dialect)?;
+    crowd.start(Duty::Pace { left: total })?;
+    while crowd.busy() {
+        crowd.turn()?;
+    }
+    ensure!(crowd.done == total as u64, "{} of {total} tasks were completed", crowd.done);
+    Ok(())
+}
+
 /// Submits tasks that nobody leases, and tells how far it is.
 ///
 /// # Errors

@@ -2,10 +2,11 @@
 //!
 //! The parts, each in its file: `alone` (one client, beside what disk and network cost), `inprocess` (the
 //! library), `throughput` (many clients), `million` (a long queue), `engines` (nodes on a shared engine, beside what
-//! its server does by itself), `failover` (changes of leader, beside etcd), `links` (what clients of followers cost the leader), `shards` (plans, moves, and many workers over
-//! ZeroMQ, which `shard_workers` plays). `load` drives all servers alike; `http`,
-//! `redis` and `beanstalkd` are what they understand, `raw` and `sql` what servers of engines do; `stores` and `process`
-//! start servers. `figures` knows the goals, `report` writes them down, `page` is the rest of what is said.
+//! its server does by itself), `failover` (changes of leader, beside etcd), `links` (what clients of followers cost the
+//! leader), `requests` (what a request costs, beside another binary), `shards` (plans, moves, and many workers over
+//! ZeroMQ, which `shard_workers` plays). `load` drives all servers alike; `http`, `redis` and `beanstalkd` are what they
+//! understand, `raw` and `sql` what servers of engines do; `stores` and `process` start servers. `figures` knows the
+//! goals, `report` writes them down, `page` is the rest of what is said.
 //!
 //! **Invariant:** nothing is measured in memory and called a disk, and every figure is from this run.
 
@@ -29,6 +30,7 @@ mod process;
 mod raw;
 mod redis;
 mod report;
+mod requests;
 mod setup;
 mod shard_workers;
 mod shards;
@@ -100,6 +102,12 @@ struct BenchArgs {
     /// The binary whose `serve` is measured [default: `orchestrix` beside this one]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// Another binary, usually an older one, beside which requests are measured
+    #[arg(long, value_name = "FILE")]
+    old: Option<PathBuf>,
+    /// How often servers take turns; the median counts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
+    turns: Option<u16>,
     /// Write one JSON value instead of tables
     #[arg(long)]
     json: bool,
@@ -126,6 +134,8 @@ enum Part {
     Failover,
     /// What a leader pays for clients of its followers
     Links,
+    /// Processor time of a request, beside that of the binary that `--old` names
+    Requests,
     /// Plans and moves of shards, and a thousand workers over ZeroMQ
     Shards,
 }
@@ -150,7 +160,13 @@ fn main() -> ExitCode {
 
 /// Measures, and writes the result to stdout. Takes minutes and all of the machine. A goal that is not reached is no error.
 fn run(args: &BenchArgs) -> Result<()> {
-    let program = program(args.program.as_deref())?;
+    let beside = std::env::current_exe()?.with_file_name(PROGRAM);
+    let program = program(args.program.as_deref().unwrap_or(&beside), "--program")?;
+    let old = args.old.as_deref().map(|old| self::program(old, "--old")).transpose()?;
+    ensure!(
+        old.is_some() || !args.only.contains(&Part::Requests),
+        "requests are measured beside a binary that --old names"
+    );
     let start = Instant::now();
     let parent = data_folder(args.data.as_deref())?;
     let folder = tempfile::Builder::new().prefix("orchestrix-bench-").tempdir_in(&parent)?;
@@ -159,7 +175,7 @@ fn run(args: &BenchArgs) -> Result<()> {
     let facts = Machine::look(folder.path(), versions(args)?)?;
     let setup = Setup::new(folder.path().to_owned(), program, !args.no_peers, args.stores(), size(args))?;
     let mut figures = Figures { backlog: setup.backlog, ..Figures::default() };
-    let measured = measure(&setup, args, &mut figures);
+    let measured = measure(&setup, args, old.as_deref(), &mut figures);
     setup.finish();
     let report = Report::new(facts, figures, start.elapsed().as_secs_f64());
     // What came before a part that failed took minutes; only the page is for whole runs.
@@ -168,7 +184,7 @@ fn run(args: &BenchArgs) -> Result<()> {
 }
 
 /// Every part that was asked for, one after the other.
-fn measure(setup: &Setup, args: &BenchArgs, figures: &mut Figures) -> Result<()> {
+fn measure(setup: &Setup, args: &BenchArgs, old: Option<&Path>, figures: &mut Figures) -> Result<()> {
     let wanted = |part: Part| args.wants(part);
     if wanted(Part::Alone) {
         figures.add(alone::measure_alone(setup).context("one client alone")?);
@@ -196,6 +212,9 @@ fn measure(setup: &Setup, args: &BenchArgs, figures: &mut Figures) -> Result<()>
     if wanted(Part::Links) {
         figures.links = Some(links::measure(setup).context("clients at followers")?);
     }
+    if let Some(old) = old.filter(|_| wanted(Part::Requests)) {
+        figures.requests = Some(requests::measure(setup, old).context("requests")?);
+    }
     if wanted(Part::Shards) {
         figures.shards = Some(shards::measure(setup).context("shards")?);
     }
@@ -222,6 +241,9 @@ fn size(args: &BenchArgs) -> Size {
     }
     if let Some(tasks) = args.tasks {
         size.backlog = tasks;
+    }
+    if let Some(turns) = args.turns {
+        size.rounds = usize::from(turns);
     }
     size
 }
@@ -258,13 +280,9 @@ fn versions(args: &BenchArgs) -> Result<Vec<(&'static str, String)>> {
     Ok(versions)
 }
 
-/// The binary to measure, by a path that holds wherever it is started.
-fn program(asked: Option<&Path>) -> Result<PathBuf> {
-    let beside = || Ok::<_, std::io::Error>(std::env::current_exe()?.with_file_name(PROGRAM));
-    let program = asked.map_or_else(beside, |program| Ok(program.to_owned()))?;
-    program
-        .canonicalize()
-        .with_context(|| format!("there is no {}; name one with --program", program.display()))
+/// A binary to measure, by a path that holds wherever it is started.
+fn program(asked: &Path, option: &str) -> Result<PathBuf> {
+    asked.canonicalize().with_context(|| format!("there is no {}; name one with {option}", asked.display()))
 }
 
 /// Where data goes: what was asked for, else where builds go, else here.

@@ -67,6 +67,14 @@ in turns, and the same number of life cycles per second is offered: half of what
 compared is the processor time of the process that leads, kernel included. The waiting calls are at one follower, and every one of
 them gets a task in the end.
 
+## Cost of a request
+
+{requests}
+Two binaries of different age, on the file engine: `orchestrix-bench --only requests --old FILE`. Each has one call on the way per
+connection, and all tasks have one payload of 200 letters. Processor time is that of the server's process, kernel included. In every
+turn both start on empty folders and get the same number of requests, one after the other; one client alone asks both in turns,
+ten times each.
+
 ## Shards
 
 {shards}

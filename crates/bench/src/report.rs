@@ -8,6 +8,7 @@ use crate::figures::{Figures, Goal, Measure, Who};
 use crate::links::LinkFigures;
 use crate::machine::Machine;
 use crate::page::PAGE;
+use crate::requests::RequestFigures;
 use crate::shards::ShardFigures;
 use crate::{engines, failover};
 
@@ -48,6 +49,7 @@ impl Report {
             ("ON ENGINES", engines::rows(&self.figures.engines)),
             ("CHANGES OF LEADER", failover::rows(&self.figures.failovers)),
             ("LINKS", self.link_rows()),
+            ("REQUESTS", self.request_rows()),
             ("SHARDS", self.shard_rows()),
             ("ALL", self.all_rows()),
         ] {
@@ -75,6 +77,7 @@ impl Report {
             .replace("{engines}", &measured(&engines::rows(&self.figures.engines)))
             .replace("{failovers}", &measured(&failover::rows(&self.figures.failovers)))
             .replace("{links}", &measured(&self.link_rows()))
+            .replace("{requests}", &measured(&self.request_rows()))
             .replace("{shards}", &measured(&self.shard_rows()))
             .replace("{all}", &markdown(&self.all_rows()))
             .replace("{facts}", &markdown(&facts))
@@ -105,6 +108,10 @@ impl Report {
 
     fn link_rows(&self) -> Vec<Vec<String>> {
         self.figures.links.as_ref().map(LinkFigures::rows).unwrap_or_default()
+    }
+
+    fn request_rows(&self) -> Vec<Vec<String>> {
+        self.figures.requests.as_ref().map(RequestFigures::rows).unwrap_or_default()
     }
 
     fn shard_rows(&self) -> Vec<Vec<String>> {
