@@ -142,7 +142,8 @@ impl Submitter {
         if rng.chance(100_000) {
             task.ttl_ms = Some(rng.skewed(100, 120_000));
         }
-        if rng.chance(100_000) {
+        // Where nothing goes wrong, leases of one worker have more often different lengths.
+        if rng.chance(if world.plan().calm { 500_000 } else { 100_000 }) {
             task.timeout_ms = Some(rng.skewed(100, 60_000));
         }
         task.max_attempts = u32::try_from(rng.range(1, 5)).unwrap_or(1);
