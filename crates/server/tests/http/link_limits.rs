@@ -22,6 +22,8 @@ use crate::link::{metric, two, until_metric};
 const PAYLOAD: usize = 200_000;
 /// Reads at one time.
 const READS: usize = 100;
+/// Lease calls that wait. Their tasks are more than a socket has room for.
+const WAITING: usize = 50;
 /// A sign of life.
 const PING: [u8; 12] = [7, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -132,12 +134,12 @@ async fn large_reads_of_many_are_refused_not_the_link() {
     assert_eq!(answered + overloaded, READS);
 }
 
-fn lease(max: usize) -> Ask {
-    let name = |text| Name::new(text).unwrap();
+/// A lease call that waits.
+fn lease(worker: usize) -> Ask {
     Ask::Lease(LeaseQueues {
-        queues: vec![name("mail")],
-        worker: name("w"),
-        max,
+        queues: vec![Name::new("mail").unwrap()],
+        worker: Name::new(&format!("w{worker}")).unwrap(),
+        max: 1,
         lease_ms: 60_000,
         wait_ms: 60_000,
         request_id: None,
@@ -149,13 +151,14 @@ fn lease(max: usize) -> Ask {
 async fn what_a_slow_follower_does_not_take_is_bounded() {
     let limits = Limits { unsent_bytes: 2 << 20, ..Limits::default() };
     let (leader, follower) = two(Options { limits, ..Options::default() }, Options::default()).await;
-    for _ in 0..60 {
-        large_task(&leader).await;
-    }
     let mut slow = link_to(&leader).await;
     let mut asker = met(&mut slow).await;
     // Leases are not refused once they are decided.
-    ask_all(&mut slow, &mut asker, [lease(20), lease(20), lease(20)]).await;
+    ask_all(&mut slow, &mut asker, (0..WAITING).map(lease)).await;
+    until_metric(&leader, "orchestrix_polls", |count| count == WAITING as u64).await;
+    for _ in 0..WAITING {
+        large_task(&leader).await;
+    }
     until_metric(&leader, "orchestrix_link_slow_total", |count| count == 1).await;
     until_metric(&leader, "orchestrix_link_unsent_bytes", |bytes| bytes == 0).await;
     // Nobody else notices.
