@@ -56,6 +56,11 @@ impl Call {
         Ok(Self { body: Bytes::from(body), ..Self::post_empty(path, repeat) })
     }
 
+    /// What is set twice is set once.
+    pub(crate) fn put(path: impl Into<String>, body: &impl Serialize) -> Result<Self, Error> {
+        Ok(Self { method: Method::PUT, ..Self::post(path, body, Repeat::Harmless)? })
+    }
+
     pub(crate) fn post_empty(path: impl Into<String>, repeat: Repeat) -> Self {
         Self { method: Method::POST, repeat, view: View::Any, ..Self::get(path) }
     }

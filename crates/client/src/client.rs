@@ -6,8 +6,8 @@ use std::time::Duration;
 use orchestrix_core::wire::{
     Cluster, Complete, CompleteBatch, CompleteItem, CompletedBatch, Explanation, Extended, Fail, Health,
     Heartbeat, Item, Lead, LeaseQueues, Leases, LogAppend, LogAppended, LogPage, Outcome, QueueList, Release,
-    ServiceList, ServiceView, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage, TaskView,
-    WorkerExtended, WorkerHeartbeat, WorkerList,
+    ServiceChange, ServiceList, ServiceView, Submit, SubmitBatch, Submitted, SubmittedBatch, TaskPage,
+    TaskView, WorkerExtended, WorkerHeartbeat, WorkerList,
 };
 use orchestrix_core::{Json, LeaseId, Name, Position, TaskId};
 use serde::Serialize;
@@ -335,6 +335,15 @@ impl Client {
             view.next_cursor = page.next_cursor;
         }
         Ok(view)
+    }
+
+    /// Sets how many shards a service has, or what they weigh; for administrators.
+    ///
+    /// # Errors
+    /// `invalid` when a number is out of its range; then nothing is changed.
+    pub async fn change_service(&self, service: &Name, change: &ServiceChange) -> Result<ServiceView, Error> {
+        let path = format!("/v1/services/{}", encode(service.as_str()));
+        self.transport.ask(Call::put(path, change)?).await
     }
 
     /// # Errors

@@ -32,7 +32,7 @@ pub use entity::{Command, Event, State};
 pub use event::FORMAT;
 pub use ids::*;
 pub use json::{Json, canonical_hash, is_deeper};
-pub use names::{Key, Name};
+pub use names::{Key, NAME_PATTERN, Name};
 pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use record::{Record, RecordError, Records, Undecoded, encode_record};
 pub use refusal::{Forbidden, Refusal};

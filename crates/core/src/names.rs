@@ -98,6 +98,9 @@ text_newtype!(
     check_key
 );
 
+/// What [`Name`]s are, as a regular expression.
+pub const NAME_PATTERN: &str = "^[A-Za-z0-9._:-]+$";
+
 fn check_name(text: &str) -> Result<(), String> {
     check_length("a name", text, NAME_BYTES_MAX)?;
     match text.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-'))) {
@@ -141,15 +144,15 @@ impl serde::de::Visitor<'_> for TextVisitor {
 mod schema {
     use utoipa::openapi::{ObjectBuilder, RefOr, Type, schema::Schema};
 
-    use super::{KEY_BYTES_MAX, Key, NAME_BYTES_MAX, Name};
+    use super::{KEY_BYTES_MAX, Key, NAME_BYTES_MAX, NAME_PATTERN, Name};
 
     impl utoipa::PartialSchema for Name {
         fn schema() -> RefOr<Schema> {
-            let pattern = Some("^[A-Za-z0-9._:-]+$");
             ObjectBuilder::new()
                 .schema_type(Type::String)
+                .min_length(Some(1))
                 .max_length(Some(NAME_BYTES_MAX))
-                .pattern(pattern)
+                .pattern(Some(NAME_PATTERN))
                 .into()
         }
     }
@@ -157,7 +160,12 @@ mod schema {
 
     impl utoipa::PartialSchema for Key {
         fn schema() -> RefOr<Schema> {
-            ObjectBuilder::new().schema_type(Type::String).max_length(Some(KEY_BYTES_MAX)).into()
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .min_length(Some(1))
+                .max_length(Some(KEY_BYTES_MAX))
+                .pattern(Some(r"^[^\u0000-\u001F\u007F-\u009F]+$"))
+                .into()
         }
     }
     impl utoipa::ToSchema for Key {}

@@ -5,12 +5,14 @@
 //! Sizes and ranges are checked by [`crate::Command`], in one place for every way in.
 
 pub mod events;
+mod objects;
 mod shards;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Term, Timestamp};
 
+pub use self::objects::Object;
 pub use self::shards::*;
 
 /// Derives what every wire type has: JSON both ways, and a schema for the OpenAPI document.
@@ -45,7 +47,7 @@ wire! {
         /// Cancels the task when it still waits after this time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ttl_ms: Option<u64>,
-        #[serde(default)]
+        #[serde(default, deserialize_with = "objects::one")]
         pub backoff: Backoff,
     }
 
@@ -74,6 +76,7 @@ wire! {
     /// The body of `POST /v1/tasks/batch`.
     #[serde(deny_unknown_fields)]
     pub struct SubmitBatch {
+        #[serde(deserialize_with = "objects::all")]
         pub tasks: Vec<Submit>,
     }
 
@@ -204,6 +207,7 @@ wire! {
     /// The body of `POST /v1/tasks/complete/batch`.
     #[serde(deny_unknown_fields)]
     pub struct CompleteBatch {
+        #[serde(deserialize_with = "objects::all")]
         pub items: Vec<CompleteItem>,
     }
 
@@ -348,6 +352,7 @@ wire! {
     #[serde(deny_unknown_fields)]
     pub struct LogAppend {
         pub lease_id: LeaseId,
+        #[serde(deserialize_with = "objects::all")]
         pub lines: Vec<LogText>,
         /// How many lines of this lease were sent before these; makes a repeat harmless.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -87,8 +87,7 @@ impl Ask {
         Self::Command(Command::Task(TaskCommand::Release { task, lease, worker }))
     }
 
-    /// Checks all that needs no state: sizes and ranges. Commands of a batch are checked one by one elsewhere, and those of
-    /// shards where they are made.
+    /// Checks all that needs no state: sizes and ranges. Commands of a batch are checked one by one elsewhere.
     ///
     /// # Errors
     /// The first field that is wrong.
@@ -97,8 +96,8 @@ impl Ask {
             Self::Command(command) | Self::Heartbeat(command) => command.validate(),
             Self::HeartbeatAll { leases, .. } => TaskCommand::validate_leases(leases),
             Self::Lease(request) => request.validate(),
+            Self::Shards(ask) => ask.validate(),
             Self::Batch(_)
-            | Self::Shards(_)
             | Self::Attempt { .. }
             | Self::Task(_)
             | Self::Tasks { .. }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::LeaveReason;
 use crate::command::{at_most, in_range};
 use crate::limits::{SHARD_WEIGHT_MAX, SHARDS_MAX};
-use crate::{Name, Refusal};
+use crate::{Name, Refusal, wire};
 
 /// What may be asked about shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,27 +71,57 @@ impl ShardCommand {
     pub(super) fn validate(&self) -> Result<(), Refusal> {
         match self {
             Self::Join { count, capacity, .. } => {
-                in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))?;
-                in_range("maxShardCount", u64::from(*count), 0, u64::from(SHARDS_MAX))
+                shards_at_most("capacity", *capacity)?;
+                shards_at_most("maxShardCount", Some(*count))
             }
-            Self::SetCapacity { capacity, .. } => {
-                in_range("capacity", u64::from(capacity.unwrap_or(0)), 0, u64::from(SHARDS_MAX))
-            }
+            Self::SetCapacity { capacity, .. } => shards_at_most("capacity", *capacity),
             Self::SetCount { count, worker, .. } => {
-                in_range(count_field(worker.as_ref()), u64::from(*count), 0, u64::from(SHARDS_MAX))
+                shards_at_most(count_field(worker.as_ref()), Some(*count))
             }
             Self::LetGo { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
             Self::Overrule { shards, .. } => at_most("shards", shards.len(), SHARDS_MAX as usize),
-            Self::SetWeights { weights, .. } => {
-                at_most("weights", weights.len(), SHARDS_MAX as usize)?;
-                let heaviest = weights.values().max().copied().unwrap_or(1);
-                let lightest = weights.values().min().copied().unwrap_or(1);
-                in_range("weights", u64::from(heaviest), 1, u64::from(SHARD_WEIGHT_MAX))?;
-                in_range("weights", u64::from(lightest), 1, u64::from(SHARD_WEIGHT_MAX))
-            }
+            Self::SetWeights { weights, .. } => valid_weights(weights),
             Self::Leave { .. } | Self::Move { .. } | Self::Expire { .. } => Ok(()),
         }
     }
+}
+
+impl wire::ShardRegister {
+    /// # Errors
+    /// The first field that is out of its range.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        shards_at_most("maxShardCount", Some(self.max_shard_count))?;
+        shards_at_most("capacity", self.capacity)
+    }
+}
+
+impl wire::ShardHeartbeat {
+    /// # Errors
+    /// The first field that is out of its range.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        shards_at_most("maxShardCount", Some(self.max_shard_count))?;
+        shards_at_most("capacity", self.capacity)?;
+        at_most("assignedShards", self.assigned_shards.len(), SHARDS_MAX as usize)
+    }
+}
+
+impl wire::ServiceChange {
+    /// # Errors
+    /// The first field that is out of its range.
+    pub fn validate(&self) -> Result<(), Refusal> {
+        shards_at_most("shard_count", self.shard_count)?;
+        self.weights.as_ref().map_or(Ok(()), valid_weights)
+    }
+}
+
+fn shards_at_most(field: &'static str, shards: Option<u32>) -> Result<(), Refusal> {
+    in_range(field, u64::from(shards.unwrap_or(0)), 0, u64::from(SHARDS_MAX))
+}
+
+fn valid_weights(weights: &BTreeMap<u32, u32>) -> Result<(), Refusal> {
+    at_most("weights", weights.len(), SHARDS_MAX as usize)?;
+    let in_range = |weight: &u32| in_range("weights", u64::from(*weight), 1, u64::from(SHARD_WEIGHT_MAX));
+    weights.values().try_for_each(in_range)
 }
 
 /// What a worker and an operator call the number of shards.

@@ -1,7 +1,7 @@
 //! What callers ask about shards, and how long workers are believed.
 
-use orchestrix_core::Name;
 use orchestrix_core::wire::{ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
+use orchestrix_core::{Name, Refusal};
 
 /// A question about shards.
 #[derive(Clone, Debug)]
@@ -47,6 +47,18 @@ impl ShardAsk {
             | Self::Heartbeat { .. }
             | Self::Deregister { .. }
             | Self::Change { .. } => false,
+        }
+    }
+
+    /// Checks all that needs no state: sizes and ranges.
+    pub(crate) fn validate(&self) -> Result<(), Refusal> {
+        match self {
+            Self::Register { body, .. } => body.validate(),
+            Self::Heartbeat { body, .. } => body.validate(),
+            Self::Change { change, .. } => change.validate(),
+            Self::Deregister { .. } | Self::Assignment { .. } | Self::Service(_) | Self::Services { .. } => {
+                Ok(())
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http_body_util::BodyExt;
 use orchestrix_core::is_deeper;
 use orchestrix_core::limits::JSON_DEPTH_MAX;
+use orchestrix_core::wire::Object;
 use serde::de::DeserializeOwned;
 
 use crate::http::connection::RequestBody;
@@ -112,7 +113,8 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     if body.is_empty() {
         return Err(Fault::Invalid("the body is empty; JSON is expected".to_owned()));
     }
-    serde_json::from_slice(body).map_err(|error| Fault::Invalid(explain::<T>(body, &error)))
+    let understood = serde_json::from_slice(body).map(|Object(understood)| understood);
+    understood.map_err(|error| Fault::Invalid(explain::<T>(body, &error)))
 }
 
 /// Understands a body that has nothing to say: none, or an empty object.
@@ -135,7 +137,7 @@ fn explain<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> Strin
         return format!("the body is nested deeper than {JSON_DEPTH_MAX} levels");
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    match serde_path_to_error::deserialize::<_, T>(&mut reader) {
+    match serde_path_to_error::deserialize::<_, Object<T>>(&mut reader) {
         Err(located) if located.path().iter().next().is_some() => {
             format!("{}: {}", located.path(), located.inner())
         }
@@ -172,6 +174,18 @@ mod tests {
                 .contains("duplicate field `queue`")
         );
         assert!(complaint::<Submit>(r#"{"queue":"q","payload":1} x"#).contains("trailing characters"));
+    }
+
+    #[test]
+    fn a_list_of_fields_is_no_object() {
+        let list = complaint::<Submit>(r#"["q",1]"#);
+        assert!(list.contains("invalid type: sequence, expected an object"), "{list}");
+        let batch = complaint::<SubmitBatch>(r#"{"tasks":[{"queue":"q","payload":1},["q",1]]}"#);
+        assert!(batch.starts_with("tasks[1]: invalid type: sequence, expected an object"), "{batch}");
+        let backoff = complaint::<Submit>(r#"{"queue":"q","payload":1,"backoff":[1,2,3]}"#);
+        assert!(backoff.starts_with("backoff: invalid type: sequence"), "{backoff}");
+        let items = complaint::<CompleteBatch>(r#"{"items":[[1,2]]}"#);
+        assert!(items.starts_with("items[0]: invalid type: sequence"), "{items}");
     }
 
     #[test]

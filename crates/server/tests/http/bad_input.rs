@@ -88,8 +88,8 @@ async fn a_body_that_is_not_what_the_route_takes_is_refused() {
             post(route, "{", 400, "invalid", "EOF while parsing"),
             post(route, "{}", 400, "invalid", "missing field"),
             post(route, "[]", 400, "invalid", ""),
-            post(route, "null", 400, "invalid", "expected struct"),
-            post(route, "\"text\"", 400, "invalid", "expected struct"),
+            post(route, "null", 400, "invalid", "expected an object"),
+            post(route, "\"text\"", 400, "invalid", "expected an object"),
             post(route, "{\"surprise\":1}", 400, "invalid", "unknown field `surprise`, expected"),
             post(route, &"[".repeat(100_000), 400, "invalid", "nested deeper than 64 levels"),
             post(

@@ -273,3 +273,20 @@ async fn the_shards_of_a_service_come_in_pages() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_refused_weight_leaves_the_number_of_shards() {
+    let server = start().await;
+    let path = "/v1/services/orders";
+    let put = async |body: Value| {
+        let headers = [("content-type", "application/json")];
+        server.send("PUT", path, &headers, Some(body.to_string().as_bytes())).await
+    };
+    assert_eq!(put(json!({ "shard_count": 4 })).await.status, 200);
+    for wrong in [json!({ "0": 0 }), json!({ "0": 1_000_001 })] {
+        let refused = put(json!({ "shard_count": 2, "weights": wrong })).await;
+        assert_eq!((refused.status, refused.code()), (400, "invalid".to_owned()));
+    }
+    assert_eq!(server.get(path).await.json()["shard_count"], 4);
+    server.stop().await;
+}
