@@ -20,6 +20,7 @@ mod dashboard;
 mod endings;
 mod error;
 mod events;
+mod examples;
 mod feed;
 mod forward;
 #[doc(hidden)]
@@ -30,6 +31,8 @@ mod leasing;
 mod limits;
 mod link;
 mod logs;
+#[cfg(test)]
+mod notes;
 mod openapi;
 mod query;
 mod quota;
@@ -68,6 +71,7 @@ pub(crate) use access::{Client, authorize};
 pub(crate) use answer::Body;
 pub(crate) use audit::Seen;
 pub(crate) use error::Fault;
+pub use examples::Example;
 pub(crate) use forward::{Carried, Passed, address_of, assignment, of_shards, replaced};
 pub use limits::Limits;
 pub use openapi::document as openapi_document;

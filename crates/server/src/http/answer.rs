@@ -17,6 +17,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::http::connection::Busy;
 use crate::http::error::{Fault, ProblemReply};
+use crate::http::routes::Methods;
 use crate::http::streams::Stream;
 use crate::http::unsent::Held;
 
@@ -56,7 +57,7 @@ pub(crate) struct Reply {
     /// Its place among answers that are long.
     pub(crate) unsent: Option<Held>,
     again: bool,
-    allow: Option<&'static str>,
+    allow: Option<Methods>,
     /// The position that it says, if that is not where the journal is by now.
     position: Option<u64>,
 }
@@ -152,7 +153,8 @@ impl Reply {
             headers.insert(RETRY_AFTER, HeaderValue::from(1 + ids.random() % RETRY_AFTER_S_MAX));
         }
         if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+            let allow = HeaderValue::from_str(&allow.to_string());
+            headers.insert(ALLOW, allow.expect("names of methods are fine in a header"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

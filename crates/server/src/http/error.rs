@@ -5,6 +5,8 @@ use orchestrix_core::Refusal;
 use orchestrix_core::wire::{ItemProblem, Problem};
 use orchestrix_node::Error;
 
+use crate::http::routes::Methods;
+
 /// Why a request is not answered with what it asked for.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -18,7 +20,7 @@ pub(crate) enum Fault {
     Forbidden(String),
     NoRoute,
     /// Allowed are the methods named.
-    OtherMethod(&'static str),
+    OtherMethod(Methods),
     /// The body did not come in time.
     Timeout,
     BodyTooLarge {
@@ -58,7 +60,7 @@ pub(crate) struct ProblemReply {
     pub(crate) problem: Problem,
     /// Whether it may go better in a moment.
     pub(crate) again: bool,
-    pub(crate) allow: Option<&'static str>,
+    pub(crate) allow: Option<Methods>,
 }
 
 impl From<Error> for Fault {
@@ -250,7 +252,7 @@ mod tests {
             (Fault::Unauthorized(text()), 401, "unauthorized", false),
             (Fault::Forbidden(text()), 403, "forbidden", false),
             (Fault::NoRoute, 404, "not_found", false),
-            (Fault::OtherMethod("GET"), 405, "method_not_allowed", false),
+            (Fault::OtherMethod(Methods::default()), 405, "method_not_allowed", false),
             (Fault::Timeout, 408, "timeout", false),
             (Fault::BodyTooLarge { max: 1 }, 413, "too_large", false),
             (Fault::UrlTooLong { max: 1 }, 414, "too_large", false),

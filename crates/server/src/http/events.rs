@@ -26,12 +26,16 @@ use crate::http::streams::{Gone, Sink};
 const SHOWN: &str = include_str!("events/shown.jsonl");
 
 pub(crate) fn doc() -> RouteDoc {
-    asks("Follow the journal")
+    asks("Stream events")
         .frames::<StreamedEvent, Gap>(
             "Events from now on, or after a position; `gap` where some are missing.",
             examples(),
         )
-        .with(&[("after", Type::Integer, "Send the events after this position first; Last-Event-ID wins.")])
+        .with(&[(
+            "after",
+            Type::Integer,
+            "Start after this position; the header Last-Event-ID overrides it.",
+        )])
 }
 
 /// The first event of each type, by its name.

@@ -110,7 +110,7 @@ async fn answer(
     let _in_flight = client.enter(app)?;
     let body = match route.verb {
         Verb::Get => Bytes::new(),
-        Verb::Post | Verb::Put => {
+        Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => {
             let body = body::read(&head.headers, incoming, &app.limits).await?;
             client.check_still_known()?;
             body
@@ -135,7 +135,9 @@ fn hold_if_long(app: &App, client: &Client, verb: Verb, answered: Answered) -> R
         let held = match verb {
             Verb::Get => Unsent::hold(&app.unsent, client, bytes)?,
             // What was decided is not refused any more: leases would be lost with their answer.
-            Verb::Post | Verb::Put => Unsent::hold_anyway(&app.unsent, client, bytes),
+            Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => {
+                Unsent::hold_anyway(&app.unsent, client, bytes)
+            }
         };
         reply.unsent = Some(held);
     }

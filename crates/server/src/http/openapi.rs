@@ -23,11 +23,15 @@ use utoipa::openapi::{
 
 use crate::http::answer::{JSON, Reply};
 use crate::http::bounds;
+use crate::http::examples::Example;
 use crate::http::routes::{Access, Route, Scope, Verb};
 use crate::http::sse::EVENT_STREAM;
 use crate::http::table::ROUTES;
 
 const SECURITY: &str = "token";
+const DESCRIPTION: &str = "A coordinator for distributed work: durable tasks with leases, shards, and leadership. \
+    Times end in `_at` and are Unix milliseconds; durations end in `_ms`. Errors are `application/problem+json` with a stable \
+    `code`. Request bodies refuse unknown fields; answers may get more fields in later versions.";
 
 pub(crate) fn reply() -> Reply {
     static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document()));
@@ -43,11 +47,13 @@ pub fn document() -> String {
     let mut paths = Paths::new();
     let mut schemas = Schemas::new();
     described::<wire::Problem>(&mut schemas);
-    for route in &ROUTES {
+    for route in ROUTES {
         let method = match route.verb {
             Verb::Get => HttpMethod::Get,
             Verb::Post => HttpMethod::Post,
             Verb::Put => HttpMethod::Put,
+            Verb::Patch => HttpMethod::Patch,
+            Verb::Delete => HttpMethod::Delete,
         };
         let operation = operation(route, &mut schemas);
         match paths.paths.get_mut(route.path) {
@@ -58,7 +64,7 @@ pub fn document() -> String {
     let info = InfoBuilder::new()
         .title("Orchestrix")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some("A coordinator for distributed work: durable tasks with leases."))
+        .description(Some(DESCRIPTION))
         .build();
     let scheme = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     let components =
@@ -79,25 +85,37 @@ pub(crate) struct RouteDoc {
     schemas: Schemas,
     answers: Vec<(&'static str, Response)>,
     query: &'static [(&'static str, Type, &'static str)],
+    /// Names of parameters of the query that must be there.
+    needed: &'static [&'static str],
 }
 
 fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
     let doc = (route.doc)();
-    let body = route.request.and_then(|request| request.described).map(|described| described(schemas));
+    let body = route.request.and_then(|request| request.described);
+    let body = body.map(|described| with_example(described(schemas), route.example));
     schemas.extend(doc.schemas);
     let mut operation = OperationBuilder::new()
+        .tag(tag(route.path))
         .operation_id(Some(format!("{:?}", route.endpoint)))
         .summary(Some(doc.summary))
         .request_body(body)
         .response("default", problem());
-    for (status, answer) in doc.answers {
+    let mut shown = route.example.map(Example::answer);
+    for (status, mut answer) in doc.answers {
+        for content in answer.content.values_mut() {
+            show(content, &mut shown);
+        }
         operation = operation.response(status, answer);
     }
-    for part in route.path.split('{').skip(1).filter_map(|rest| rest.split_once('}')) {
-        operation = operation.parameter(in_path(part.0));
+    let shown = route.example.map(|example| example.parameters(route)).unwrap_or_default();
+    let shown = |name: &str| shown.get(name).cloned();
+    for name in route.part_names() {
+        operation = operation.parameter(in_path(name, shown(name)));
     }
     for (name, kind, meaning) in doc.query {
-        operation = operation.parameter(in_query(name, kind.clone(), meaning));
+        let needed = if doc.needed.contains(name) { Required::True } else { Required::False };
+        let parameter = parameter(name, kind.clone(), shown(name)).parameter_in(ParameterIn::Query);
+        operation = operation.parameter(parameter.required(needed).description(Some(*meaning)).build());
     }
     if let Access::Role(role) = route.access {
         let role = role.as_str();
@@ -106,6 +124,31 @@ fn operation(route: &Route, schemas: &mut Schemas) -> Operation {
             .security(SecurityRequirement::new::<_, [&str; 0], &str>(SECURITY, []));
     }
     operation.build()
+}
+
+fn with_example(mut body: RequestBody, example: Option<Example>) -> RequestBody {
+    let mut shown = example.and_then(Example::body);
+    for content in body.content.values_mut() {
+        show(content, &mut shown);
+    }
+    body
+}
+
+/// Shows an example, where none was shown yet.
+fn show(content: &mut RefOr<Content>, shown: &mut Option<Value>) {
+    if let RefOr::T(content) = content {
+        content.example = shown.take();
+    }
+}
+
+/// Under which heading a reader finds a route.
+fn tag(path: &str) -> &'static str {
+    match path.strip_prefix("/v1/").map(|rest| rest.split('/').next().unwrap_or(rest)) {
+        Some("tasks" | "queues" | "lease" | "workers") => "Tasks",
+        Some("services") => "Shards",
+        Some("cluster" | "events") => "Cluster",
+        Some(_) | None => "Process",
+    }
 }
 
 /// What a limit of a token to some queues means for a route.
@@ -120,7 +163,7 @@ fn limit(scope: Scope) -> &'static str {
 }
 
 pub(crate) fn asks(summary: &'static str) -> RouteDoc {
-    RouteDoc { summary, schemas: Vec::new(), answers: Vec::new(), query: &[] }
+    RouteDoc { summary, schemas: Vec::new(), answers: Vec::new(), query: &[], needed: &[] }
 }
 
 /// Describes the body that a route takes.
@@ -169,6 +212,19 @@ impl RouteDoc {
         self
     }
 
+    /// The same answer may also be a stream of server-sent events.
+    pub(crate) fn or_stream(mut self) -> Self {
+        if let Some((_, answer)) = self.answers.last_mut() {
+            let schema = ObjectBuilder::new().schema_type(SchemaType::AnyValue).build();
+            answer.content.insert(EVENT_STREAM.to_owned(), RefOr::T(Content::new(Some(schema))));
+        }
+        self
+    }
+
+    pub(crate) fn needs(self, needed: &'static [&'static str]) -> Self {
+        Self { needed, ..self }
+    }
+
     pub(crate) fn with(self, query: &'static [(&'static str, Type, &'static str)]) -> Self {
         Self { query, ..self }
     }
@@ -189,17 +245,13 @@ fn content<T: ToSchema>() -> Content {
     Content::new(Some(Ref::from_schema_name(T::name())))
 }
 
-fn in_path(name: &str) -> Parameter {
+fn in_path(name: &str, shown: Option<Value>) -> Parameter {
     let kind = if name == "id" { Type::Integer } else { Type::String };
-    let parameter =
-        ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
-    parameter.schema(Some(ObjectBuilder::new().schema_type(kind))).build()
+    parameter(name, kind, shown).parameter_in(ParameterIn::Path).required(Required::True).build()
 }
 
-fn in_query(name: &str, kind: Type, meaning: &str) -> Parameter {
-    let parameter =
-        ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).required(Required::False);
-    parameter.description(Some(meaning)).schema(Some(ObjectBuilder::new().schema_type(kind))).build()
+fn parameter(name: &str, kind: Type, shown: Option<Value>) -> ParameterBuilder {
+    ParameterBuilder::new().name(name).example(shown).schema(Some(ObjectBuilder::new().schema_type(kind)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! What the one table of routes says, and how a request is found in it: what is asked how, which role may ask it, which queues it concerns, and what answers it. What is
-//! not in it does not exist.
+//! What the one table of routes says, and how a request is found in it: what is asked how, which role may ask it, which
+//! queues it concerns, and what answers it. What is not in it does not exist.
 
 use std::fmt;
 use std::future::Future;
@@ -15,6 +15,7 @@ use utoipa::openapi::request_body::RequestBody;
 use crate::http::answer::{Body, Reply};
 use crate::http::body;
 use crate::http::error::Fault;
+use crate::http::examples::Example;
 use crate::http::handle::Call;
 use crate::http::openapi::{self, RouteDoc, Schemas};
 use crate::http::table::ROUTES;
@@ -62,6 +63,10 @@ pub enum Endpoint {
     Dashboard,
     DashboardScript,
     DashboardStyle,
+    #[cfg(test)]
+    ChangeNote,
+    #[cfg(test)]
+    DeleteNote,
 }
 
 /// How it is asked. `HEAD` is a `GET` whose body is not sent.
@@ -70,6 +75,8 @@ pub enum Verb {
     Get,
     Post,
     Put,
+    Patch,
+    Delete,
 }
 
 /// Who may ask.
@@ -154,6 +161,8 @@ pub struct Route {
     pub(crate) room: usize,
     /// The type of its body.
     pub(crate) request: Option<Requested>,
+    /// A request and its answer. None where the answer is not JSON.
+    pub example: Option<Example>,
     /// What the OpenAPI document says of it.
     pub(crate) doc: fn() -> RouteDoc,
 }
@@ -168,7 +177,20 @@ const fn route(verb: Verb, path: &'static str, endpoint: Endpoint, access: Acces
     let does = Does::Now(|_| Err(Fault::NoRoute));
     let (audit, pace) = (Audit::Unwritten, Pace::Prompt);
     let doc = || openapi::asks("");
-    Route { verb, path, endpoint, access, scope, does, audit, pace, room: 0, request: None, doc }
+    Route {
+        verb,
+        path,
+        endpoint,
+        access,
+        scope,
+        does,
+        audit,
+        pace,
+        room: 0,
+        request: None,
+        example: None,
+        doc,
+    }
 }
 
 pub(crate) const fn get(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
@@ -181,6 +203,16 @@ pub(crate) const fn post(path: &'static str, endpoint: Endpoint, role: Role, sco
 
 pub(crate) const fn put(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
     route(Verb::Put, path, endpoint, Access::Role(role), scope)
+}
+
+#[cfg(test)]
+pub(crate) const fn patch(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    route(Verb::Patch, path, endpoint, Access::Role(role), scope)
+}
+
+#[cfg(test)]
+pub(crate) const fn delete(path: &'static str, endpoint: Endpoint, role: Role, scope: Scope) -> Route {
+    route(Verb::Delete, path, endpoint, Access::Role(role), scope)
 }
 
 pub(crate) const fn public(path: &'static str, endpoint: Endpoint) -> Route {
@@ -228,6 +260,10 @@ impl Route {
         Self { doc, ..self }
     }
 
+    pub(crate) const fn example(self, example: Example) -> Self {
+        Self { example: Some(example), ..self }
+    }
+
     pub(crate) const fn audited(self) -> Self {
         Self { audit: Audit::Written, ..self }
     }
@@ -246,46 +282,67 @@ fn again<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<Vec<u8>, Fault>
     Ok(serde_json::to_vec(&understood).expect("what was JSON can be written as JSON"))
 }
 
+/// The methods of a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Methods(u8);
+
+impl Methods {
+    fn and(self, verb: Verb) -> Self {
+        Self(self.0 | 1 << verb as u8)
+    }
+
+    fn has(self, verb: Verb) -> bool {
+        self.0 & 1 << verb as u8 != 0
+    }
+}
+
+/// As the header `Allow` lists them.
+impl fmt::Display for Methods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verbs = Verb::ALL.into_iter().filter(|verb| self.has(*verb));
+        let names = verbs.map(|verb| if verb == Verb::Get { "GET, HEAD" } else { verb.as_str() });
+        f.write_str(&names.collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// What the table says about a request.
 #[derive(Debug)]
 pub(crate) enum Found<'p> {
     /// The row, its place in the table, and the texts that stand for the parts in braces.
     Route(usize, &'static Route, [&'p str; 2]),
     /// The path is there, but only for these methods.
-    OtherMethod(&'static str),
+    OtherMethod(Methods),
     Nothing,
 }
 
-/// Looks a request up in the table.
+/// Looks a request up in the table. A path without braces stands for itself only, not for the part in braces of a later row.
 pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
-    let (mut gets, mut posts, mut puts) = (false, false, false);
+    let (mut methods, mut is_plain) = (Methods::default(), false);
     for (place, route) in ROUTES.iter().enumerate() {
         let Some(parts) = route.parts(path) else { continue };
+        if is_plain && !parts[0].is_empty() {
+            continue;
+        }
         if route.verb.is(method) {
             return Found::Route(place, route, parts);
         }
-        match route.verb {
-            Verb::Get => gets = true,
-            Verb::Post => posts = true,
-            Verb::Put => puts = true,
-        }
+        is_plain |= parts[0].is_empty();
+        methods = methods.and(route.verb);
     }
-    match (gets, posts, puts) {
-        (true, true, _) => Found::OtherMethod("GET, HEAD, POST"),
-        (true, false, true) => Found::OtherMethod("GET, HEAD, PUT"),
-        (true, false, false) => Found::OtherMethod("GET, HEAD"),
-        (false, true, _) => Found::OtherMethod("POST"),
-        (false, false, true) => Found::OtherMethod("PUT"),
-        (false, false, false) => Found::Nothing,
-    }
+    if methods == Methods::default() { Found::Nothing } else { Found::OtherMethod(methods) }
 }
 
 impl Verb {
+    /// In the order in which `Allow` lists them.
+    pub const ALL: [Self; 5] = [Self::Get, Self::Post, Self::Put, Self::Patch, Self::Delete];
+
     fn is(self, method: &Method) -> bool {
         match self {
             Self::Get => method == Method::GET || method == Method::HEAD,
             Self::Post => method == Method::POST,
             Self::Put => method == Method::PUT,
+            Self::Patch => method == Method::PATCH,
+            Self::Delete => method == Method::DELETE,
         }
     }
 
@@ -295,13 +352,20 @@ impl Verb {
             Self::Get => "GET",
             Self::Post => "POST",
             Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
         }
     }
 }
 
 impl Route {
+    /// The names of the parts in braces.
+    pub(crate) fn part_names(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0))
+    }
+
     /// The texts for the parts in braces, empty when there is none; `None` when the path is another.
-    fn parts<'p>(&self, path: &'p str) -> Option<[&'p str; 2]> {
+    pub(crate) fn parts<'p>(&self, path: &'p str) -> Option<[&'p str; 2]> {
         let mut parts = [""; 2];
         let (mut pattern, mut path) = (self.path, path);
         for part in &mut parts {
@@ -322,19 +386,31 @@ mod tests {
     fn found(method: &str, path: &str) -> String {
         match find(&method.parse().unwrap(), path) {
             Found::Route(_, route, [one, two]) => format!("{:?} {one}{two}", route.endpoint),
-            Found::OtherMethod(allow) => allow.to_owned(),
+            Found::OtherMethod(allow) => allow.to_string(),
             Found::Nothing => "nothing".to_owned(),
         }
     }
 
     #[test]
     fn every_row_finds_itself() {
-        for row in &ROUTES {
-            let path = ["{id}", "{queue}", "{worker}", "{service}"];
-            let path = path.iter().fold(row.path.to_owned(), |path, part| path.replace(part, "7"));
+        for row in ROUTES {
+            let parts = row.path.split('/').map(|part| if part.starts_with('{') { "7" } else { part });
+            let path = parts.collect::<Vec<_>>().join("/");
             let found = found(row.verb.as_str(), &path);
             assert!(found.starts_with(&format!("{:?}", row.endpoint)), "{} found {found}", row.path);
         }
+    }
+
+    #[test]
+    fn a_path_without_braces_stands_before_those_that_match_it() {
+        for (place, plain) in ROUTES.iter().enumerate().filter(|(_, row)| !row.path.contains('{')) {
+            let earlier = ROUTES[..place]
+                .iter()
+                .find(|row| row.parts(plain.path).is_some_and(|[one, _]| !one.is_empty()));
+            assert!(earlier.is_none(), "{} stands behind {earlier:?}", plain.path);
+        }
+        assert_eq!(found("GET", "/v1/tasks/batch"), "POST");
+        assert_eq!(found("GET", "/v1/tasks/batches"), "Task batches");
     }
 
     #[test]

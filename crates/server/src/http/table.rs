@@ -9,130 +9,192 @@ use orchestrix_core::wire::{
 use utoipa::openapi::schema::Type;
 
 use crate::http::answer::{BYTES, JSON};
+#[cfg(test)]
+use crate::http::notes;
 use crate::http::openapi::asks;
 use crate::http::routes::{Endpoint, Route, Scope, get, post, public, put};
-use crate::http::{dashboard, events, feed, leasing, link, logs, openapi, shards, tasks, views};
+use crate::http::sse::EVENT_STREAM;
+use crate::http::{dashboard, events, examples, feed, leasing, link, logs, openapi, shards, tasks, views};
 use crate::tokens::Role;
 
 /// All routes, the busiest first.
-pub static ROUTES: [Route; 39] = [
+pub static ROUTES: &[Route] = &[
     post("/v1/tasks", Endpoint::Submit, Role::Submit, Scope::Named)
-        .doc(|| asks("Submit a task")
-            .and::<wire::Submitted>("201", "The task was accepted.")
-            .and::<wire::Submitted>("200", "The task that was submitted with the same key before."))
+        .example(examples::SUBMIT)
+        .doc(|| {
+            asks("Submit a task")
+                .and::<wire::Submitted>("201", "The task was accepted.")
+                .and::<wire::Submitted>("200", "The task that was submitted with the same key before.")
+        })
         .takes::<Submit>()
         .asks(tasks::submit, tasks::submitted),
     post("/v1/queues/{queue}/lease", Endpoint::LeaseQueue, Role::Work, Scope::Named)
-        .doc(|| asks("Lease tasks of a queue").and::<wire::Leases>("200", LEASES))
+        .example(examples::LEASE_QUEUE)
+        .doc(|| asks("Lease tasks from a queue").and::<wire::Leases>("200", LEASES))
         .takes::<LeaseQueue>()
         .asks(leasing::lease_queue, leasing::leases)
         .may_wait()
         .room(LEASE_PAYLOAD_BYTES_MAX),
     post("/v1/tasks/{id}/complete", Endpoint::Complete, Role::Work, Scope::Task)
+        .example(examples::COMPLETE)
         .doc(|| asks("Complete a task").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Complete>()
         .asks(leasing::complete, tasks::outcome),
     post("/v1/tasks/{id}/heartbeat", Endpoint::Heartbeat, Role::Work, Scope::Task)
-        .doc(|| asks("Extend a lease").and::<wire::Extended>("200", "The lease goes on."))
+        .example(examples::HEARTBEAT)
+        .doc(|| asks("Extend a lease").and::<wire::Extended>("200", "The lease is extended."))
         .takes::<Heartbeat>()
         .asks(leasing::heartbeat, leasing::extended),
     post("/v1/tasks/batch", Endpoint::SubmitBatch, Role::Submit, Scope::Named)
-        .doc(|| asks("Submit many tasks")
-            .and::<wire::SubmittedBatch>("200", "What became of each, in the order of the request."))
+        .example(examples::SUBMIT_BATCH)
+        .doc(|| {
+            asks("Submit a batch of tasks")
+                .and::<wire::SubmittedBatch>("200", "The outcome of each, in the order of the request.")
+        })
         .takes::<SubmitBatch>()
         .asks(tasks::submit_batch, tasks::submitted_batch),
     post("/v1/tasks/complete/batch", Endpoint::CompleteBatch, Role::Work, Scope::Own)
-        .doc(|| asks("Complete many tasks")
-            .and::<wire::CompletedBatch>("200", "What became of each, in the order of the request."))
+        .example(examples::COMPLETE_BATCH)
+        .doc(|| {
+            asks("Complete a batch of tasks")
+                .and::<wire::CompletedBatch>("200", "The outcome of each, in the order of the request.")
+        })
         .takes::<CompleteBatch>()
         .asks(leasing::complete_batch, leasing::completed_batch),
     post("/v1/workers/{worker}/heartbeat", Endpoint::WorkerHeartbeat, Role::Work, Scope::Own)
-        .doc(|| asks("Extend all leases of a worker")
-            .and::<wire::WorkerExtended>("200", "What the worker still has."))
+        .example(examples::WORKER_HEARTBEAT)
+        .doc(|| {
+            asks("Extend all leases of a worker")
+                .and::<wire::WorkerExtended>("200", "Which leases were extended, and which are lost.")
+        })
         .takes::<WorkerHeartbeat>()
         .asks(leasing::heartbeat_worker, leasing::worker_extended),
     post("/v1/lease", Endpoint::LeaseQueues, Role::Work, Scope::Named)
-        .doc(|| asks("Lease tasks of several queues").and::<wire::Leases>("200", LEASES))
+        .example(examples::LEASE_QUEUES)
+        .doc(|| asks("Lease tasks from several queues").and::<wire::Leases>("200", LEASES))
         .takes::<LeaseQueues>()
         .asks(leasing::lease_queues, leasing::leases)
         .may_wait()
         .room(LEASE_PAYLOAD_BYTES_MAX),
     SHARD_HEARTBEAT,
     post("/v1/tasks/{id}/fail", Endpoint::Fail, Role::Work, Scope::Task)
+        .example(examples::FAIL)
         .doc(|| asks("Fail an attempt").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Fail>()
         .asks(leasing::fail, tasks::outcome),
     post("/v1/tasks/{id}/release", Endpoint::Release, Role::Work, Scope::Task)
-        .doc(|| asks("Give a task back").and::<wire::Outcome>("200", OUTCOME))
+        .example(examples::RELEASE)
+        .doc(|| asks("Release a task").and::<wire::Outcome>("200", OUTCOME))
         .takes::<Release>()
         .asks(leasing::release, tasks::outcome),
     post("/v1/tasks/{id}/logs", Endpoint::AppendLogs, Role::Work, Scope::Task)
-        .doc(|| asks("Store lines of output")
-            .and::<wire::LogAppended>("200", "What became of the lines."))
+        .example(examples::APPEND_LOGS)
+        .doc(|| {
+            asks("Append task output").and::<wire::LogAppended>(
+                "200",
+                "How many lines the lease has sent, and how many were dropped.",
+            )
+        })
         .takes::<LogAppend>()
         .leads(|call, node| Box::pin(logs::append(call, node))),
     post("/v1/tasks/{id}/cancel", Endpoint::Cancel, Role::Admin, Scope::Task)
-        .doc(|| asks("Cancel a task")
-            .and::<wire::Outcome>("200", "The task is cancelled.")
-            .and::<wire::Outcome>("202", "The task is leased; its worker will be told."))
+        .example(examples::CANCEL)
+        .doc(|| {
+            asks("Cancel a task")
+                .and::<wire::Outcome>("200", "The task is cancelled.")
+                .and::<wire::Outcome>("202", "The task is leased; cancellation is requested from its worker.")
+        })
         .takes_nothing()
-.asks(tasks::cancel, tasks::cancelled)
+        .asks(tasks::cancel, tasks::cancelled)
         .audited(),
     post("/v1/tasks/{id}/retry", Endpoint::Retry, Role::Admin, Scope::Task)
-        .doc(|| asks("Give a failed task a new round").and::<wire::Outcome>("200", OUTCOME))
+        .example(examples::RETRY)
+        .doc(|| asks("Retry a failed task").and::<wire::Outcome>("200", OUTCOME))
         .takes_nothing()
-.asks(tasks::retry, tasks::outcome)
+        .asks(tasks::retry, tasks::outcome)
         .audited(),
     get("/v1/tasks", Endpoint::ListTasks, Role::Read, Scope::Named)
-        .doc(|| asks("List tasks").and::<wire::TaskPage>("200", "A page, lowest id first.").with(LIST)).asks(tasks::list, tasks::page),
+        .example(examples::LIST_TASKS)
+        .doc(|| asks("List tasks").and::<wire::TaskPage>("200", "A page, lowest id first.").with(LIST))
+        .asks(tasks::list, tasks::page),
     get("/v1/tasks/{id}", Endpoint::Task, Role::Read, Scope::Task)
-        .doc(|| asks("Look at a task").and::<wire::TaskView>("200", "All that is known of it.")).asks(tasks::task, tasks::view),
+        .example(examples::TASK)
+        .doc(|| asks("Get a task").and::<wire::TaskView>("200", "The task, with its last attempts."))
+        .asks(tasks::task, tasks::view),
     get("/v1/tasks/{id}/explain", Endpoint::Explain, Role::Read, Scope::Task)
-        .doc(|| asks("Ask why a task is where it is").and::<wire::Explanation>("200", "A code and a sentence."))
+        .example(examples::EXPLAIN)
+        .doc(|| asks("Explain the state of a task").and::<wire::Explanation>("200", "A code and a sentence."))
         .asks(tasks::explain, tasks::explanation),
     get("/v1/tasks/{id}/logs", Endpoint::Logs, Role::Read, Scope::Task)
-        .doc(|| asks("Read the output of a task")
-            .and::<wire::LogPage>(
-                "200",
-                "A page of lines; with `follow=true` a stream of `line` events and one `end`.",
-            )
-            .with(LOGS))
+        .example(examples::LOGS)
+        .doc(|| {
+            asks("Read task output")
+                .and::<wire::LogPage>(
+                    "200",
+                    "A page of lines; with `follow=true` a stream of `line` events and one `end`.",
+                )
+                .or_stream()
+                .with(LOGS)
+        })
         .leads(|call, node| Box::pin(logs::read(call, node))),
     get("/v1/queues", Endpoint::Queues, Role::Read, Scope::Own)
-        .doc(|| asks("List queues").and::<wire::QueueList>("200", "All queues that have tasks.")).asks(views::queues, views::queue_list),
+        .example(examples::QUEUES)
+        .doc(|| asks("List queues").and::<wire::QueueList>("200", "All queues that have tasks."))
+        .asks(views::queues, views::queue_list),
     get("/v1/workers", Endpoint::Workers, Role::Read, Scope::All)
-        .doc(|| asks("List workers").and::<wire::WorkerList>("200", "All workers that were seen lately.")).asks(views::workers, views::worker_list),
+        .example(examples::WORKERS)
+        .doc(|| asks("List workers").and::<wire::WorkerList>("200", "All workers that were seen recently."))
+        .asks(views::workers, views::worker_list),
     get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All)
-        .doc(|| asks("Look at the cluster").and::<wire::Cluster>("200", "The nodes and who leads.")).here(|call| Box::pin(views::cluster(call))),
+        .example(examples::CLUSTER)
+        .doc(|| asks("Get the cluster status").and::<wire::Cluster>("200", "The nodes, and which one leads."))
+        .here(|call| Box::pin(views::cluster(call))),
     get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All)
-        .doc(|| asks("Follow what happens to leadership")
-            .plain("text/event-stream", "`coord:` events, and each again as `plg:coordinator:`.")).now(views::news),
+        .doc(|| {
+            asks("Stream leadership events")
+                .plain(EVENT_STREAM, "`coord:` events, and each again as `plg:coordinator:`.")
+        })
+        .now(views::news),
     get("/v1/cluster/batches", Endpoint::Batches, Role::Node, Scope::All)
-        .doc(|| asks("Follow what the leader writes, as another node")
-            .plain(BYTES, "Whole batches, each after its length; 0 is a sign of life.")
-            .with(&[("after", Type::Integer, "The position that the asking node has reached.")])).now(feed::tell),
+        .doc(|| {
+            asks("Stream replicated batches to another node")
+                .plain(BYTES, "Whole batches, each after its length; a length of 0 is a sign of life.")
+                .with(&[("after", Type::Integer, "The last position that the other node has.")])
+        })
+        .now(feed::tell),
     get("/v1/cluster/link", Endpoint::Link, Role::Node, Scope::All)
-        .doc(|| asks("Open a node link, as another node").empty("101", "The connection is a node link."))
+        .doc(|| asks("Open a node link").empty("101", "The connection is a node link."))
         .upgrades(link::take),
     post("/v1/cluster/leader", Endpoint::Lead, Role::Admin, Scope::All)
-        .doc(|| asks("Say who should lead").and::<wire::Cluster>("200", "It was asked for."))
+        .example(examples::LEAD)
+        .doc(|| {
+            asks("Transfer leadership").and::<wire::Cluster>("200", "The cluster status after the transfer.")
+        })
         .takes::<Lead>()
         .leads(|call, _| Box::pin(views::lead(call)))
         .audited(),
     get("/v1/services", Endpoint::Services, Role::Read, Scope::All)
-        .doc(|| asks("List services")
-            .and::<wire::ServiceList>("200", "All services, by name.")
-            .with(&[("group", Type::String, "Only services of this group.")]))
+        .example(examples::SERVICES)
+        .doc(|| {
+            asks("List services").and::<wire::ServiceList>("200", "All services, by name.").with(&[(
+                "group",
+                Type::String,
+                "Only services of this group.",
+            )])
+        })
         .asks(shards::services, shards::service_list),
     get("/v1/services/{service}", Endpoint::Service, Role::Read, Scope::All)
-        .doc(|| asks("Look at a service")
-            .and::<wire::ServiceView>("200", "Its workers, and a page of its shards.")
-            .with(SHARDS))
+        .example(examples::SERVICE)
+        .doc(|| {
+            asks("Get a service")
+                .and::<wire::ServiceView>("200", "The service, its workers and a page of its shards.")
+                .with(SHARDS)
+        })
         .asks(shards::service, shards::view)
         .room(PAGE_BYTES_MAX),
     put("/v1/services/{service}", Endpoint::ChangeService, Role::Admin, Scope::All)
-        .doc(|| asks("Change the shards of a service")
-            .and::<wire::ServiceView>("200", "The service as it is now."))
+        .example(examples::CHANGE_SERVICE)
+        .doc(|| asks("Change a service").and::<wire::ServiceView>("200", "The service after the change."))
         .takes::<ServiceChange>()
         .asks(shards::change, shards::view)
         .audited(),
@@ -144,41 +206,60 @@ pub static ROUTES: [Route; 39] = [
         Role::Work,
         Scope::All,
     )
-        .doc(|| asks("Follow what a worker should serve")
-            .plain("text/event-stream", "`assignment` events, one at once and one for each change.")
+    .doc(|| {
+        asks("Stream the assignments of a shard worker")
+            .plain(EVENT_STREAM, "`assignment` events, one at once and one for each change.")
             .with(&[(
                 "session",
                 Type::String,
-                "Required. The session of the process that asks: another process of the name hears `fenced`, and the stream ends.",
-            )]))
+                "The session that the process registered with. If it is replaced, the stream ends.",
+            )])
+            .needs(&["session"])
+    })
     .leads(|call, node| Box::pin(async move { shards::follow(call, node) })),
     get("/v1/events", Endpoint::Events, Role::Read, Scope::All)
         .doc(events::doc)
         .here(|call| Box::pin(events::follow(call))),
     public("/health", Endpoint::Health)
-        .doc(|| asks("Ask whether the coordinator is healthy")
-            .and::<wire::Health>("200", "It is healthy.")
-            .and::<wire::Health>("503", "It is unhealthy.")).now(views::health),
+        .example(examples::HEALTH)
+        .doc(|| {
+            asks("Check health")
+                .and::<wire::Health>("200", "The node is healthy.")
+                .and::<wire::Health>("503", "The node is unhealthy.")
+        })
+        .now(views::health),
     public("/ready", Endpoint::Ready)
-        .doc(|| asks("Ask whether new work should be sent here").plain(JSON, "It is ready.")).now(views::ready),
+        .example(examples::READY)
+        .doc(|| asks("Check readiness").plain(JSON, "The node is ready for new work."))
+        .now(views::ready),
     get("/metrics", Endpoint::Metrics, Role::Metrics, Scope::Own)
-        .doc(|| asks("Read the metrics").plain("text/plain", "Prometheus' text format.")).here(|call| Box::pin(views::metrics(call))),
+        .doc(|| asks("Get metrics").plain("text/plain", "Metrics in the Prometheus text format."))
+        .here(|call| Box::pin(views::metrics(call))),
     public("/openapi.json", Endpoint::OpenApi)
-        .doc(|| asks("Read this document").plain(JSON, "OpenAPI 3.1.")).now(|_| Ok(openapi::reply())),
+        .doc(|| asks("Get this document").plain(JSON, "This OpenAPI document."))
+        .now(|_| Ok(openapi::reply())),
     public("/", Endpoint::Dashboard)
-        .doc(|| asks("Open the dashboard").plain("text/html", "A page.")).now(|_| Ok(dashboard::page())),
+        .doc(|| asks("Open the dashboard").plain("text/html", "A web page."))
+        .now(|_| Ok(dashboard::page())),
     public("/dashboard.js", Endpoint::DashboardScript)
-        .doc(|| asks("The script of the dashboard").plain("text/javascript", "A script.")).now(|_| Ok(dashboard::script())),
+        .doc(|| asks("Get the script of the dashboard").plain("text/javascript", "A script."))
+        .now(|_| Ok(dashboard::script())),
     public("/dashboard.css", Endpoint::DashboardStyle)
-        .doc(|| asks("The style of the dashboard").plain("text/css", "A style sheet.")).now(|_| Ok(dashboard::style())),
+        .doc(|| asks("Get the style sheet of the dashboard").plain("text/css", "A style sheet."))
+        .now(|_| Ok(dashboard::style())),
+    #[cfg(test)]
+    notes::CHANGE_NOTE,
+    #[cfg(test)]
+    notes::DELETE_NOTE,
 ];
 
 // What workers also say over ZeroMQ.
 pub(crate) const SHARD_REGISTER: Route =
     post("/v1/services/{service}/workers/{worker}/register", Endpoint::ShardRegister, Role::Work, Scope::All)
+        .example(examples::SHARD_REGISTER)
         .doc(|| {
-            asks("Come as a worker of a service")
-                .and::<wire::Assignment>("200", "What to serve, once others have let go of it.")
+            asks("Register a shard worker")
+                .and::<wire::Assignment>("200", "The assignment, when the rebalance is done.")
         })
         .takes::<ShardRegister>()
         .asks(shards::register, shards::assigned)
@@ -190,7 +271,8 @@ pub(crate) const SHARD_HEARTBEAT: Route = post(
     Role::Work,
     Scope::All,
 )
-.doc(|| asks("Stay as a worker of a service").and::<wire::Assignment>("200", "What to serve."))
+.example(examples::SHARD_HEARTBEAT)
+.doc(|| asks("Send the heartbeat of a shard worker").and::<wire::Assignment>("200", "The assignment."))
 .takes::<ShardHeartbeat>()
 .asks(shards::heartbeat, shards::assigned);
 pub(crate) const SHARD_DEREGISTER: Route = post(
@@ -199,27 +281,28 @@ pub(crate) const SHARD_DEREGISTER: Route = post(
     Role::Work,
     Scope::All,
 )
-.doc(|| asks("Go as a worker of a service").and::<wire::Assignment>("200", "Nothing is left to serve."))
+.example(examples::SHARD_DEREGISTER)
+.doc(|| asks("Deregister a shard worker").and::<wire::Assignment>("200", "An empty assignment."))
 .takes::<ShardDeregister>()
 .asks(shards::deregister, shards::assigned)
 .audited();
 
-const LEASES: &str = "The tasks handed out; none when there was nothing to do.";
-const OUTCOME: &str = "What became of the task.";
+const LEASES: &str = "The leased tasks; empty if no task was ready.";
+const OUTCOME: &str = "The task and its new state.";
 const LIST: &[(&str, Type, &str)] = &[
     ("queue", Type::String, "Only tasks of this queue."),
     ("state", Type::String, "Only tasks in this state."),
-    ("owner", Type::String, "Only tasks that this node owns; tasks leased over HTTP have no owner."),
-    ("limit", Type::Integer, "Tasks of the page, 1 to 1000; 100 if not given."),
-    ("cursor", Type::String, "The next_cursor of the page before."),
+    ("owner", Type::String, "Only tasks of this owner; tasks leased over HTTP have none."),
+    ("limit", Type::Integer, "Tasks per page, 1 to 1000; 100 by default."),
+    ("cursor", Type::String, "The `next_cursor` of the previous page."),
 ];
 const SHARDS: &[(&str, Type, &str)] = &[
-    ("limit", Type::Integer, "Shards of the page, 1 to 100000; as many as 1 MiB holds if not given."),
-    ("cursor", Type::String, "The next_cursor of the page before."),
+    ("limit", Type::Integer, "Shards per page, 1 to 100000; by default as many as 1 MiB holds."),
+    ("cursor", Type::String, "The `next_cursor` of the previous page."),
 ];
 const LOGS: &[(&str, Type, &str)] = &[
-    ("offset", Type::Integer, "The number of the first line; 0 if not given."),
-    ("limit", Type::Integer, "Lines of the page, 1 to 1000; 100 if not given."),
+    ("offset", Type::Integer, "The number of the first line; 0 by default."),
+    ("limit", Type::Integer, "Lines per page, 1 to 1000; 100 by default."),
     ("attempt", Type::Integer, "Only lines of this attempt."),
     ("follow", Type::Boolean, "Stream lines until the task ends."),
 ];

@@ -4,9 +4,12 @@
 
 mod access;
 mod bad_input;
+mod bounds;
+mod clients;
 mod cluster;
 mod descriptors;
 mod document;
+mod examples;
 mod feed;
 mod idle;
 mod kit;

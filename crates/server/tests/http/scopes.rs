@@ -195,7 +195,7 @@ impl Asker {
 }
 
 /// The answer to a request; of a stream, only how it begins.
-async fn ask(door: &Door, token: Option<&str>, route: &Route, path: &str, body: &Value) -> Answer {
+pub(crate) async fn ask(door: &Door, token: Option<&str>, route: &Route, path: &str, body: &Value) -> Answer {
     let mut request = format!("{} {path} HTTP/1.1\r\nhost: {}\r\n", route.verb.as_str(), door.address);
     if let Some(token) = token {
         request.push_str(&format!("authorization: Bearer {token}\r\n"));
@@ -288,7 +288,7 @@ async fn every_route_is_served_within_role_and_queues_only() {
     let mut wrong = Vec::new();
     for (node, leads) in nodes.iter().zip([true, false]) {
         // Cancelling asks the worker only, so it comes to the tasks of all others just as well.
-        for route in &ROUTES {
+        for route in ROUTES {
             for asker in Asker::all() {
                 for known in known {
                     let (path, body) = request(route, known);
