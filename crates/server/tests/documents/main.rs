@@ -61,6 +61,47 @@ fn every_variable_in_the_compose_file_is_a_setting() {
     }
 }
 
+/// Where the sources of a crate have a word, as `file: line`.
+fn lines_with(word: &str, folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(lines_with(word, &path));
+        } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines = text.lines().filter(|line| line.contains(word));
+            found.extend(lines.map(|line| format!("{}: {}", path.display(), line.trim())));
+        }
+    }
+    found
+}
+
+/// One option, one metric and one engine stand for all others.
+#[test]
+fn the_recipes_name_all_lists() {
+    let sources = |name: &str| root().join("crates").join(name).join("src");
+    let everywhere = |word| -> Vec<String> {
+        ["core", "engine", "leadership", "node", "server"]
+            .iter()
+            .flat_map(|it| lines_with(word, &sources(it)))
+            .collect()
+    };
+    let option = everywhere("keys_max");
+    assert!(
+        option.len() == 2 && option.iter().all(|line| line.contains("server/src/config.rs")),
+        "{option:#?}"
+    );
+    let metric = everywhere("services_expired");
+    let in_file = |file: &str| metric.iter().filter(|line| line.contains(file)).count();
+    assert_eq!((in_file("stats.rs"), in_file("metrics.rs"), metric.len()), (1, 2, 4), "{metric:#?}");
+    for user in ["leadership", "node", "server"] {
+        let engine = lines_with("S3Place", &sources(user));
+        assert!(engine.iter().all(|line| line.contains("server/src/engine.rs")), "{engine:#?}");
+    }
+    assert_eq!(lines_with("Scheme::S3", &sources("server")).len(), 2);
+}
+
 #[test]
 fn names_of_tests_are_at_most_sixty_characters() {
     let mut folders = vec![root().join("crates")];
