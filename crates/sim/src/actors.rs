@@ -1,4 +1,4 @@
-//! Who lives in a world: those who submit tasks and those who do them, and workers that divide shards.
+//! The actors of a world: clients that submit tasks, workers that do them, and workers that divide shards.
 
 mod submitter;
 mod worker;
@@ -8,10 +8,10 @@ use orchestrix_node::Error;
 
 use crate::actors::submitter::Submitter;
 use crate::actors::worker::Worker;
+use crate::coverage::Covered;
 use crate::history::{Answer, Execution, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::seen::Sight;
 use crate::shards::record::Record;
 use crate::shards::worker::{ShardWorker, workers};
 use crate::world::Op;
@@ -32,23 +32,23 @@ pub(crate) trait Ground {
     /// Asks something; answers under which number.
     fn ask(&mut self, actor: usize, question: Question) -> usize;
 
-    /// The connections of a process of a service are closed: nobody waits for what it asked.
+    /// The connections of a process of a service are closed: its answers have no reader.
     fn close(&mut self, process: usize);
 
     fn wake_after(&mut self, actor: usize, us: u64);
 
-    fn see(&mut self, happened: bool, sight: Sight);
+    fn see(&mut self, happened: bool, item: Covered);
 
     fn executed(&mut self, execution: Execution);
 
     /// What workers of services did.
     fn shards(&mut self) -> &mut Record;
 
-    /// A lease that somebody else got lately.
+    /// A recent lease of another worker.
     fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)>;
 }
 
-/// An actor; nobody while it acts.
+/// An actor; `None` while it acts.
 pub(crate) enum Actor {
     Submitter(Submitter),
     Worker(Worker),

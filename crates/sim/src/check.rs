@@ -1,4 +1,4 @@
-//! Holds a journal and what the actors saw against the invariants.
+//! Checks a journal and the answers to the actors against the invariants.
 //!
 //! [`model`] walks the journal and says whether each event may follow those before it, [`calls`] says whether each
 //! answer is explained by the journal at a place between asking and answering, [`story`] finds an order of what was
@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 
 use orchestrix_core::TaskId;
 
+use crate::coverage::Coverage;
 use crate::history::{Execution, History};
-use crate::seen::Seen;
 
 /// An invariant that does not hold, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,9 +40,9 @@ impl std::fmt::Display for Violation {
 }
 
 /// All that does not hold; nothing when all is well.
-pub(crate) fn check(history: &History, seen: &mut Seen) -> Vec<Violation> {
+pub(crate) fn check(history: &History, coverage: &mut Coverage) -> Vec<Violation> {
     let mut found = Vec::new();
-    match model::walk(history, seen) {
+    match model::walk(history, coverage) {
         Ok(model) => found.extend(calls::check(history, &model)),
         Err(violation) => found.push(violation),
     }

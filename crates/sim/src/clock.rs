@@ -10,7 +10,7 @@ use orchestrix_node::Clock;
 const BEGINNING_MS: i64 = 1_790_000_000_000;
 /// Room before it, so that a jump of ten years back stays a time.
 const BOOT_MS: u64 = 1_000;
-/// After so many pauses in a row somebody makes room on the disk: pauses are what a full disk leads to.
+/// After so many pauses in a row the operator frees disk space: a full disk causes pauses.
 const PATIENCE: u32 = 30;
 
 /// Clocks that follow the time of the world, at a rate of their own, and a wall clock that jumps.
@@ -25,7 +25,7 @@ struct Times {
     drift_ppm: i64,
     /// Milliseconds that the wall clock is ahead.
     ahead_ms: i64,
-    /// Microseconds that somebody paused.
+    /// Microseconds of pauses.
     paused_us: u64,
 }
 

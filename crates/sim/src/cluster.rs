@@ -12,6 +12,7 @@
 mod check;
 mod clients;
 mod clock;
+mod coverage;
 mod engine;
 mod faults;
 mod handles;
@@ -24,16 +25,15 @@ mod plan;
 mod prove;
 mod record;
 mod requests;
-mod sights;
 mod world;
 
+pub use coverage::{ClusterCoverage, ClusterCovered};
 pub use plan::ClusterPlan;
 pub use prove::{ClusterOutcome, prove_calm, prove_clusters};
-pub use sights::{ClusterSight, Sights};
 pub use world::{ClusterEnded, ClusterWorld};
 
 use crate::prove::contained;
-use crate::shards::ShardSights;
+use crate::shards::ShardCoverage;
 use crate::trace::Tracing;
 
 /// Runs one seed.
@@ -53,11 +53,11 @@ pub(crate) fn run_cluster_traced(plan: ClusterPlan, tracing: Tracing) -> Cluster
     contained(|| ClusterWorld::new(plan).traced(tracing).run()).unwrap_or_else(|violation| ClusterEnded {
         seed,
         violations: vec![violation],
-        sights: Sights::default(),
-        shards: ShardSights::default(),
+        coverage: ClusterCoverage::default(),
+        shards: ShardCoverage::default(),
         trace: [0; 32],
         seconds: 0,
         calls: 0,
-        told: Vec::new(),
+        listing: Vec::new(),
     })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::report::{Failure, Row};
 
-/// Runs the script for so long, after whatever it has to build. Counts targets in `done` while they end.
+/// Runs the script for so long, after its build. Counts targets in `done` while they end.
 #[must_use]
 pub fn fuzz(script: &Path, time: Duration, done: &AtomicU64) -> Row {
     let mut row = Row { name: "fuzz".to_owned(), ..Row::default() };

@@ -1,4 +1,4 @@
-//! What the actors of a world asked, heard and did, in the time of the world.
+//! The requests, answers and actions of all actors, in the time of the world.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ pub(crate) enum Question {
         task: TaskId,
     },
     Queues,
-    /// A process of a worker of a service asks; of which number nobody but the world knows.
+    /// A process of a worker of a service asks; whose number only the world knows.
     Shards {
         process: usize,
         ask: Box<ShardAsk>,
@@ -91,7 +91,7 @@ impl Question {
         matches!(self, Self::Shards { process: asks, .. } if *asks == process)
     }
 
-    /// Milliseconds that whoever is asked may take; a worker that comes waits for others of its service.
+    /// Milliseconds that the coordinator may take; a worker that comes waits for others of its service.
     pub(crate) fn waits_ms(&self, plan: &Plan) -> u64 {
         match self {
             Self::Lease { wait_ms, .. } => *wait_ms,
@@ -162,7 +162,7 @@ pub(crate) enum Answer {
 pub(crate) struct Call {
     pub(crate) op: usize,
     pub(crate) question: Question,
-    /// What was durable when the question was first sent; whatever comes of it comes later.
+    /// What was durable when the question was first sent; its effect comes later.
     pub(crate) durable_before: Position,
     /// What was durable when the answer was given.
     pub(crate) durable_after: Position,
@@ -195,7 +195,7 @@ pub(crate) struct Counted {
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
-    /// Nothing went wrong in this world, and nobody was slow.
+    /// This world had no faults, and every participant was quick.
     pub(crate) calm: bool,
     /// How long tasks that have ended must be kept, if it is known.
     pub(crate) retention: Option<Retention>,

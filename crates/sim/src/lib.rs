@@ -17,6 +17,7 @@ mod actors;
 mod check;
 mod clock;
 mod cluster;
+mod coverage;
 mod damage;
 mod fuzzing;
 mod history;
@@ -28,7 +29,6 @@ mod real;
 mod report;
 mod rng;
 mod rounds;
-mod seen;
 mod server;
 mod shards;
 mod shrink;
@@ -37,19 +37,19 @@ mod world;
 
 pub use check::Violation;
 pub use cluster::{
-    ClusterEnded, ClusterOutcome, ClusterPlan, ClusterSight, ClusterWorld, Sights, prove_calm,
+    ClusterCoverage, ClusterCovered, ClusterEnded, ClusterOutcome, ClusterPlan, ClusterWorld, prove_calm,
     prove_clusters, run_cluster, run_cluster_plan,
 };
+pub use coverage::{Coverable, Coverage, Covered};
 pub use damage::{DamageCampaign, DamageOutcome, damage};
 pub use fuzzing::fuzz;
 pub use plan::Plan;
 pub use prove::{Campaign, Outcome, prove, run_plan, run_seed};
 pub use real::{REAL_CAMPAIGNS, RealCampaign, Trial, Tried};
 pub use report::{Failure, Length, Row, table};
-pub use seen::{Kind, Seen, Sight};
 pub use shards::{
-    Handovers, ShardOutcome, ShardSight, ShardSights, ShardWorld, ShardWorldPlan, handovers, prove_shards,
-    run_shards, run_shards_plan,
+    Handovers, ShardCoverage, ShardCovered, ShardOutcome, ShardWorld, ShardWorldPlan, handovers,
+    prove_shards, run_shards, run_shards_plan,
 };
 pub use shrink::{Shrink, shrink};
 pub use trace::Tracing;

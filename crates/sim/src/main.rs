@@ -1,4 +1,4 @@
-//! `prove`: runs worlds, and campaigns against the real binary, and prints what was tried and seen.
+//! `prove`: runs worlds, and campaigns against the real binary, and prints a table of them.
 
 #![expect(clippy::print_stdout, reason = "it prints its findings")]
 #![expect(clippy::print_stderr, reason = "it says how far it is")]
@@ -265,7 +265,7 @@ fn run_one(seed: u64, args: &Args) -> ExitCode {
     println!("{plan:#?}");
     let world = World::new(plan);
     let ended = if args.tell { world.telling() } else { world }.run();
-    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+    tell_one(&ended.listing, ended.seconds, ended.calls, &ended.violations)
 }
 
 fn run_one_cluster(seed: u64, args: &Args) -> ExitCode {
@@ -273,14 +273,14 @@ fn run_one_cluster(seed: u64, args: &Args) -> ExitCode {
     println!("{plan:#?}");
     let world = ClusterWorld::new(plan);
     let ended = if args.tell { world.telling() } else { world }.run();
-    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+    tell_one(&ended.listing, ended.seconds, ended.calls, &ended.violations)
 }
 
 fn run_one_with_shards(seed: u64, args: &Args) -> ExitCode {
     let plan = shrunk(ShardWorldPlan::draw(seed), args, |plan| run_shards_plan(plan).violations);
     println!("{plan:#?}");
-    let ended = if args.tell { plan.told() } else { run_shards_plan(plan) };
-    tell_one(&ended.told, ended.seconds, ended.calls, &ended.violations)
+    let ended = if args.tell { plan.listing() } else { run_shards_plan(plan) };
+    tell_one(&ended.listing, ended.seconds, ended.calls, &ended.violations)
 }
 
 /// If it is asked for and the world of a plan fails, a simpler one that breaks the same invariant.
@@ -292,8 +292,8 @@ fn shrunk<P: Shrink + Clone>(plan: P, args: &Args, run: impl Fn(P) -> Vec<Violat
     shrink(plan, |plan| run(plan.clone()).iter().any(|violation| violation.invariant == broken.invariant))
 }
 
-fn tell_one(told: &[String], seconds: u64, calls: u64, violations: &[Violation]) -> ExitCode {
-    for line in told {
+fn tell_one(listing: &[String], seconds: u64, calls: u64, violations: &[Violation]) -> ExitCode {
+    for line in listing {
         println!("{line}");
     }
     println!("{seconds} simulated seconds, {calls} calls");
@@ -307,7 +307,7 @@ fn tell_one(told: &[String], seconds: u64, calls: u64, violations: &[Violation])
 /// invariant that it breaks: what else goes wrong in its worlds does not count.
 fn plant_all(args: &Args) -> ExitCode {
     let campaign = campaign(args, Duration::from_secs(args.seconds));
-    // A planted bug may panic anywhere; that it did is told with the others.
+    // A planted bug may panic anywhere; the panic is reported with the others.
     std::panic::set_hook(Box::new(|_| {}));
     let kinds: [(&str, Found, Run); 3] = [
         ("worlds", Found::Worlds, |campaign| {

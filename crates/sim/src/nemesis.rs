@@ -1,4 +1,4 @@
-//! What goes wrong with the server: kills, losses of power, stops, freezes, a disk that fails or fills up.
+//! Faults of the coordinator: kills, losses of power, stops, freezes, a disk that fails or fills up.
 
 use std::task::{Context, Poll, Waker};
 
@@ -7,7 +7,7 @@ use orchestrix_engine::disk::sim::{Faults, SyncFailure};
 use orchestrix_node::Error;
 
 use crate::check::Violation;
-use crate::seen::Sight;
+use crate::coverage::Covered;
 use crate::server::{Process, counted};
 use crate::world::{Happening, MS, SECOND, World};
 
@@ -18,11 +18,11 @@ impl World {
         if self.rng.chance(plan.jumps) {
             let by = [1_000, 60_000, 86_400_000, 315_360_000_000][self.rng.index(4)];
             self.clock.jump(if self.rng.chance(500_000) { by } else { -by });
-            self.seen.add(Sight::ClockJump);
+            self.coverage.add(Covered::ClockJump);
         }
         if self.rng.chance(plan.freezes) && self.server.is_some() {
             self.frozen_until = self.now + self.rng.range(100 * MS, 3 * plan.lease_ms * MS);
-            self.seen.add(Sight::ServerFrozen);
+            self.coverage.add(Covered::ServerFrozen);
         }
         if self.rng.chance(plan.sync_failures) {
             let kind = if self.rng.chance(500_000) { SyncFailure::Keep } else { SyncFailure::Forget };
@@ -46,14 +46,14 @@ impl World {
         }
         if self.rng.chance(plan.power_losses) {
             if self.rng.chance(500_000) {
-                // It goes in the middle of whatever is done next.
+                // It happens in the middle of the next operation.
                 let last = counts.operations + self.rng.range(1, 40);
                 self.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
             } else {
                 self.lose_power()?;
             }
         } else if self.rng.chance(plan.kills) {
-            self.seen.add(Sight::Kill);
+            self.coverage.add(Covered::Kill);
             self.die()?;
         } else if self.rng.chance(plan.stops) {
             self.stop()?;
@@ -63,7 +63,7 @@ impl World {
 
     /// The process is gone, and of what was not synced any part may be gone too.
     pub(crate) fn lose_power(&mut self) -> Result<(), Violation> {
-        self.seen.add(Sight::PowerLoss);
+        self.coverage.add(Covered::PowerLoss);
         if self.server.is_some() {
             self.die()?;
         }
@@ -86,7 +86,7 @@ impl World {
         let clean = stepped.stop().is_ok();
         self.mirror.promised(Position(node.stats().durable.get()));
         if clean {
-            self.seen.add(Sight::CleanStop);
+            self.coverage.add(Covered::CleanStop);
             self.history.counted.push(counted(&node, after));
         }
         let unanswered = self.take_last_answers(at);
@@ -108,13 +108,13 @@ impl World {
     /// Counts what the disk has really done wrong since the last look.
     pub(crate) fn see_faults(&mut self) {
         let (now, before) = (self.disk.counts(), self.faults_seen);
-        self.see(now.failed_syncs > before.failed_syncs, Sight::SyncFailed);
-        self.see(now.short_writes > before.short_writes, Sight::WriteCutShort);
-        self.see(now.full_writes > before.full_writes, Sight::DiskFilled);
+        self.see(now.failed_syncs > before.failed_syncs, Covered::SyncFailed);
+        self.see(now.short_writes > before.short_writes, Covered::WriteCutShort);
+        self.see(now.full_writes > before.full_writes, Covered::DiskFilled);
         self.faults_seen = now;
     }
 
-    /// The process ends without a word; what it told the operating system to write may still be written.
+    /// The process ends without a word; its last writes to the operating system may still be written.
     pub(crate) fn die(&mut self) -> Result<(), Violation> {
         let at = self.server.as_mut().map(|server| server.stepped.now());
         let unanswered = at.map_or_else(Vec::new, |at| self.take_last_answers(at));
@@ -125,7 +125,7 @@ impl World {
         self.decide_at = None;
         self.frozen_until = 0;
         if self.disk.is_off() {
-            self.seen.add(Sight::PowerLossWithin);
+            self.coverage.add(Covered::PowerLossWithin);
             self.cut_power();
         }
         self.set_faults(Faults::default());
@@ -134,7 +134,7 @@ impl World {
         Ok(())
     }
 
-    /// What was sent before the process ended is on its way, whatever became of the process. Answers what was not
+    /// Messages that were sent before the process ended are in flight. Returns the ones that were not
     /// answered.
     fn take_last_answers(&mut self, at: Timestamp) -> Vec<usize> {
         let mut context = Context::from_waker(Waker::noop());
@@ -153,6 +153,6 @@ impl World {
 
     pub(crate) fn note_snapshots(&mut self) {
         let taken = self.server.as_ref().map_or(0, |server| server.node.stats().snapshots.get());
-        (0..taken).for_each(|_| self.seen.add(Sight::SnapshotTaken));
+        (0..taken).for_each(|_| self.coverage.add(Covered::SnapshotTaken));
     }
 }

@@ -8,10 +8,10 @@ use orchestrix_core::Json;
 use orchestrix_core::wire::{Complete, Fail, Heartbeat, LeaseQueues, Release, ServiceChange};
 use orchestrix_node::{Error, Node};
 
+use crate::coverage::Covered;
 use crate::history::{Answer, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::seen::Sight;
 use crate::shards::messages::{Copy, copies};
 use crate::world::{Happening, MS, Op, Pending, SECOND, World};
 
@@ -36,7 +36,7 @@ impl World {
             return op;
         }
         let copies = if self.faulty && self.rng.chance(self.plan.doubled) { 2 } else { 1 };
-        self.see(copies == 2, Sight::MessageDoubled);
+        self.see(copies == 2, Covered::MessageDoubled);
         for _ in 0..copies {
             if let Some(delay) = self.delay() {
                 self.push(self.now + delay, Happening::Arrive(op));
@@ -59,7 +59,7 @@ impl World {
     /// How long a message takes, unless it is lost.
     pub(crate) fn delay(&mut self) -> Option<u64> {
         if self.faulty && self.rng.chance(self.plan.lost) {
-            self.seen.add(Sight::MessageLost);
+            self.coverage.add(Covered::MessageLost);
             return None;
         }
         let slow = self.faulty && self.rng.chance(self.plan.slow);

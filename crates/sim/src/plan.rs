@@ -64,7 +64,7 @@ pub struct Plan {
     pub(crate) queue_max: usize,
     pub(crate) polls_max: usize,
     /// Whether every start has settings of its own: how long workers may serve shards, how much journal is written before
-    /// a snapshot is taken, how long an office lasts. Those of the plan are the longest.
+    /// a snapshot is taken, how long a leader lease lasts. Those of the plan are the longest.
     pub(crate) changing: bool,
     /// Workers that divide shards, if there are any.
     pub(crate) shards: Option<ShardPlan>,
@@ -241,7 +241,7 @@ impl Plan {
         }
     }
 
-    /// How long the office of a process lasts.
+    /// How long the leader lease of a process lasts.
     pub(crate) fn ttl(&self, node: usize, start: u32, longest: Duration) -> Duration {
         let part = self.settings(node, start).fork().range(1, 4);
         let part = u32::try_from(part).unwrap_or(1);

@@ -1,4 +1,4 @@
-//! Many worlds: runs seeds until the time is over, and says what was tried and seen.
+//! Many worlds: runs seeds until the time is over, and reports their coverage.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::check::Violation;
+use crate::coverage::{Coverable, Coverage, Covered};
 use crate::plan::Plan;
-use crate::seen::{Kind, Seen, Sight};
-use crate::shards::ShardSights;
+use crate::shards::ShardCoverage;
 use crate::trace::Tracing;
 use crate::world::{Ended, World};
 
@@ -23,13 +23,13 @@ pub struct Campaign {
 
 /// What came of a campaign.
 #[derive(Debug)]
-pub struct Outcome<S = Sight> {
+pub struct Outcome<S = Covered> {
     pub worlds: u64,
     /// Worlds that were run twice, and had the same trace both times.
     pub repeated: u64,
     pub simulated_seconds: u64,
     pub calls: u64,
-    pub seen: Seen<S>,
+    pub coverage: Coverage<S>,
     /// The seeds that failed, with why.
     pub failed: Vec<(u64, Violation)>,
 }
@@ -38,27 +38,27 @@ pub struct Outcome<S = Sight> {
 pub(crate) struct End<S> {
     pub(crate) seed: u64,
     pub(crate) violations: Vec<Violation>,
-    pub(crate) seen: Seen<S>,
+    pub(crate) coverage: Coverage<S>,
     pub(crate) trace: [u8; 32],
     pub(crate) seconds: u64,
     pub(crate) calls: u64,
 }
 
-impl From<Ended> for End<Sight> {
+impl From<Ended> for End<Covered> {
     fn from(ended: Ended) -> Self {
-        let Ended { seed, violations, seen, trace, seconds, calls, .. } = ended;
-        Self { seed, violations, seen, trace, seconds, calls }
+        let Ended { seed, violations, coverage, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, coverage, trace, seconds, calls }
     }
 }
 
 impl<S> Default for Outcome<S> {
     fn default() -> Self {
-        let (seen, failed) = (Seen::default(), Vec::new());
-        Self { worlds: 0, repeated: 0, simulated_seconds: 0, calls: 0, seen, failed }
+        let (coverage, failed) = (Coverage::default(), Vec::new());
+        Self { worlds: 0, repeated: 0, simulated_seconds: 0, calls: 0, coverage, failed }
     }
 }
 
-impl<S: Kind> Outcome<S> {
+impl<S: Coverable> Outcome<S> {
     /// Takes in a world, whether it was run twice, and what came of that.
     fn add(&mut self, mut end: End<S>, repeated: bool, other: Option<Violation>) {
         end.violations.extend(other);
@@ -66,7 +66,7 @@ impl<S: Kind> Outcome<S> {
         self.repeated += u64::from(repeated);
         self.simulated_seconds += end.seconds;
         self.calls += end.calls;
-        self.seen.merge(&end.seen);
+        self.coverage.merge(&end.coverage);
         self.failed.extend(end.violations.into_iter().map(|violation| (end.seed, violation)));
     }
 }
@@ -91,13 +91,13 @@ pub(crate) fn run_traced(plan: Plan, tracing: Tracing) -> Ended {
     contained(|| World::new(plan).traced(tracing).run()).unwrap_or_else(|violation| Ended {
         seed,
         violations: vec![violation],
-        seen: Seen::default(),
-        shards: ShardSights::default(),
+        coverage: Coverage::default(),
+        shards: ShardCoverage::default(),
         shard_messages: 0,
         trace: [0; 32],
         seconds: 0,
         calls: 0,
-        told: Vec::new(),
+        listing: Vec::new(),
     })
 }
 
@@ -119,7 +119,7 @@ pub fn prove(campaign: Campaign, progress: impl Fn(u64) + Sync) -> Outcome {
 }
 
 /// Runs seeds on all threads until they or the time are used up, or ten have failed.
-pub(crate) fn run_all<S: Kind + Send, E: Into<End<S>>>(
+pub(crate) fn run_all<S: Coverable + Send, E: Into<End<S>>>(
     campaign: Campaign,
     progress: impl Fn(u64) + Sync,
     run: impl Fn(u64, Tracing) -> E + Sync,

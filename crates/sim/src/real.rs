@@ -7,6 +7,7 @@
 //! **Invariant:** a fault counts only if it happened: a process that had to die at a call died at that call, and
 //! a lease that had to run out ran out. A round that missed its fault is a failure of the campaign.
 
+mod ack_log;
 mod blocked;
 mod clocks;
 mod cut;
@@ -14,7 +15,6 @@ mod freezes;
 mod full;
 mod ground;
 mod kills;
-mod ledger;
 mod load;
 mod nodes;
 mod oracle;
@@ -171,7 +171,7 @@ pub struct Trial<'a> {
     pub rounds: u64,
     /// No new round after this time.
     pub time: Duration,
-    /// Counts rounds while they end, for those who watch.
+    /// Counts ended rounds, for the progress display.
     pub ended: &'a AtomicU64,
 }
 
@@ -199,7 +199,7 @@ pub(crate) type Checked<T = ()> = Result<T, String>;
 pub(crate) struct Round<'a> {
     pub(crate) number: u64,
     pub(crate) rng: Rng,
-    /// For those who talk to the coordinator.
+    /// For the clients of the coordinator.
     pub(crate) runtime: &'a Runtime,
     pub(crate) tried: &'a mut Tried,
 }

@@ -1,13 +1,13 @@
-//! The table of `prove`: one row for each thing that was tried, whoever tried it.
+//! The table of `prove`: one row for each campaign.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::cluster::ClusterOutcome;
+use crate::coverage::Coverable;
 use crate::damage::DamageOutcome;
 use crate::prove::Outcome;
 use crate::real::Tried;
-use crate::seen::Kind;
 
 /// Characters of the column that says what was seen.
 const SEEN_WIDTH: usize = 70;
@@ -38,7 +38,7 @@ pub struct Row {
     /// How often: worlds, rounds, inputs.
     pub tried: u64,
     pub faults: u64,
-    /// Answers that somebody was held to.
+    /// Answers that were checked.
     pub answers: u64,
     /// What was seen how often.
     pub seen: Vec<(String, u64)>,
@@ -61,12 +61,12 @@ pub struct Failure {
 impl Row {
     /// The row of simulated worlds of a kind, and the command that runs one of them.
     #[must_use]
-    pub fn of_worlds<S: Kind>(name: &str, command: &str, outcome: &Outcome<S>) -> Self {
+    pub fn of_worlds<S: Coverable>(name: &str, command: &str, outcome: &Outcome<S>) -> Self {
         let mut seen = vec![
             ("simulated hours".to_owned(), outcome.simulated_seconds / 3_600),
             ("run twice".to_owned(), outcome.repeated),
         ];
-        seen.extend(outcome.seen.all().map(|(sight, count)| (words(&format!("{sight:?}")), count)));
+        seen.extend(outcome.coverage.all().map(|(item, count)| (words(&format!("{item:?}")), count)));
         let failures = outcome.failed.iter().map(|(seed, violation)| Failure {
             what: format!("seed {seed}: {violation}"),
             again: format!("{command} --seed {seed} --shrink --tell"),
@@ -74,11 +74,11 @@ impl Row {
         Self {
             name: name.to_owned(),
             tried: outcome.worlds,
-            faults: outcome.seen.faults(),
+            faults: outcome.coverage.faults(),
             answers: outcome.calls,
             seen,
             enough: 0,
-            missing: outcome.seen.missing().iter().map(|sight| words(&format!("{sight:?}"))).collect(),
+            missing: outcome.coverage.missing().iter().map(|item| words(&format!("{item:?}"))).collect(),
             failures: failures.collect(),
         }
     }

@@ -8,8 +8,8 @@ use orchestrix_engine::disk::sim::Faults;
 use orchestrix_node::Error;
 
 use crate::check::Violation;
+use crate::coverage::Covered;
 use crate::history::{Answer, Call};
-use crate::seen::Sight;
 use crate::server::Process;
 use crate::world::{Happening, MS, SECOND, World};
 
@@ -21,14 +21,14 @@ impl World {
         self.starts += 1;
         match Process::start(&self.disk, &self.plan, &self.clock, self.starts) {
             Ok((process, recovered)) => {
-                self.see(recovered.journal.cut.is_some(), Sight::TornTailCut);
-                self.see(recovered.snapshot.is_some(), Sight::SnapshotUsed);
-                self.see(!recovered.damaged_snapshots.is_empty(), Sight::SnapshotPassedOver);
+                self.see(recovered.journal.cut.is_some(), Covered::TornTailCut);
+                self.see(recovered.snapshot.is_some(), Covered::SnapshotUsed);
+                self.see(!recovered.damaged_snapshots.is_empty(), Covered::SnapshotPassedOver);
                 self.mirror.compare(&process, &recovered)?;
                 self.mirror.follow(&process)?;
                 self.history.shards.durable(self.mirror.log.len(), self.now);
                 let dropped = matches!(process.stepped.read(Position(0)), Ok(Read::Truncated(_)));
-                self.see(dropped, Sight::SegmentsDropped);
+                self.see(dropped, Covered::SegmentsDropped);
                 self.compared = false;
                 self.server = Some(process);
                 self.decide_after(1);
@@ -101,9 +101,9 @@ impl World {
         let known = self.mirror.log.len();
         self.mirror.follow(server)?;
         self.history.shards.durable(self.mirror.log.len(), self.now);
-        if let Some(told) = &mut self.told {
+        if let Some(listing) = &mut self.listing {
             let new = self.mirror.log[known..].iter();
-            told.extend(
+            listing.extend(
                 new.map(|entry| format!("{:>12}   durable {}: {:?}", self.now, entry.position, entry.event)),
             );
         }
@@ -140,16 +140,16 @@ impl World {
             op,
             question: self.ops[op].question.clone(),
             durable_before: self.ops[op].durable_before,
-            durable_after: self.mirror.told(),
+            durable_after: self.mirror.acknowledged(),
             at,
             asked_us: self.ops[op].sent,
             answered_us: self.now,
             answer,
         };
         self.trace.add(format_args!("{call:?}"));
-        if let Some(told) = &mut self.told {
+        if let Some(listing) = &mut self.listing {
             let (question, answer) = (&call.question, &call.answer);
-            told.push(format!("{:>12}   answer to op {op}: {question:?} -> {answer:?}", self.now));
+            listing.push(format!("{:>12}   answer to op {op}: {question:?} -> {answer:?}", self.now));
         }
         let about_shards = call.question.is_about_shards();
         self.history.calls.push(call);
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Nobody will hear what came of these.
+    /// The answers to these are dropped.
     pub(crate) fn unanswered(&mut self, ops: impl IntoIterator<Item = usize>) {
         let asked = ops.into_iter().map(|op| (self.ops[op].question.clone(), self.ops[op].sent));
         self.history.unanswered.extend(asked);
@@ -170,8 +170,8 @@ impl World {
 
     fn note(&mut self, answer: &Result<Answer, Error>) {
         match answer {
-            Err(Error::StorageFull) => self.seen.add(Sight::FullDiskRefused),
-            Err(Error::Overloaded) => self.seen.add(Sight::Overloaded),
+            Err(Error::StorageFull) => self.coverage.add(Covered::FullDiskRefused),
+            Err(Error::Overloaded) => self.coverage.add(Covered::Overloaded),
             Err(Error::Refused(_) | Error::Stopping | Error::Unavailable | Error::OutcomeUnknown) | Ok(_) => {
             }
         }

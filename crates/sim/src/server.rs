@@ -26,7 +26,7 @@ pub(crate) struct Process {
 pub(crate) struct Mirror {
     pub(crate) log: Vec<Entry>,
     pub(crate) state: State,
-    /// A process that has stopped said that so much is durable; nobody has read it yet.
+    /// A stopped process reported this position as durable; it was not read back yet.
     promised: Position,
 }
 
@@ -84,7 +84,7 @@ impl Mirror {
     }
 
     /// Up to where everything is durable, read or only promised.
-    pub(crate) fn told(&self) -> Position {
+    pub(crate) fn acknowledged(&self) -> Position {
         self.durable().max(self.promised)
     }
 
@@ -106,8 +106,8 @@ impl Mirror {
 
     /// Holds all that the journal still has against what was seen of it before.
     pub(crate) fn compare(&self, process: &Process, recovered: &Recovered) -> Result<(), Violation> {
-        if recovered.position < self.told() {
-            let (found, expected) = (recovered.position, self.told());
+        if recovered.position < self.acknowledged() {
+            let (found, expected) = (recovered.position, self.acknowledged());
             return Err(Violation::new("W1", format!("recovered up to {found}, but {expected} was durable")));
         }
         let read = |after: Position| {
@@ -146,7 +146,7 @@ impl Mirror {
         Err(Violation::new("W6", format!("the state at {position} is not the fold of the journal")))
     }
 
-    /// A lease that somebody other than this worker got lately.
+    /// A recent lease of another worker.
     pub(crate) fn lease_of_another(&self, worker: &Name) -> Option<(TaskId, LeaseId)> {
         self.log.iter().rev().take(30).find_map(|entry| {
             let Event::Task(TaskEvent::LeaseGranted(event)) = &entry.event else { return None };
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_drops_what_nobody_read_breaks_w12() {
+    fn a_journal_that_drops_unread_batches_breaks_w12() {
         let (_, _, mut mirror) = started();
         breaks(mirror.take(Ok(Read::Truncated(Position(9)))), "W12");
     }

@@ -13,14 +13,14 @@ use orchestrix_node::Error;
 use crate::actors::{Actor, Ground, Heard, actors};
 use crate::check::{self, Violation};
 use crate::clock::SimClock;
+use crate::coverage::{Coverage, Covered};
 use crate::history::{Answer, Execution, History, Question};
 use crate::plan::{IMPATIENCE, Plan};
 use crate::rng::Rng;
-use crate::seen::{Seen, Sight};
 use crate::server::{Mirror, Process, counted};
 use crate::shards::check as shards;
 use crate::shards::record::Record;
-use crate::shards::{ShardSights, rest};
+use crate::shards::{ShardCoverage, rest};
 use crate::trace::{Trace, Tracing};
 
 /// Microseconds.
@@ -62,11 +62,11 @@ pub struct World {
     pub(crate) actors: Vec<Actor>,
     pub(crate) ops: Vec<Op>,
     pub(crate) history: History,
-    pub(crate) seen: Seen,
+    pub(crate) coverage: Coverage,
     /// Shards were looked at when they had to be at rest.
     pub(crate) shards_rested: bool,
     pub(crate) trace: Trace,
-    pub(crate) told: Option<Vec<String>>,
+    pub(crate) listing: Option<Vec<String>>,
 }
 
 /// How a world ended.
@@ -74,8 +74,8 @@ pub struct World {
 pub struct Ended {
     pub seed: u64,
     pub violations: Vec<Violation>,
-    pub seen: Seen,
-    pub shards: ShardSights,
+    pub coverage: Coverage,
+    pub shards: ShardCoverage,
     /// Messages between workers of services and the coordinator while things could go wrong.
     pub shard_messages: u64,
     /// Depends on everything that happened.
@@ -84,7 +84,7 @@ pub struct Ended {
     pub seconds: u64,
     pub calls: u64,
     /// The last things that happened, if asked for.
-    pub told: Vec<String>,
+    pub listing: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +105,7 @@ pub(crate) enum Happening {
     /// Once a second: what goes wrong now?
     Nemesis,
     Start,
-    /// The power goes, whatever is under way.
+    /// A loss of power at any moment.
     PowerLoss,
     FaultsEnd,
 }
@@ -167,10 +167,10 @@ impl World {
                 queues_max: Some(plan.queues_max),
                 ..History::default()
             },
-            seen: Seen::default(),
+            coverage: Coverage::default(),
             shards_rested: false,
             trace: Trace::new(Tracing::Hashed),
-            told: None,
+            listing: None,
             plan,
         }
     }
@@ -185,7 +185,7 @@ impl World {
     /// Keeps what happens, to be read by people.
     #[must_use]
     pub fn telling(mut self) -> Self {
-        self.told = Some(Vec::new());
+        self.listing = Some(Vec::new());
         self
     }
 
@@ -211,7 +211,7 @@ impl World {
         self.unanswered(open);
         self.history.log = std::mem::take(&mut self.mirror.log);
         if violations.is_empty() {
-            violations = check::check(&self.history, &mut self.seen);
+            violations = check::check(&self.history, &mut self.coverage);
         }
         let shards = self.plan.shards.as_ref().map(|plan| shards::check(&mut self.history, plan));
         violations.extend(shards.into_iter().flatten());
@@ -221,10 +221,10 @@ impl World {
             trace: self.trace.hash(),
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
-            seen: self.seen,
+            coverage: self.coverage,
             shard_messages: self.history.shards.messages,
-            shards: self.history.shards.sights,
-            told: self.told.unwrap_or_default(),
+            shards: self.history.shards.coverage,
+            listing: self.listing.unwrap_or_default(),
         }
     }
 
@@ -237,8 +237,8 @@ impl World {
             self.now = self.now.max(at);
             self.clock.set(self.now);
             self.trace.add(format_args!("{at} {happening:?}\n"));
-            if let Some(told) = &mut self.told {
-                told.push(format!("{at:>12} {happening:?}"));
+            if let Some(listing) = &mut self.listing {
+                listing.push(format!("{at:>12} {happening:?}"));
             }
             self.happen(happening)?;
             if !self.faulty && self.is_at_rest() {
@@ -273,7 +273,7 @@ impl World {
             }
             Happening::Arrive(op) => self.arrive(op),
             Happening::Answered(op, call) => {
-                // A worker of a service hears whatever comes, however late.
+                // A worker of a service gets every answer, however late.
                 if !self.ops[op].done || self.ops[op].question.is_about_shards() {
                     self.ops[op].done = true;
                     let heard = Heard::Answer(self.history.calls[call].answer.clone());
@@ -293,7 +293,7 @@ impl World {
             }
             Happening::HangUp(op) => {
                 if self.faulty && !self.ops[op].done {
-                    self.seen.add(Sight::HungUp);
+                    self.coverage.add(Covered::HungUp);
                     self.ops[op].done = true;
                     self.stop_listening(op);
                     self.tell_actor(op, Heard::Nothing);
@@ -379,9 +379,9 @@ impl World {
         self.happenings.push(Reverse((at, self.order, happening)));
     }
 
-    pub(crate) fn see(&mut self, happened: bool, sight: Sight) {
+    pub(crate) fn see(&mut self, happened: bool, item: Covered) {
         if happened {
-            self.seen.add(sight);
+            self.coverage.add(item);
         }
     }
 
@@ -472,8 +472,8 @@ impl Ground for World {
         }
     }
 
-    fn see(&mut self, happened: bool, sight: Sight) {
-        Self::see(self, happened, sight);
+    fn see(&mut self, happened: bool, item: Covered) {
+        Self::see(self, happened, item);
     }
 
     fn executed(&mut self, execution: Execution) {

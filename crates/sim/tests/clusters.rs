@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestrix_sim::{Campaign, ClusterPlan, ClusterSight, prove_clusters, run_cluster, run_cluster_plan};
+use orchestrix_sim::{Campaign, ClusterCovered, ClusterPlan, prove_clusters, run_cluster, run_cluster_plan};
 
 #[test]
 fn no_cluster_breaks_an_invariant_and_coverage_is_full() {
@@ -11,7 +11,11 @@ fn no_cluster_breaks_an_invariant_and_coverage_is_full() {
     let outcome = prove_clusters(campaign, |_| {});
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     assert_eq!(outcome.worlds, 150);
-    assert_eq!(outcome.seen.missing(), [], "a campaign that never saw these has proved nothing about them");
+    assert_eq!(
+        outcome.coverage.missing(),
+        [],
+        "a campaign that never saw these has proved nothing about them"
+    );
 }
 
 #[test]
@@ -20,8 +24,8 @@ fn the_same_seed_is_the_same_cluster() {
         let (first, second) = (run_cluster(seed), run_cluster(seed));
         assert_eq!(first.trace, second.trace, "seed {seed}");
         assert_eq!(
-            (first.calls, first.seconds, &first.sights),
-            (second.calls, second.seconds, &second.sights)
+            (first.calls, first.seconds, &first.coverage),
+            (second.calls, second.seconds, &second.coverage)
         );
     }
     assert_ne!(run_cluster(3).trace, run_cluster(4).trace);
@@ -39,5 +43,5 @@ fn the_first_leader_of_a_calm_cluster_leads_for_an_hour() {
     let hour = run_cluster_plan(ClusterPlan::calm(1, 3_600));
     assert_eq!(hour.violations, []);
     assert!(hour.seconds >= 3_600 && hour.calls > 10, "{} s, {} calls", hour.seconds, hour.calls);
-    assert_eq!(hour.sights.count(ClusterSight::Elected), 1);
+    assert_eq!(hour.coverage.count(ClusterCovered::Elected), 1);
 }

@@ -11,7 +11,11 @@ fn no_world_breaks_an_invariant_and_coverage_is_full() {
     let outcome = prove(campaign, |_| {});
     assert!(outcome.failed.is_empty(), "{:#?}", outcome.failed);
     assert_eq!(outcome.worlds, 600);
-    assert_eq!(outcome.seen.missing(), [], "a campaign that never saw these has proved nothing about them");
+    assert_eq!(
+        outcome.coverage.missing(),
+        [],
+        "a campaign that never saw these has proved nothing about them"
+    );
 }
 
 /// Seeds that once broke an invariant.
@@ -34,7 +38,10 @@ fn the_same_seed_is_the_same_world() {
     for seed in [3, 17, 99, 12_345] {
         let (first, second) = (run_seed(seed), run_seed(seed));
         assert_eq!(first.trace, second.trace, "seed {seed}");
-        assert_eq!((first.calls, first.seconds, &first.seen), (second.calls, second.seconds, &second.seen));
+        assert_eq!(
+            (first.calls, first.seconds, &first.coverage),
+            (second.calls, second.seconds, &second.coverage)
+        );
     }
     assert_ne!(run_seed(3).trace, run_seed(4).trace);
 }

@@ -5,9 +5,9 @@ use orchestrix_core::{Json, Key, Name, Refusal, TaskId, TaskState};
 use orchestrix_node::{Error, Seen};
 
 use crate::actors::{Ground, Heard};
+use crate::coverage::Covered;
 use crate::history::{Answer, Question};
 use crate::rng::Rng;
-use crate::seen::Sight;
 
 /// Microseconds.
 const SECOND: u64 = 1_000_000;
@@ -63,7 +63,7 @@ impl Submitter {
                 self.again = harmless.then_some(question);
             }
             Some(answer) => {
-                world.see(resolved, Sight::UnknownResolved);
+                world.see(resolved, Covered::UnknownResolved);
                 self.again = None;
                 self.learn(world, question, answer);
             }
@@ -75,8 +75,8 @@ impl Submitter {
     fn learn(&mut self, world: &mut dyn Ground, question: Question, answer: Result<Answer, Error>) {
         match (question, answer) {
             (Question::Submit(task), Ok(Answer::Submitted(outcome, seen))) => {
-                world.see(true, Sight::Submitted);
-                world.see(seen == Seen::Repeat, Sight::KeyRepeated);
+                world.see(true, Covered::Submitted);
+                world.see(seen == Seen::Repeat, Covered::KeyRepeated);
                 if self.known.len() == KNOWN_MAX {
                     self.known.remove(0);
                 }
@@ -85,10 +85,10 @@ impl Submitter {
                     self.keyed.push(task);
                 }
             }
-            (_, Err(Error::Refused(Refusal::KeyConflict { .. }))) => world.see(true, Sight::KeyConflict),
-            (_, Err(Error::Refused(Refusal::Invalid { .. }))) => world.see(true, Sight::QueueRefused),
+            (_, Err(Error::Refused(Refusal::KeyConflict { .. }))) => world.see(true, Covered::KeyConflict),
+            (_, Err(Error::Refused(Refusal::Invalid { .. }))) => world.see(true, Covered::QueueRefused),
             (_, Err(Error::Refused(Refusal::NotFound(id)))) => self.known.retain(|known| *known != id),
-            (Question::Retry { .. }, Ok(_)) => world.see(true, Sight::Retried),
+            (Question::Retry { .. }, Ok(_)) => world.see(true, Covered::Retried),
             (Question::Get { task }, Ok(Answer::Task(view)))
                 if view.summary.state == TaskState::Failed && self.rng.chance(800_000) =>
             {

@@ -8,10 +8,10 @@ use orchestrix_core::{LeaseId, Name, Refusal, TaskId};
 use orchestrix_node::Error;
 
 use crate::actors::{Ground, Heard};
+use crate::coverage::Covered;
 use crate::history::{Answer, Execution, Question};
 use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::seen::Sight;
 
 /// Microseconds.
 const MS: u64 = 1_000;
@@ -34,7 +34,7 @@ pub(crate) struct Worker {
     /// Reports that have no certain answer yet, with the op that is on its way.
     reports: Vec<Report>,
     requests: u64,
-    /// It was told to come back later, with a lease call or with a report.
+    /// The coordinator asked it to repeat a lease call or a report later.
     patient_until: u64,
     reports_from: u64,
 }
@@ -102,12 +102,12 @@ impl Worker {
     fn misfortune(&mut self, world: &mut dyn Ground, me: usize) -> bool {
         // Woken about five times a second.
         if self.rng.chance(world.plan().worker_crashes / 5) {
-            world.see(true, Sight::WorkerCrash);
+            world.see(true, Covered::WorkerCrash);
             self.crash(world, me);
             return true;
         }
         if self.rng.chance(world.plan().worker_freezes / 5) {
-            world.see(true, Sight::WorkerFrozen);
+            world.see(true, Covered::WorkerFrozen);
             // Nothing is done while it is frozen; whether it may go on is the first thing it looks at after.
             self.pause_all(world);
             self.frozen_until = world.now() + self.rng.range(10 * MS, 3 * world.plan().lease_ms * MS);
@@ -151,7 +151,7 @@ impl Worker {
             if self.rng.chance(world.plan().late_reports / 10)
                 && let Some((task, lease)) = world.lease_of_another(&self.name)
             {
-                // One that mixes up its papers: nobody may believe it.
+                // A worker that names a wrong lease: it must be refused.
                 let question = self.report(world, task, lease);
                 self.reports.push(Report { lease, question, op: None, tries: 3 });
             }
@@ -160,7 +160,7 @@ impl Worker {
                 continue;
             }
             if job.poison {
-                // The task takes its worker with it: nobody reports anything.
+                // The task kills its worker: there is no report.
                 self.reports.clear();
                 continue;
             }
@@ -333,14 +333,14 @@ impl Worker {
             }
             Some(answer) => {
                 let report = self.reports.remove(index);
-                world.see(report.tries > 1, Sight::UnknownResolved);
+                world.see(report.tries > 1, Covered::UnknownResolved);
                 world.see(
                     matches!(answer, Err(Error::Refused(Refusal::StaleLease { .. }))),
-                    Sight::StaleReportRefused,
+                    Covered::StaleReportRefused,
                 );
                 // Some say everything twice.
                 if answer.is_ok() && report.tries < 3 && self.rng.chance(world.plan().late_reports / 4) {
-                    world.see(true, Sight::RepeatedReport);
+                    world.see(true, Covered::RepeatedReport);
                     self.reports.push(Report { tries: 3, op: None, ..report });
                 }
             }

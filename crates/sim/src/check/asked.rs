@@ -1,4 +1,4 @@
-//! R7: what happened was asked for by somebody who heard that it was done, or heard nothing.
+//! R7: every change was requested by a caller who got the answer that it was done, or no answer.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use orchestrix_core::{CancelReason, Event, LeaseId, Name, Next, TaskEvent, TaskI
 use crate::check::Violation;
 use crate::history::{Answer, Entry, History, Question};
 
-/// What somebody may have caused.
+/// A change that a caller may have caused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Complete(LeaseId),

@@ -1,4 +1,4 @@
-//! Answers against the journal: each is explained by one place of it between asking and answering.
+//! Answers against the journal: one position between request and answer must explain each.
 //!
 //! The journal is one order of everything that happened. If every answer fits a place of it that is neither
 //! before the question nor after the answer, that order is the proof that each task was one thing at a time.
@@ -102,7 +102,7 @@ impl Look<'_> {
                     | Error::OutcomeUnknown,
                 ),
             ) => Ok(()),
-            // What is told about shards is held against the journal by those who know shards.
+            // `shards/check` compares answers about shards with the journal.
             (Question::Shards { .. }, Ok(Answer::Assignment(_)))
             | (Question::ChangeService { .. }, Ok(Answer::ServiceChanged)) => Ok(()),
             (_, Err(Error::Refused(refusal))) => self.refused(refusal),
@@ -141,7 +141,7 @@ impl Look<'_> {
                 self.is_of(*lease, worker)?;
                 let fits = |is: Option<Is>| is == Some(Is::Leased(*lease)) || is == Some(Is::Asked(*lease));
                 self.at_some_place(*task, fits, "L4", "leased")?;
-                self.told_no_more_than_kept(*lease, extended.lease_ms)
+                self.promised_no_more_than_kept(*lease, extended.lease_ms)
             }
             (question, answer) => {
                 Err(Violation::new("R7", format!("{question:?} was answered with {answer:?}")))
@@ -217,7 +217,7 @@ impl Look<'_> {
             self.ensure(leased.lease_ms <= *lease_ms, "L8", || {
                 format!("lease {id} is told {} ms, and {lease_ms} were asked for", leased.lease_ms)
             })?;
-            self.told_no_more_than_kept(id, leased.lease_ms)?;
+            self.promised_no_more_than_kept(id, leased.lease_ms)?;
         }
         Ok(())
     }
@@ -235,8 +235,8 @@ impl Look<'_> {
             let task = granted.task;
             let fits = |is: Option<Is>| is == Some(Is::Leased(*id)) || is == Some(Is::Asked(*id));
             self.at_some_place(task, fits, "L4", "leased")?;
-            self.told_no_more_than_kept(*id, *lease_ms)?;
-            self.told_no_more_than_kept(*id, heard.lease_ms)?;
+            self.promised_no_more_than_kept(*id, *lease_ms)?;
+            self.promised_no_more_than_kept(*id, heard.lease_ms)?;
         }
         for id in &heard.lost {
             self.is_stale(*id)?;
@@ -244,16 +244,16 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// L8: what a worker is told is in the journal, with what clocks may differ.
-    fn told_no_more_than_kept(&self, id: LeaseId, told_ms: u64) -> Result<(), Violation> {
+    /// L8: the answer to a worker is in the journal, with the allowed difference of clocks.
+    fn promised_no_more_than_kept(&self, id: LeaseId, promised_ms: u64) -> Result<(), Violation> {
         let Some(granted) = self.model.leases.get(&id) else { return Ok(()) };
         // It was decided with an event of its own, at the time of that event.
         let own =
             |position: Position| position > self.call.durable_before && position <= self.call.durable_after;
         let decided = granted.ends.iter().filter(|(position, _)| own(*position));
-        let kept = decided.clone().any(|(position, ends)| ends.0 >= self.at(*position).0 + told_ms);
+        let kept = decided.clone().any(|(position, ends)| ends.0 >= self.at(*position).0 + promised_ms);
         self.ensure(kept, "L8", || {
-            format!("lease {id} is told {told_ms} ms, but ends at {:?}", decided.collect::<Vec<_>>())
+            format!("lease {id} is told {promised_ms} ms, but ends at {:?}", decided.collect::<Vec<_>>())
         })
     }
 
@@ -320,10 +320,10 @@ impl Look<'_> {
 
     fn refused(&self, refusal: &Refusal) -> Result<(), Violation> {
         match refusal {
-            // Whoever names a lease that is not its own is refused, too.
+            // A worker that names the lease of another is refused, too.
             Refusal::StaleLease { lease, .. } if self.is_foreign(*lease) => Ok(()),
             Refusal::StaleLease { lease, .. } => self.is_stale(*lease),
-            // Nobody asks for a service here.
+            // No question about a service is asked here.
             Refusal::NoService(_) => Err(Violation::new("R7", format!("{refusal}"))),
             Refusal::NotFound(task) => {
                 self.at_some_place(*task, |is| matches!(is, None | Some(Is::Purged)), "T1", "away")

@@ -1,4 +1,4 @@
-//! Numbers against the journal: what a process says that it counted, and how many tasks it says are where.
+//! Numbers against the journal: the counters of a process, and its numbers of tasks by state.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +96,7 @@ pub(super) fn all_at(model: &Model, position: Position) -> BTreeMap<&Name, Where
     all
 }
 
-/// LL1: where nothing goes wrong, nobody who heartbeats loses a lease.
+/// LL1: without faults, no worker that sends heartbeats loses a lease.
 pub(super) fn lost_leases(history: &History) -> Option<Violation> {
     let silent = |event: &Event| matches!(event, Event::Task(TaskEvent::LeaseExpired(event)) if event.reason == ExpiryReason::Silent);
     let lost = history.log.iter().filter(|_| history.calm).find(|entry| silent(&entry.event))?;

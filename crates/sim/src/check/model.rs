@@ -1,4 +1,4 @@
-//! The naive model: what each event needs and what it changes, written down a second time from the design.
+//! The naive model: a second implementation of the conditions and changes of each event, from the design.
 
 mod rights;
 
@@ -10,8 +10,8 @@ use orchestrix_core::{
 };
 
 use crate::check::Violation;
+use crate::coverage::{Coverage, Covered};
 use crate::history::History;
-use crate::seen::{Seen, Sight};
 
 /// What a task is at one place of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Task {
 const LATE_MS: u64 = 2_000;
 
 /// Walks the whole journal.
-pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violation> {
+pub(super) fn walk(history: &History, coverage: &mut Coverage) -> Result<Model, Violation> {
     let mut model = Model {
         retention: history.retention,
         queues_max: history.queues_max,
@@ -153,9 +153,9 @@ pub(super) fn walk(history: &History, seen: &mut Seen) -> Result<Model, Violatio
         let position = entry.position;
         model.times.push((entry.position, entry.at));
         if let Event::Term(TermEvent::TermStarted(_)) = &entry.event {
-            model.prolong(entry.at.since(last), seen);
+            model.prolong(entry.at.since(last), coverage);
         }
-        model.take(&entry.event, seen)?;
+        model.take(&entry.event, coverage)?;
         model.note_endings(position, &entry.event);
     }
     Ok(model)
@@ -166,13 +166,13 @@ fn ensure(holds: bool, invariant: &'static str, what: impl FnOnce() -> String) -
     if holds { Ok(()) } else { Err(Violation::new(invariant, what())) }
 }
 
-/// A lease is kept 1 % and a millisecond longer than its worker is told.
+/// A lease is kept 1 % and a millisecond longer than its worker was promised.
 fn kept_until(at: Timestamp, length_ms: u64) -> Timestamp {
     Timestamp(at.0 + length_ms + length_ms / 100 + 1)
 }
 
 impl Model {
-    fn take(&mut self, event: &Event, seen: &mut Seen) -> Result<(), Violation> {
+    fn take(&mut self, event: &Event, coverage: &mut Coverage) -> Result<(), Violation> {
         match event {
             Event::Term(TermEvent::TermStarted(event)) => {
                 ensure(event.epoch > self.epoch, "W4", || {
@@ -270,10 +270,10 @@ impl Model {
             Event::Task(TaskEvent::LeaseReleased(event)) => {
                 let free = event.undelivered == Some(true);
                 if free {
-                    seen.add(Sight::LeaseAbandoned);
+                    coverage.add(Covered::LeaseAbandoned);
                 }
                 if event.charged {
-                    seen.add(Sight::ReleaseCharged);
+                    coverage.add(Covered::ReleaseCharged);
                 }
                 self.end_attempt(
                     event.task,
@@ -281,7 +281,7 @@ impl Model {
                     AttemptEnd::Released,
                     event.next,
                     event.charged,
-                    seen,
+                    coverage,
                 )?;
             }
             Event::Task(TaskEvent::LeaseExpired(event)) => {
@@ -296,12 +296,12 @@ impl Model {
                 })?;
                 self.in_time(limit, "lease", event.lease.0)?;
                 if event.reason == ExpiryReason::Timeout {
-                    seen.add(Sight::Timeout);
+                    coverage.add(Covered::Timeout);
                 }
                 if event.next == Next::Failed {
-                    seen.add(Sight::DeadLetterByExpiry);
+                    coverage.add(Covered::DeadLetterByExpiry);
                 }
-                self.end_attempt(event.task, event.lease, end, event.next, true, seen)?;
+                self.end_attempt(event.task, event.lease, end, event.next, true, coverage)?;
             }
             Event::Task(TaskEvent::TaskCompleted(event)) => {
                 self.live(event.task, event.lease)?;
@@ -311,15 +311,15 @@ impl Model {
                 task.charged += 1;
                 task.result = result;
                 task.was.push((position, Is::Completed));
-                seen.add(Sight::Completed);
+                coverage.add(Covered::Completed);
             }
             Event::Task(TaskEvent::TaskFailed(event)) => {
                 self.live(event.task, event.lease)?;
                 if event.next == Next::Failed {
-                    seen.add(Sight::DeadLetterByFailure);
+                    coverage.add(Covered::DeadLetterByFailure);
                 }
                 self.waits_as_agreed(event.task, event.next)?;
-                self.end_attempt(event.task, event.lease, AttemptEnd::Failed, event.next, true, seen)?;
+                self.end_attempt(event.task, event.lease, AttemptEnd::Failed, event.next, true, coverage)?;
             }
             Event::Task(TaskEvent::TaskCancelled(event)) => {
                 let (position, at) = (self.position, self.at);
@@ -342,7 +342,7 @@ impl Model {
                         if let Some(lease) = lease {
                             self.close(event.task, lease, AttemptEnd::Cancelled)?;
                         }
-                        seen.add(Sight::CancelUnheeded);
+                        coverage.add(Covered::CancelUnheeded);
                     }
                 }
                 self.task(event.task)?.was.push((position, Is::Cancelled));
@@ -371,7 +371,7 @@ impl Model {
                     waits_from.and_then(|from| self.times.get(usize::try_from(from.0 - 1).ok()?));
                 let due = ttl_at.max(waits_from.map(|(_, at)| *at));
                 self.in_time(due, "ttl of task", event.task.0)?;
-                seen.add(Sight::TtlExpired);
+                coverage.add(Covered::TtlExpired);
             }
             Event::Task(TaskEvent::TaskRetried(event)) => {
                 let (position, at) = (self.position, self.at);
@@ -400,7 +400,7 @@ impl Model {
                         *tasks -= 1;
                     }
                     self.queues.retain(|_, tasks| *tasks > 0);
-                    seen.add(Sight::Purged);
+                    coverage.add(Covered::Purged);
                     if purge.key_until.is_some() {
                         self.remembered.push(purge.task);
                     }
@@ -410,7 +410,7 @@ impl Model {
                         format!("only {kept} keys are remembered")
                     })?;
                     self.forget_all_but(usize::try_from(kept).unwrap_or(usize::MAX));
-                    seen.add(Sight::KeysForgotten);
+                    coverage.add(Covered::KeysForgotten);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The story of each task as those who asked about it heard it, for [`super::search`].
+//! The story of each task in the answers to its callers, for [`super::search`].
 
 use std::collections::BTreeMap;
 
@@ -33,9 +33,9 @@ pub(super) fn check(history: &History) -> Option<Violation> {
     }
     stories.into_iter().find_map(|(task, mut story)| {
         story.sort_by_key(|operation| operation.asked);
-        let told = story.iter().any(|operation| operation.act == Act::Made);
+        let known = story.iter().any(|operation| operation.act == Act::Made);
         let start = Task { is: Is::Absent, last: LeaseId(0), ended: Vec::new() };
-        let found = has_order(&TaskThing { told }, start, &story);
+        let found = has_order(&TaskThing { known }, start, &story);
         (!found).then(|| {
             Violation::new("T13", format!("no order explains what was heard of task {task}: {story:?}"))
         })
@@ -73,7 +73,7 @@ type Granted<'a> = BTreeMap<LeaseId, (TaskId, &'a Name)>;
 
 fn acts(call: &Call, granted: &Granted<'_>) -> Vec<(TaskId, Act)> {
     match (&call.question, &call.answer) {
-        // A refusal of somebody who names the lease of another says nothing about it.
+        // A refusal to a worker that names the lease of another says nothing about it.
         (question, Err(Error::Refused(Refusal::StaleLease { lease, .. })))
             if granted.get(lease).is_some_and(|(_, worker)| question.worker() != Some(*worker)) =>
         {
@@ -145,7 +145,7 @@ fn maybe(question: &Question) -> Option<(TaskId, Act)> {
         Question::Release { task, lease, .. } => Some((*task, Act::Released(*lease))),
         Question::Cancel { task } => Some((*task, Act::MaybeCancelled)),
         Question::Retry { task } => Some((*task, Act::Retried)),
-        // A task that was made and a lease that was granted without anybody hearing of it come by themselves.
+        // A task that was made and a lease that was granted without an answer come by themselves.
         Question::Submit(_)
         | Question::Lease { .. }
         | Question::Heartbeat { .. }
@@ -161,7 +161,7 @@ fn maybe(question: &Question) -> Option<(TaskId, Act)> {
 enum Is {
     Absent,
     Waiting,
-    /// Held under a lease; nobody may have heard of it.
+    /// Held under a lease; its answer may be lost.
     Held {
         lease: Option<LeaseId>,
         asked: bool,
@@ -183,14 +183,14 @@ enum End {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Task {
     is: Is,
-    /// The newest lease that anybody heard of.
+    /// The newest lease in an answer.
     last: LeaseId,
     ended: Vec<(LeaseId, End)>,
 }
 
 struct TaskThing {
-    /// Somebody heard that it was made: it does not come by itself.
-    told: bool,
+    /// An answer said that it was made: it does not come by itself.
+    known: bool,
 }
 
 impl Task {
@@ -328,10 +328,10 @@ impl Thing for TaskThing {
         }
     }
 
-    /// Time ends leases, tasks and what is kept of them; and some things happen that nobody is told.
+    /// Time ends leases, tasks and what is kept of them; and some things happen without an answer.
     fn alone(&self, task: &Task) -> Vec<Task> {
         let next = match task.is {
-            Is::Absent if !self.told => vec![Is::Waiting],
+            Is::Absent if !self.known => vec![Is::Waiting],
             Is::Absent | Is::Purged => Vec::new(),
             Is::Waiting => vec![Is::Held { lease: None, asked: false, over: false }, Is::Cancelled],
             Is::Held { lease, asked, over } => {
@@ -355,7 +355,7 @@ mod tests {
             .map(|(n, act)| Operation { asked: 2 * n, answered: Some(2 * n + 1), act: *act })
             .collect();
         let start = Task { is: Is::Absent, last: LeaseId(0), ended: Vec::new() };
-        !has_order(&TaskThing { told: acts.contains(&Act::Made) }, start, &story)
+        !has_order(&TaskThing { known: acts.contains(&Act::Made) }, start, &story)
     }
 
     const ONE: LeaseId = LeaseId(1);
@@ -405,7 +405,7 @@ mod tests {
             vec![made, cancel, Operation { asked: second_asked, answered: Some(20), act: waiting }]
         };
         let start = || Task { is: Is::Absent, last: LeaseId(0), ended: Vec::new() };
-        assert!(has_order(&TaskThing { told: true }, start(), &story(3)));
-        assert!(!has_order(&TaskThing { told: true }, start(), &story(10)));
+        assert!(has_order(&TaskThing { known: true }, start(), &story(3)));
+        assert!(!has_order(&TaskThing { known: true }, start(), &story(10)));
     }
 }

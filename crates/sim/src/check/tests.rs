@@ -12,8 +12,8 @@ use orchestrix_core::{
 use orchestrix_node::Error;
 
 use super::check;
+use crate::coverage::Coverage;
 use crate::history::{Answer, Call, Entry, Execution, History, Question};
-use crate::seen::Seen;
 
 /// A history that is put together event by event.
 struct Story(History);
@@ -37,7 +37,7 @@ impl Story {
         let mut story = Self(History::default());
         story.add(NOW, TermStarted { epoch: 1, node: "n".to_owned(), actor: None, shard_lease_ms: None });
         story.task(NOW, |_| {});
-        // Whoever asked for its leases may not have heard of them.
+        // The caller of its leases may not have got the answer.
         story.0.unanswered.push((lease_call("q", None), 0));
         story
     }
@@ -110,13 +110,13 @@ impl Story {
     }
 
     fn breaks(&self, invariant: &str) {
-        let found = check(&self.0, &mut Seen::default());
+        let found = check(&self.0, &mut Coverage::default());
         let names: Vec<_> = found.iter().map(|violation| violation.invariant).collect();
         assert!(names.contains(&invariant), "expected {invariant}, found {found:?}");
     }
 
     fn holds(&self) {
-        assert_eq!(check(&self.0, &mut Seen::default()), []);
+        assert_eq!(check(&self.0, &mut Coverage::default()), []);
     }
 }
 
@@ -225,7 +225,7 @@ fn t1_a_task_that_is_said_to_be_away_and_is_there() {
 }
 
 #[test]
-fn t2_a_task_that_nobody_submitted() {
+fn t2_a_task_that_was_not_submitted() {
     let mut story = Story::new();
     story.0.submits.clear();
     story.breaks("T2");
@@ -239,7 +239,7 @@ fn t2_an_event_about_a_task_that_is_not_there() {
 }
 
 #[test]
-fn t3_a_cancellation_asked_of_a_task_that_nobody_has() {
+fn t3_a_cancel_request_for_a_task_without_a_lease() {
     let mut story = Story::new();
     story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT), actor: None });
     story.breaks("T3");
@@ -418,7 +418,7 @@ fn t15_a_payload_that_is_another() {
 }
 
 #[test]
-fn t16_a_task_of_a_queue_that_nobody_asked() {
+fn t16_a_task_of_a_queue_that_was_not_requested() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     story.call(lease_call("other", None), leased(2, lease, |_| {}));
@@ -511,7 +511,7 @@ fn l7_more_leases_than_a_worker_wants() {
 }
 
 #[test]
-fn l8_a_worker_that_is_told_more_than_is_kept() {
+fn l8_a_worker_that_is_promised_more_than_is_kept() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     story.call(lease_call("q", None), leased(2, lease, |leased| leased.lease_ms = KEPT + 1));
@@ -519,7 +519,7 @@ fn l8_a_worker_that_is_told_more_than_is_kept() {
 }
 
 #[test]
-fn l8_an_extension_that_is_told_and_not_kept() {
+fn l8_an_extension_that_is_promised_and_not_kept() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     let heard = WorkerExtended {

@@ -1,4 +1,4 @@
-//! Holds what happened between nodes and engine against the invariants of elections (E) and of the journal (W).
+//! Checks the requests of nodes and the engine against the invariants of elections (E) and of the journal (W).
 //!
 //! It knows nothing of the elector's own code: what entitles a node is what landed in the cell and when it was asked
 //! for, what fences it is the order in which batches landed.
@@ -9,7 +9,7 @@ use orchestrix_engine::{ChainHash, Link};
 
 use crate::check::Violation;
 use crate::cluster::engine::Who;
-use crate::cluster::record::{Fact, Record, Seat};
+use crate::cluster::record::{Fact, LeaderCell, Record};
 
 /// The first of each invariant that does not hold; nothing when all is well.
 pub(crate) fn check(record: &Record) -> Vec<Violation> {
@@ -18,7 +18,7 @@ pub(crate) fn check(record: &Record) -> Vec<Violation> {
         look.take(record, *at, fact);
     }
     look.trust_is_disjoint(record);
-    look.offices_are_known(record);
+    look.holders_know_their_leader_lease(record);
     look.leader_stays(record);
     let mut named = BTreeSet::new();
     look.found.retain(|violation| named.insert(violation.invariant));
@@ -53,7 +53,7 @@ struct Look {
     terms: BTreeMap<u64, u64>,
     observed: BTreeMap<Who, u64>,
     answered: u64,
-    /// Offices that landed and whose holders have not heard of it yet.
+    /// Leader leases that were stored and whose holders do not know it yet.
     unheard: Vec<(u64, Who, u64, Option<u64>)>,
     healed: Option<u64>,
 }
@@ -68,7 +68,9 @@ impl Look {
     fn take(&mut self, record: &Record, at: u64, fact: &Fact) {
         match fact {
             Fact::Asked => self.asked += 1,
-            Fact::SeatWritten { was, now, leads } => self.seat_written(record, at, *was, *now, *leads),
+            Fact::LeaderCellWritten { was, now, leads } => {
+                self.leader_cell_written(record, at, *was, *now, *leads)
+            }
             Fact::Entitled { who, epoch, until } => {
                 let entitled = self.entitled.entry((*who, *epoch)).or_default();
                 *entitled = (*until).max(*entitled);
@@ -142,15 +144,22 @@ impl Look {
             Fact::Lost { after } => {
                 self.terms.retain(|position, _| *position <= after.0);
                 self.landed = self.terms.values().copied().max().unwrap_or(0);
-                // Whoever checks the chain begins anew at what is left.
+                // The check of the chain begins anew at the remaining journal.
                 self.end = Link { position: *after, hash: ChainHash::default() };
             }
             Fact::Healed => self.healed = Some(at),
         }
     }
 
-    fn seat_written(&mut self, record: &Record, at: u64, was: Option<Seat>, now: Seat, leads: Option<u64>) {
-        let Seat { by, epoch, held } = now;
+    fn leader_cell_written(
+        &mut self,
+        record: &Record,
+        at: u64,
+        was: Option<LeaderCell>,
+        now: LeaderCell,
+        leads: Option<u64>,
+    ) {
+        let LeaderCell { by, epoch, held } = now;
         if let Some(was) = was {
             let others = was.by != by && was.held;
             let taken = held && epoch > was.epoch;
@@ -179,11 +188,11 @@ impl Look {
         self.highest = self.highest.max(epoch);
         let asked = self.asked;
         self.ensure(epoch <= asked, "E11", || {
-            format!("epoch {epoch}, and the office was asked for {asked} times: it was not counted")
+            format!("epoch {epoch}, and the leader lease was asked for {asked} times: it was not counted")
         });
     }
 
-    /// E4, E6: whoever acts is entitled to by the cell, and has not stepped down.
+    /// E4, E6: a node that acts is entitled to by the cell, and has not stepped down.
     fn acts(&mut self, at: u64, who: Who, epoch: u64, what: &str) {
         let until = self.entitled.get(&(who, epoch)).copied().unwrap_or(0);
         self.ensure(at < until, "E4", || {
@@ -230,9 +239,9 @@ impl Look {
         }
     }
 
-    /// E9: where nothing goes wrong, nobody holds an office for longer than its time without knowing it.
-    fn offices_are_known(&mut self, record: &Record) {
-        // Where the engine forgets, nobody leads until somebody accepts it.
+    /// E9: without faults, no node holds a leader lease for longer than its time without knowing it.
+    fn holders_know_their_leader_lease(&mut self, record: &Record) {
+        // After a loss of data there is no leader until the operator accepts the loss.
         let Some(healed) = self.healed.filter(|_| !record.forgets) else { return };
         let last = record.facts.last().map_or(0, |(at, _)| *at);
         let bound = record.ttl_us + record.ttl_us / 20 + 2_000_000;
@@ -241,11 +250,11 @@ impl Look {
         };
         let found = self.unheard.iter().find(long).copied();
         self.ensure(found.is_none(), "E9", || {
-            format!("an office (since, holder, epoch, until) is not known to its holder: {found:?}")
+            format!("a leader lease (since, holder, epoch, until) is not known to its holder: {found:?}")
         });
     }
 
-    /// EL2: where nothing goes wrong at all, whoever is elected first stays.
+    /// EL2: without any fault the first leader stays.
     fn leader_stays(&mut self, record: &Record) {
         let elected = self.elected.len();
         self.ensure(!record.calm || elected <= 1, "EL2", || {

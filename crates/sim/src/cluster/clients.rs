@@ -1,4 +1,4 @@
-//! Those who use the nodes of a world: they ask whoever they take for the leader, and now and then somebody else.
+//! Clients of the nodes of a world: they ask the node that they take for the leader, and now and then another.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -7,13 +7,13 @@ use orchestrix_core::{LeaseId, Name, TaskId, Timestamp};
 use orchestrix_node::Error;
 
 use crate::actors::{Ground, Heard};
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening, Pending};
+use crate::coverage::Covered;
 use crate::history::{Answer, Call, Execution, Question};
 use crate::network::{hangs_up, put};
 use crate::plan::Plan;
-use crate::seen::Sight;
 use crate::shards::messages::{Copy, copies};
 use crate::shards::record::Record;
 use crate::world::{MS, Op, SECOND};
@@ -22,7 +22,7 @@ use crate::world::{MS, Op, SECOND};
 const PATIENCE: u64 = 2 * SECOND;
 
 impl ClusterWorld {
-    /// Who is asked: most often the node that acts, else any that thinks so, else nobody.
+    /// Who is asked: most often the node that acts, else any that believes so, else none.
     fn target(&mut self) -> Option<Who> {
         let believers: Vec<usize> = (0..self.machines.len())
             .filter(|node| self.machines[*node].process.as_ref().is_some_and(|it| it.leads.is_some()))
@@ -35,14 +35,14 @@ impl ClusterWorld {
         let acting = believers.into_iter().find(|node| self.machines[*node].acts().is_some());
         let chosen = acting.filter(|_| !stale).unwrap_or(any);
         if self.machines[chosen].acts().is_none() {
-            self.sights.add(ClusterSight::AskedOfAStaleLeader);
+            self.coverage.add(ClusterCovered::AskedOfAStaleLeader);
         }
         self.who(chosen)
     }
 
     fn message_delay(&mut self) -> Option<u64> {
         if self.faulty && self.rng.chance(self.plan.message_lost) {
-            self.sights.add(ClusterSight::MessageLost);
+            self.coverage.add(ClusterCovered::MessageLost);
             return None;
         }
         Some(self.rng.range(20, 500))
@@ -52,7 +52,7 @@ impl ClusterWorld {
         copies(self.plan.actors.shards.as_ref(), self.faulty, &mut self.rng, &mut self.history.shards)
     }
 
-    /// What is quick goes to whoever is taken for the leader now, what is late to whoever is when it arrives.
+    /// A quick message goes to the current leader as the client knows it, a late one to the leader when it arrives.
     fn send_copies(&mut self, op: usize) {
         for copy in self.copies() {
             match copy {
@@ -123,13 +123,13 @@ impl ClusterWorld {
         }
     }
 
-    /// Nobody will hear what came of these.
+    /// The answers to these are dropped.
     pub(crate) fn unanswered(&mut self, ops: impl IntoIterator<Item = usize>) {
         let asked = ops.into_iter().map(|op| (self.ops[op].question.clone(), self.ops[op].sent));
         self.history.unanswered.extend(asked);
     }
 
-    /// The node of this life answers nobody any more.
+    /// The node of this life answers no call any more.
     pub(crate) fn forget_pending(&mut self, who: Who) {
         self.output.forget(who);
         let open: Vec<u64> =
@@ -140,7 +140,7 @@ impl ClusterWorld {
     }
 
     pub(crate) fn answer_arrives(&mut self, op: usize, call: usize) {
-        // A worker of a service hears whatever comes, however late.
+        // A worker of a service gets every answer, however late.
         if !self.ops[op].done || self.ops[op].question.is_about_shards() {
             self.ops[op].done = true;
             let heard = Heard::Answer(self.history.calls[call].answer.clone());
@@ -163,12 +163,12 @@ impl ClusterWorld {
         }
     }
 
-    /// The connection is closed: a node that has an answer for it finds nobody.
+    /// The connection is closed: an answer to it cannot be delivered.
     pub(crate) fn hang_up(&mut self, op: usize) {
         if !self.faulty || self.ops[op].done {
             return;
         }
-        self.sights.add(ClusterSight::HungUp);
+        self.coverage.add(ClusterCovered::HungUp);
         self.ops[op].done = true;
         let before = self.pending.len();
         self.pending.retain(|_, pending| pending.op != op);
@@ -255,9 +255,9 @@ impl Ground for ClusterWorld {
         }
     }
 
-    fn see(&mut self, happened: bool, sight: Sight) {
+    fn see(&mut self, happened: bool, item: Covered) {
         if happened {
-            self.seen.add(sight);
+            self.task_coverage.add(item);
         }
     }
 

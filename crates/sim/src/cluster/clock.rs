@@ -55,7 +55,7 @@ impl Clock for NodeClock {
     }
 
     fn wall(&self) -> Duration {
-        // Somebody sets it now and then, so it does not drift away; but it jumps.
+        // It is set now and then, so it does not drift away; but it jumps.
         let base = u64::try_from(BEGINNING_MS + self.ahead_ms.load(Relaxed)).unwrap_or(0);
         Duration::from_millis(base) + Duration::from_micros(self.world_us.load(Relaxed))
     }

@@ -53,7 +53,7 @@ pub(crate) enum Try {
     PerhapsAgain,
 }
 
-/// A writing that landed, for those who check.
+/// A stored write, for the checker.
 #[derive(Clone, Debug)]
 pub(crate) struct Landing {
     pub(crate) by: Who,
@@ -105,9 +105,9 @@ pub(crate) struct Model {
     /// So many of a million calls that are answered at once are not answered at all.
     pub(crate) flaky: u32,
     pub(crate) rng: Rng,
-    /// It does not answer anybody.
+    /// It does not answer.
     pub(crate) down: bool,
-    /// It answers everybody with a refusal, and does nothing.
+    /// It refuses every request, and does nothing.
     pub(crate) refuses: bool,
     /// Appends by handles themselves, which the world has not looked at yet.
     pub(crate) direct: Vec<(Who, Batch)>,
@@ -166,7 +166,7 @@ impl Model {
         self.clock_us = (CLOCK_US + now).saturating_sub(self.set_back_us);
     }
 
-    /// Somebody sets the engine's clock back.
+    /// Sets the engine's clock back.
     pub(crate) fn set_back(&mut self, by_us: u64) {
         self.set_back_us += by_us;
     }
@@ -196,7 +196,7 @@ impl Model {
         self.floor
     }
 
-    /// Whether this is the journal that somebody has seen, as far as it can still be told.
+    /// Whether this is the journal that was seen before, as far as that can still be known.
     pub(crate) fn has(&self, mark: &Mark) -> bool {
         let Mark { journal, link, .. } = mark;
         *journal == self.id && (link.position < self.floor || self.link_at(link.position) == Some(*link))
@@ -214,7 +214,7 @@ impl Model {
             return Appended::Done(link);
         }
         if batch.previous != end {
-            // Objects: nothing keeps a late one from being stored below the floor, where nobody reads. That it was
+            // Objects: nothing keeps a late one from being stored below the floor, where it is never read. That it was
             // stored counts for nothing: the floor is read afterwards.
             return Appended::Conflict(end);
         }
@@ -359,7 +359,7 @@ impl Model {
         self.losses += 1;
     }
 
-    /// Everything is gone; whoever opens it next finds another journal.
+    /// Everything is gone; the next open creates another journal.
     pub(crate) fn wipe(&mut self) -> usize {
         let lost = self.batches.len();
         self.losses += 1;

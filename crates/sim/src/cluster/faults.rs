@@ -1,10 +1,10 @@
-//! What goes wrong with nodes, their clocks and their engine.
+//! Faults of nodes, their clocks and their engine.
 
 use crate::check::Violation;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::{Flavour, Who};
 use crate::cluster::handles::lock;
 use crate::cluster::record::Fact;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Happening};
 use crate::server::Mirror;
 use crate::world::{MS, SECOND};
@@ -17,19 +17,19 @@ impl ClusterWorld {
         let plan = self.plan.clone();
         let ttl = self.record.ttl_us;
         if self.rng.chance(plan.engine_stalls) {
-            self.sights.add(ClusterSight::EngineStalled);
+            self.coverage.add(ClusterCovered::EngineStalled);
             lock(&self.model).down = true;
             let takes = self.rng.skewed(10 * MS, 2 * ttl);
             self.push(self.now + takes, Happening::EngineUp);
         }
         if self.refusals.chance(plan.engine_refusals) {
-            self.sights.add(ClusterSight::EngineRefused);
+            self.coverage.add(ClusterCovered::EngineRefused);
             lock(&self.model).refuses = true;
             let takes = self.refusals.skewed(10 * MS, 3 * ttl);
             self.push(self.now + takes, Happening::EngineWilling);
         }
         if plan.flavour == Flavour::Sql && self.refusals.chance(plan.engine_clocks) {
-            self.sights.add(ClusterSight::EngineClockSetBack);
+            self.coverage.add(ClusterCovered::EngineClockSetBack);
             let by = self.refusals.skewed(ttl / 10, 1_000 * ttl);
             lock(&self.model).set_back(by);
         }
@@ -43,7 +43,7 @@ impl ClusterWorld {
         let plan = self.plan.clone();
         let ttl = u64::try_from(self.machines[node].plan.ttl.as_micros()).unwrap_or(u64::MAX);
         if self.rng.chance(plan.jumps) {
-            self.sights.add(ClusterSight::ClockJump);
+            self.coverage.add(ClusterCovered::ClockJump);
             let by = plan.jump_ms[self.rng.index(plan.jump_ms.len())];
             self.machines[node].clock.jump(if self.rng.chance(500_000) { by } else { -by });
         }
@@ -67,9 +67,9 @@ impl ClusterWorld {
         Ok(())
     }
 
-    /// A process stands still, for half of the time of an office to ten times, wherever it is.
+    /// A process stands still, for half of the time of a leader lease to ten times, wherever it is.
     pub(crate) fn freeze(&mut self, who: Who) {
-        self.sights.add(ClusterSight::NodeFrozen);
+        self.coverage.add(ClusterCovered::NodeFrozen);
         let ttl = u64::try_from(self.machines[who.node].plan.ttl.as_micros()).unwrap_or(u64::MAX);
         let takes = self.rng.skewed(ttl / 2, 10 * ttl);
         self.machines[who.node].frozen_until = self.now + takes;
@@ -81,7 +81,7 @@ impl ClusterWorld {
         if !self.lives(who) || !self.faulty {
             return;
         }
-        self.sights.add(ClusterSight::NodeCrashed);
+        self.coverage.add(ClusterCovered::NodeCrashed);
         self.die(who.node);
         let takes = self.rng.range(10 * MS, 5 * SECOND);
         self.push(self.now + takes, Happening::Start(who.node));
@@ -93,11 +93,11 @@ impl ClusterWorld {
         }
         let takes = self.rng.skewed(10 * MS, 3 * self.record.ttl_us);
         if self.rng.chance(400_000) {
-            self.sights.add(ClusterSight::RegisterMute);
+            self.coverage.add(ClusterCovered::RegisterMute);
             self.machines[node].mute_until = self.now + takes;
             return;
         }
-        self.sights.add(ClusterSight::NodeCutOff);
+        self.coverage.add(ClusterCovered::NodeCutOff);
         lock(&self.model).cut_off[node] = true;
         self.push(self.now + takes, Happening::Mended(node));
     }
@@ -106,14 +106,14 @@ impl ClusterWorld {
     fn lose(&mut self) -> Result<(), Violation> {
         let sleeps = self.machines.iter().any(|machine| self.now < machine.frozen_until);
         if self.rng.chance(150_000) {
-            self.sights.add(ClusterSight::EngineWiped);
+            self.coverage.add(ClusterCovered::EngineWiped);
             lock(&self.model).wipe();
         } else if self.rng.chance(if sleeps { 700_000 } else { 200_000 }) {
-            self.sights.add(ClusterSight::CellsForgotten);
+            self.coverage.add(ClusterCovered::CellsForgotten);
             lock(&self.model).forget_cells();
             return Ok(());
         } else {
-            self.sights.add(ClusterSight::EngineFailedOver);
+            self.coverage.add(ClusterCovered::EngineFailedOver);
             let writings = usize::try_from(self.rng.skewed(1, 40)).unwrap_or(1);
             lock(&self.model).fail_over(writings);
         }
@@ -125,7 +125,7 @@ impl ClusterWorld {
         Ok(())
     }
 
-    /// Whoever runs the nodes has seen that some refuse, and lets all of them go on with what there is.
+    /// The operator has seen that some nodes refuse, and lets all of them continue with the remaining data.
     pub(crate) fn accept_loss(&mut self) -> Result<(), Violation> {
         if self.machines.iter().all(|machine| !machine.refused) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The handles that a node has of the engine: what ships talks to these.
+//! The handles that a node has of the simulated engine; the real code uses them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) fn lock(model: &Mutex<Model>) -> MutexGuard<'_, Model> {
     model.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nobody answers; later somebody may.
+/// No answer; a later request may get one.
 pub(crate) fn unreachable(operation: &str) -> Error {
     let source = Cause::Remote { place: PLACE.to_owned(), what: "nobody answers".to_owned() };
     Error { operation: operation.to_owned(), retryable: true, source }

@@ -1,13 +1,13 @@
-//! What a leader tells those who follow: late, twice, out of order, or never. The engine is the truth.
+//! The replication feed in a simulation: late, twice, out of order, or never. The engine is the truth.
 
 use std::sync::Arc;
 
 use orchestrix_engine::{Batch, JournalId};
 
 use crate::check::Violation;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing};
 use crate::world::{MS, SECOND};
 
@@ -42,14 +42,14 @@ impl ClusterWorld {
         let Some(before) = process.standby.follower().map(|follower| follower.link()) else { return Ok(()) };
         // What does not follow makes a node read; here it does so now and then by itself.
         if !process.standby.hint(journal, Arc::unwrap_or_clone(batch)) {
-            self.sights.add(ClusterSight::HintRefused);
+            self.coverage.add(ClusterCovered::HintRefused);
             return Ok(());
         }
         let epoch = process.standby.epoch();
         process.elector.raise_epoch(epoch);
         let after = process.standby.follower().map(|follower| follower.link());
         if after != Some(before) {
-            self.sights.add(ClusterSight::HintApplied);
+            self.coverage.add(ClusterCovered::HintApplied);
         }
         self.compare(who)
     }

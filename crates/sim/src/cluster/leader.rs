@@ -1,4 +1,4 @@
-//! A node that leads: it decides, its batches go to the engine, and what it has answered is taken.
+//! A leader: it decides, its batches go to the engine, and its answers are collected.
 
 use std::task::{Context, Poll, Waker};
 
@@ -7,11 +7,11 @@ use orchestrix_engine::{Appended, Batch, ChainHash, JournalId};
 use orchestrix_node::{Error, Sent};
 
 use crate::check::Violation;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
 use crate::cluster::record::Fact;
 use crate::cluster::requests::What;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::world::{MS, SECOND};
 
@@ -128,7 +128,7 @@ impl ClusterWorld {
         let heard = leads.stepped.heard(answer);
         let more = leads.stepped.is_writing();
         if resolved && certain {
-            self.sights.add(ClusterSight::UnknownAppendResolved);
+            self.coverage.add(ClusterCovered::UnknownAppendResolved);
         }
         match heard {
             Err(failure) => return self.ended(who, &failure),
@@ -170,7 +170,7 @@ impl ClusterWorld {
 
     /// The same, when the node has stopped just now.
     pub(crate) fn take_answers_of(&mut self, who: Who, epoch: u64) -> Result<(), Violation> {
-        // Whatever was refused for its time was refused at the time of the last event or later.
+        // A refusal because of time was decided at the time of the last event or later.
         let at = self.mirror.state.at();
         self.poll_answers(who, epoch, at)
     }
@@ -239,9 +239,9 @@ impl ClusterWorld {
             let Event::Term(TermEvent::TermStarted(begun)) = event else { return None };
             Some(begun.epoch)
         });
-        if let Some(told) = &mut self.told {
+        if let Some(listing) = &mut self.listing {
             let now = self.now;
-            told.extend(
+            listing.extend(
                 self.mirror.log[known..]
                     .iter()
                     .map(|entry| format!("{now:>12}   durable {}: {:?}", entry.position, entry.event)),
@@ -315,7 +315,7 @@ impl ClusterWorld {
     }
 }
 
-/// Names a batch by its bytes, whatever journal it is sent to.
+/// Names a batch by its bytes, in any journal.
 fn name(batch: &Batch) -> ChainHash {
     batch.link(JournalId([0; 16])).hash
 }

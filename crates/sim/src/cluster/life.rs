@@ -8,11 +8,11 @@ use orchestrix_node::{Clock, Failure, Following, HighWater, Standby};
 
 use crate::check::Violation;
 use crate::cluster::clock::NodeClock;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::{Connection, lock};
 use crate::cluster::node::{Leading, Process, Trust};
 use crate::cluster::record::Fact;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::world::{MS, SECOND};
 
@@ -90,7 +90,7 @@ impl ClusterWorld {
                 format!("n{node} refuses an engine that has lost nothing: {text}"),
             ));
         }
-        self.sights.add(ClusterSight::DataLossNoticed);
+        self.coverage.add(ClusterCovered::DataLossNoticed);
         self.machines[node].refused = true;
         if self.machines[node].process.is_some() {
             self.die(node);
@@ -121,9 +121,9 @@ impl ClusterWorld {
         self.forget_pending(who);
     }
 
-    /// Stops as it should: everyone is answered, everything is written, the office is given back.
+    /// Stops as it should: everyone is answered, everything is written, the leader lease is given back.
     pub(crate) fn stop(&mut self, who: Who) -> Result<(), Violation> {
-        self.sights.add(ClusterSight::NodeStopped);
+        self.coverage.add(ClusterCovered::NodeStopped);
         if let Some(Leading { epoch, node, stepped, .. }) = self.process(who).leads.take() {
             // It may not reach the engine any more, or not be trusted: then it stops all the same.
             let _ = stepped.stop();

@@ -13,17 +13,17 @@ use orchestrix_node::{
 
 use crate::check::Violation;
 use crate::cluster::clock::NodeClock;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
 use crate::cluster::plan::NodePlan;
 use crate::cluster::record::Fact;
 use crate::cluster::requests::What;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::world::{MS, SECOND};
 
-/// The office of the leader in the register.
-pub(crate) const OFFICE: &str = "leader";
+/// The key of the leader lease in the register.
+pub(crate) const LEADER_KEY: &str = "leader";
 /// How long an engine that does not answer is left alone by one who has to begin a term.
 const BEGIN_AGAIN: u64 = 20 * MS;
 /// At most so long between two looks at the elector.
@@ -62,7 +62,7 @@ pub(crate) struct Process {
     pub(crate) stopping: bool,
     /// It was frozen while it led.
     pub(crate) slept: bool,
-    /// The last try to take the office had no answer.
+    /// The last try to take the leader lease had no answer.
     pub(crate) unsure: bool,
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct Leading {
 #[derive(Debug)]
 pub(crate) struct Trust {
     clock: Arc<NodeClock>,
-    office: Mutex<Option<(u64, Duration)>>,
+    leader_lease: Mutex<Option<(u64, Duration)>>,
     proved_us: AtomicU64,
 }
 
-/// The office of one term.
+/// The leader lease of one term.
 struct TermLease {
     trust: Arc<Trust>,
     following: Following,
@@ -99,17 +99,17 @@ struct TermLease {
 
 impl Trust {
     pub(crate) fn new(clock: Arc<NodeClock>) -> Self {
-        Self { clock, office: Mutex::default(), proved_us: AtomicU64::default() }
+        Self { clock, leader_lease: Mutex::default(), proved_us: AtomicU64::default() }
     }
 
-    fn set(&self, office: Option<(u64, Duration)>) {
-        *self.office.lock().unwrap_or_else(PoisonError::into_inner) = office;
+    fn set(&self, leader_lease: Option<(u64, Duration)>) {
+        *self.leader_lease.lock().unwrap_or_else(PoisonError::into_inner) = leader_lease;
     }
 
     /// The epoch that may be acted under at this moment.
     pub(crate) fn token(&self) -> Option<u64> {
-        let office = *self.office.lock().unwrap_or_else(PoisonError::into_inner);
-        office.filter(|(_, until)| self.clock.boot() < *until).map(|(epoch, _)| epoch)
+        let leader_lease = *self.leader_lease.lock().unwrap_or_else(PoisonError::into_inner);
+        leader_lease.filter(|(_, until)| self.clock.boot() < *until).map(|(epoch, _)| epoch)
     }
 }
 
@@ -200,20 +200,20 @@ impl ClusterWorld {
         self.process(who).asking = Some(request);
     }
 
-    /// Tells everybody what has changed: those who act, those who begin and leave terms, and those who check.
+    /// Publishes changes of leadership to the node and to the checker.
     pub(crate) fn publish(&mut self, who: Who) {
         let clock = Arc::clone(&self.machines[who.node].clock);
         let process = self.process(who);
         let changes = process.elector.take_changes();
         let now = clock.boot();
-        let office = process.elector.leads(now).zip(process.elector.trusted_until());
-        process.trust.set(office);
+        let leader_lease = process.elector.leads(now).zip(process.elector.trusted_until());
+        process.trust.set(leader_lease);
         for change in changes {
             match change {
                 Change::Elected { epoch } => {
-                    self.sights.add(ClusterSight::Elected);
+                    self.coverage.add(ClusterCovered::Elected);
                     if std::mem::take(&mut self.process(who).unsure) {
-                        self.sights.add(ClusterSight::AmbiguousAcquireAdopted);
+                        self.coverage.add(ClusterCovered::AmbiguousAcquireAdopted);
                     }
                     self.note_batches_in_flight(who);
                     self.last_elected = Some((self.now, who, epoch));
@@ -223,7 +223,7 @@ impl ClusterWorld {
                 Change::Renewed { .. } => {}
                 Change::Deposed { epoch, reason } => {
                     if reason == Reason::NoProof {
-                        self.sights.add(ClusterSight::DeposedForLackOfProof);
+                        self.coverage.add(ClusterCovered::DeposedForLackOfProof);
                     }
                     self.note(Fact::Distrusts { who, epoch });
                     self.soon(who, Doing::StepDown(epoch));
@@ -232,17 +232,17 @@ impl ClusterWorld {
                 Change::Leader(None) => {}
             }
         }
-        if let Some((epoch, until)) = office {
+        if let Some((epoch, until)) = leader_lease {
             let until = clock.world_at(until);
             self.note(Fact::Trusts { who, epoch, until });
         }
     }
 
-    /// Somebody was elected: is another's batch still on its way?
+    /// A leader was elected: is a batch of another still in flight?
     fn note_batches_in_flight(&mut self, elected: Who) {
         let others = self.requests.values().filter(|request| request.who != elected);
         if others.filter(|request| request.is_append() && request.under_way).count() > 0 {
-            self.sights.add(ClusterSight::LeaderChangedWithABatchInFlight);
+            self.coverage.add(ClusterCovered::LeaderChangedWithABatchInFlight);
         }
     }
 
@@ -258,8 +258,9 @@ impl ClusterWorld {
             Ok(Beginning::Term(follower)) => {
                 let trust = Arc::clone(&process.trust);
                 let (following, journal) = (process.following.clone(), follower.journal_id());
-                let office = TermLease { trust, following, epoch, journal };
-                let guard = WriteGuard { epoch, leader_lease: Some(Arc::new(office)), tick_ms, actor: None };
+                let leader_lease = TermLease { trust, following, epoch, journal };
+                let guard =
+                    WriteGuard { epoch, leader_lease: Some(Arc::new(leader_lease)), tick_ms, actor: None };
                 let (node, stepped) = Stepped::lead(*follower, guard);
                 process.leads = Some(Leading {
                     epoch,
@@ -276,7 +277,7 @@ impl ClusterWorld {
                 self.decide_after(who, 1);
             }
             Ok(Beginning::Outdated { seen }) => {
-                self.sights.add(ClusterSight::EpochRaisedAboveTheRegister);
+                self.coverage.add(ClusterCovered::EpochRaisedAboveTheRegister);
                 let process = self.process(who);
                 process.elector.raise_epoch(seen);
                 process.elector.resign(now);
@@ -309,7 +310,7 @@ impl ClusterWorld {
                 process.elector.raise_epoch(epoch);
                 let floor = lock(&self.model).floor();
                 if before.is_some_and(|before| before < floor && before.0 > 0) && position >= floor {
-                    self.sights.add(ClusterSight::SnapshotLoadedAfterTruncation);
+                    self.coverage.add(ClusterCovered::SnapshotLoadedAfterTruncation);
                 }
                 self.compare(who)
             }
@@ -332,12 +333,12 @@ impl ClusterWorld {
         Ok(())
     }
 
-    /// The term ended by itself: the journal refused a batch, or the office was over.
+    /// The term ended by itself: the journal refused a batch, or the leader lease was over.
     pub(crate) fn ended(&mut self, who: Who, failure: &Failure) -> Result<(), Violation> {
         let Some(epoch) = self.process(who).leads.as_ref().map(|leads| leads.epoch) else { return Ok(()) };
         self.tell(|| format!("  {who:?} leads no more: {failure}"));
         if std::mem::take(&mut self.process(who).slept) {
-            self.sights.add(ClusterSight::FrozenLeaderWokeAndWasRefused);
+            self.coverage.add(ClusterCovered::FrozenLeaderWokeAndWasRefused);
         }
         self.step_down(who, epoch)?;
         let now = self.machines[who.node].clock.boot();

@@ -1,5 +1,5 @@
-//! Output in a world with several nodes: workers append lines through whoever they take for the leader, appends are lost,
-//! late and unheard, tasks go from one lease to the next meanwhile, and now and then somebody reads. When everything has
+//! Output in a world with several nodes: workers append lines through the node that they take for the leader, appends are lost,
+//! late and unanswered, tasks go from one lease to the next meanwhile, and now and then a client reads. When everything has
 //! come to rest, the output of every task is read once more.
 //!
 //! O9: the lines of a lease that are shown are the ones that it wrote, from the first on, each once and in order; a line
@@ -21,12 +21,12 @@ use orchestrix_engine::{LogPlace, Logs};
 use orchestrix_node::{Error, OutputCall};
 
 use crate::check::Violation;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
 use crate::cluster::output::check::{Before, TaskOutput};
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::Fact;
-use crate::cluster::sights::ClusterSight;
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::rng::Rng;
 use crate::world::{MS, SECOND};
@@ -106,7 +106,7 @@ impl OutputWorld {
         self.used
     }
 
-    /// Everybody has written all, and all of it was read after that.
+    /// All workers have written everything, and all of it was read after that.
     pub(crate) fn is_read(&self) -> bool {
         !self.used || (self.is_written() && self.tasks.values().all(|task| task.read_last))
     }
@@ -123,7 +123,7 @@ impl OutputWorld {
         }
     }
 
-    /// A node answers nobody any more.
+    /// A node answers no call any more.
     pub(crate) fn forget(&mut self, who: Who) {
         self.asks.retain(|_, ask| ask.at.as_ref().is_none_or(|(at, _)| *at != who));
     }
@@ -135,7 +135,7 @@ impl OutputWorld {
 }
 
 impl ClusterWorld {
-    /// Workers write and send, and somebody reads.
+    /// Workers write and send, and a client reads.
     pub(crate) fn write_output(&mut self) {
         self.find_writers();
         let writing = self.output.writers.iter().filter(|(_, writer)| writer.arrived < writer.lines);
@@ -145,7 +145,7 @@ impl ClusterWorld {
         }
         let rng = &mut self.output.rng;
         if !self.output.tasks.is_empty() && rng.chance(self.plan.output.reads) {
-            // Most often where somebody writes.
+            // Most often a task that is being written.
             let at_work = !writing.is_empty() && rng.chance(800_000);
             let any = rng.index(if at_work { writing.len() } else { self.output.tasks.len() });
             let task =
@@ -209,7 +209,7 @@ impl ClusterWorld {
         }
     }
 
-    /// Sends a question to whoever may lead, if anybody does.
+    /// Sends a question to a possible leader, if there is one.
     fn ask_output(&mut self, what: What) -> Option<u64> {
         let who = self.output_target()?;
         let number = self.output.number();
@@ -315,13 +315,13 @@ impl ClusterWorld {
         self.take_answers(who)
     }
 
-    /// An append arrives long after it was sent: whatever becomes of it, nobody hears.
+    /// An append arrives long after it was sent: its answer is dropped.
     pub(crate) fn late_output(&mut self, number: u64) {
         let Some((at, bytes)) = self.output.late.remove(&number) else { return };
         let stored = lock(&self.model).output.logs.append(at, &bytes);
-        self.sights.add(match stored {
-            Ok(orchestrix_engine::Logged::Stored) => ClusterSight::LateOutputStored,
-            _ => ClusterSight::LateOutputRefused,
+        self.coverage.add(match stored {
+            Ok(orchestrix_engine::Logged::Stored) => ClusterCovered::LateOutputStored,
+            _ => ClusterCovered::LateOutputRefused,
         });
     }
 
@@ -417,7 +417,7 @@ impl ClusterWorld {
         known.read_last = is_last;
         let checked = known.check(task, before, page, writers);
         if page.dropped > 0 {
-            self.sights.add(ClusterSight::OutputDropped);
+            self.coverage.add(ClusterCovered::OutputDropped);
         }
         checked.map_err(|what| Violation::new("O9", format!("output of task {task} at {who:?}: {what}")))
     }

@@ -102,7 +102,7 @@ const FAULTS: [Rate<ClusterPlan>; 24] = [
 ];
 
 impl ClusterPlan {
-    /// Draws a plan. One world in four has an engine that forgets; in one of ten others the office changes hands faster
+    /// Draws a plan. One world in four has an engine that forgets; in one of ten others the leader lease changes hands faster
     /// than workers are heard of, and each of its holders has another time.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
@@ -128,7 +128,7 @@ impl ClusterPlan {
         let (crashes, stops, freezes) = (rate(2_000, 80_000), rate(2_000, 80_000), rate(2_000, 120_000));
         let (cuts, jumps, engine_stalls) = (rate(2_000, 80_000), rate(2_000, 100_000), rate(2_000, 60_000));
         let losses = if forgets { 30_000 + rate(2_000, 200_000) } else { 0 };
-        // Nodes of one cluster most often agree how long an office lasts, but they need not.
+        // Nodes of one cluster most often agree how long a leader lease lasts, but they need not.
         let ttl_ms = rng.skewed(300, 8_000);
         let same = rng.chance(700_000);
         let nodes = (0..rng.range(2, 5))
@@ -149,7 +149,7 @@ impl ClusterPlan {
         actors.changing = Plan::draw_changing(seed) && !calm;
         actors.snapshot_bytes = rng.skewed(200, 32 << 10);
         actors.without_server();
-        // Whoever leads is never stepped faster than this engine answers.
+        // A leader is never stepped faster than this engine answers.
         actors.lease_ms = actors.lease_ms.max(1_000);
         let mut plan = Self {
             seed,
@@ -207,7 +207,7 @@ impl ClusterPlan {
         self.actors.lease_ms = rng.range(5_000, 30_000);
     }
 
-    /// Draws a plan in which nothing goes wrong for so many seconds, with offices of the length that nodes have by
+    /// Draws a plan in which nothing goes wrong for so many seconds, with leader leases of the length that nodes have by
     /// default.
     #[must_use]
     pub fn calm(seed: u64, seconds: u64) -> Self {

@@ -1,16 +1,16 @@
-//! Many worlds with several nodes: runs seeds until the time is over, and says what was tried and seen.
+//! Many worlds with several nodes: runs seeds until the time is over, and reports their coverage.
 
-use crate::cluster::sights::ClusterSight;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::{ClusterEnded, ClusterPlan, run_cluster_traced};
 use crate::prove::{Campaign, End, Outcome, run_all};
 
 /// What came of a campaign.
-pub type ClusterOutcome = Outcome<ClusterSight>;
+pub type ClusterOutcome = Outcome<ClusterCovered>;
 
-impl From<ClusterEnded> for End<ClusterSight> {
+impl From<ClusterEnded> for End<ClusterCovered> {
     fn from(ended: ClusterEnded) -> Self {
-        let ClusterEnded { seed, violations, sights: seen, trace, seconds, calls, .. } = ended;
-        Self { seed, violations, seen, trace, seconds, calls }
+        let ClusterEnded { seed, violations, coverage, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, coverage, trace, seconds, calls }
     }
 }
 

@@ -6,9 +6,9 @@ use orchestrix_engine::{ChainHash, Link};
 
 use crate::cluster::engine::Who;
 
-/// The cell of the office as somebody wrote it.
+/// The cell of the leader lease, as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct LeaderCell {
     pub(crate) by: Who,
     pub(crate) epoch: u64,
     pub(crate) held: bool,
@@ -17,12 +17,12 @@ pub(crate) struct Seat {
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fact {
-    /// A node asks for the office for the first time in this attempt.
+    /// A node asks for the leader lease for the first time in this attempt.
     Asked,
-    /// A writing of the office's cell landed. `leads` is what its writer was trusted with when it was sent.
-    SeatWritten {
-        was: Option<Seat>,
-        now: Seat,
+    /// A writing of the leader lease's cell landed. `leads` is what its writer was trusted with when it was sent.
+    LeaderCellWritten {
+        was: Option<LeaderCell>,
+        now: LeaderCell,
         leads: Option<u64>,
     },
     /// By the cell, and counted from when its writer first asked, it may act until then.
@@ -63,7 +63,7 @@ pub(crate) enum Fact {
         epoch: u64,
         batch: ChainHash,
     },
-    /// The node heard that nobody knows what became of the batch that it sent last.
+    /// The node learned that the outcome of its last batch is unknown.
     Unknown {
         who: Who,
     },
@@ -80,12 +80,12 @@ pub(crate) enum Fact {
         term: Term,
         begins: Option<u64>,
     },
-    /// A caller is told that something was done, or how something is.
+    /// A caller got an answer about a change or a state.
     Answered {
         who: Who,
         epoch: u64,
     },
-    /// Somebody else was seen in office.
+    /// Another node was seen as holder of the leader lease.
     Observed {
         who: Who,
         epoch: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Record {
     pub(crate) forgets: bool,
     /// Nothing goes wrong.
     pub(crate) calm: bool,
-    /// The longest time that an office of this cluster lasts, in microseconds.
+    /// The longest time that a leader lease of this cluster lasts, in microseconds.
     pub(crate) ttl_us: u64,
 }
 

@@ -1,14 +1,14 @@
-//! Requests from nodes to the engine, and everything that becomes of them on the way.
+//! Requests from nodes to the engine, with their delays and losses.
 
 use orchestrix_engine::{Appended, Batch, Cell, Claim, Link, Set, Version};
 use orchestrix_node::Clock;
 
 use crate::check::Violation;
+use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::{Flavour, Try, Who};
 use crate::cluster::handles::{lock, refused, unreachable};
-use crate::cluster::node::OFFICE;
-use crate::cluster::record::{Fact, Seat};
-use crate::cluster::sights::ClusterSight;
+use crate::cluster::node::LEADER_KEY;
+use crate::cluster::record::{Fact, LeaderCell};
 use crate::cluster::world::{ClusterWorld, Doing, Happening};
 use crate::world::MS;
 
@@ -49,7 +49,7 @@ enum Fate {
     Unsent,
     /// The answer comes.
     Answered,
-    /// Nobody hears what became of it.
+    /// Its answer is lost.
     Unheard,
 }
 
@@ -67,7 +67,7 @@ impl ClusterWorld {
         let ttl = u64::try_from(self.machines[who.node].plan.ttl.as_micros()).unwrap_or(u64::MAX);
         let timeout = ttl / 3;
         if let What::Set { claim, .. } = &what {
-            self.asks_for_office(who, claim);
+            self.asks_for_leader_lease(who, claim);
         }
         let mute = self.now < self.machines[who.node].mute_until && !matches!(what, What::Append { .. });
         let (arrives, answered, fate) =
@@ -101,19 +101,19 @@ impl ClusterWorld {
         let (unsent, lost, unheard, delayed, slow) =
             (plan.unsent, plan.request_lost, plan.reply_lost, plan.delayed, plan.slow);
         if !reached && self.rng.chance(500_000) || reached && self.rng.chance(unsent) {
-            self.sights.add(ClusterSight::RequestUnsent);
+            self.coverage.add(ClusterCovered::RequestUnsent);
             return (None, there, Fate::Unsent);
         }
         if !reached || self.rng.chance(lost) {
-            self.sights.add(ClusterSight::RequestLost);
+            self.coverage.add(ClusterCovered::RequestLost);
             return (None, timeout, Fate::Unheard);
         }
         if self.rng.chance(unheard) {
-            self.sights.add(ClusterSight::ReplyLost);
+            self.coverage.add(ClusterCovered::ReplyLost);
             return (Some(there), timeout, Fate::Unheard);
         }
         if self.rng.chance(delayed) {
-            self.sights.add(ClusterSight::RequestDelayed);
+            self.coverage.add(ClusterCovered::RequestDelayed);
             let late = self.rng.range(timeout, 3 * ttl);
             return (Some(late), timeout, Fate::Unheard);
         }
@@ -127,7 +127,7 @@ impl ClusterWorld {
     }
 
     /// Notes down when an attempt was first made: all entitlement counts from there.
-    fn asks_for_office(&mut self, who: Who, claim: &Claim) {
+    fn asks_for_leader_lease(&mut self, who: Who, claim: &Claim) {
         let now = self.machines[who.node].clock.boot();
         let first = !self.first_asked.contains_key(&claim.value);
         if first {
@@ -152,7 +152,7 @@ impl ClusterWorld {
         let said = match what {
             _ if refuses => Said::Refused,
             What::Read => {
-                let cell = lock(&self.model).cell(OFFICE).map(|stored| stored.cell.clone());
+                let cell = lock(&self.model).cell(LEADER_KEY).map(|stored| stored.cell.clone());
                 Said::Cell(cell)
             }
             What::Set { seen, claim } => Said::Set(self.set(who, seen.as_ref(), &claim)),
@@ -174,12 +174,13 @@ impl ClusterWorld {
     }
 
     fn set(&mut self, who: Who, seen: Option<&Version>, claim: &Claim) -> Set {
-        let (set, landing) = lock(&self.model).set(who, OFFICE, seen, claim, Try::PerhapsAgain);
+        let (set, landing) = lock(&self.model).set(who, LEADER_KEY, seen, claim, Try::PerhapsAgain);
         if let (Some(landing), Some((asked, leads))) = (landing, self.first_asked.get(&claim.value).copied())
         {
-            let seat = |by: Who, claim: &Claim| Seat { by, epoch: claim.epoch, held: claim.held };
-            let was = landing.was.as_ref().map(|(by, claim)| seat(*by, claim));
-            self.note(Fact::SeatWritten { was, now: seat(landing.by, &landing.claim), leads });
+            let leader_cell =
+                |by: Who, claim: &Claim| LeaderCell { by, epoch: claim.epoch, held: claim.held };
+            let was = landing.was.as_ref().map(|(by, claim)| leader_cell(*by, claim));
+            self.note(Fact::LeaderCellWritten { was, now: leader_cell(landing.by, &landing.claim), leads });
             if claim.held {
                 let ttl = std::time::Duration::from_millis(claim.ttl_ms);
                 let until = self.machines[who.node].clock.world_at(asked + ttl - ttl / 100);
@@ -195,12 +196,12 @@ impl ClusterWorld {
         match appended {
             Appended::Done(link) if link != before => {
                 if late {
-                    self.sights.add(ClusterSight::DelayedAppendLandedLate);
+                    self.coverage.add(ClusterCovered::DelayedAppendLandedLate);
                 }
                 self.landed(who, epoch, batch, link)?;
             }
             Appended::Done(_) | Appended::Unknown => {}
-            Appended::Conflict(_) => self.sights.add(ClusterSight::StaleAppendRefused),
+            Appended::Conflict(_) => self.coverage.add(ClusterCovered::StaleAppendRefused),
         }
         Ok(appended)
     }
@@ -255,7 +256,7 @@ impl ClusterWorld {
         }
     }
 
-    /// A batch that was refused was not written now; if it was sent before, nobody knows.
+    /// A batch that was refused was not written now; if it was sent before, its outcome is unknown.
     fn refused_append(&mut self, who: Who, id: u64) -> Result<Appended, orchestrix_engine::Error> {
         let remembers = self.plan.flavour == Flavour::Redis;
         let leads = self.process(who).leads.as_ref().filter(|leads| leads.sent == Some(id));
@@ -291,7 +292,7 @@ impl ClusterWorld {
         let elected = process.elector.leads(now).is_some();
         self.publish(who);
         if unsure && settled && !elected {
-            self.sights.add(ClusterSight::AmbiguousAcquireAbandoned);
+            self.coverage.add(ClusterCovered::AmbiguousAcquireAbandoned);
         }
         if settled && self.lives(who) {
             self.process(who).unsure = false;

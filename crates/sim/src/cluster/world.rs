@@ -1,4 +1,4 @@
-//! One world with several nodes: an ordered heap of things that happen, an engine, nodes, and those who use them.
+//! One world with several nodes: an ordered heap of things that happen, an engine, nodes, and their clients.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,6 +14,7 @@ use orchestrix_node::Error;
 use crate::actors::{Actor, actors};
 use crate::check::{self, Violation};
 use crate::cluster::check as elections;
+use crate::cluster::coverage::ClusterCoverage;
 use crate::cluster::engine::{Model, Who};
 use crate::cluster::handles::lock;
 use crate::cluster::hints::Hint;
@@ -22,14 +23,13 @@ use crate::cluster::output::OutputWorld;
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::{Fact, Record};
 use crate::cluster::requests::Request;
-use crate::cluster::sights::Sights;
+use crate::coverage::Coverage;
 use crate::history::{Answer, History};
 use crate::plan::IMPATIENCE;
 use crate::rng::Rng;
-use crate::seen::Seen;
 use crate::server::Mirror;
 use crate::shards::check::check as shard_check;
-use crate::shards::{ShardSights, rest};
+use crate::shards::{ShardCoverage, rest};
 use crate::trace::{Trace, Tracing};
 use crate::world::{Op, SECOND};
 
@@ -38,7 +38,7 @@ const STEPS_MAX: u64 = 3_000_000;
 const STEPS_OF_A_SECOND: u64 = 200;
 /// Seconds of a world without faults after which everything must be at rest.
 const REST_SECONDS: u64 = 4_000;
-/// How much longer than the longest office it may take until there is a leader, in microseconds: delayed requests,
+/// How much longer than the longest leader lease it may take until there is a leader, in microseconds: delayed requests,
 /// looks at the register, a term that begins.
 const SLACK: u64 = 3 * SECOND;
 
@@ -61,7 +61,7 @@ pub struct ClusterWorld {
     pub(crate) machines: Vec<Machine>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) next_request: u64,
-    /// When each attempt at the office was first made, on the clock of who made it, and what that one led then.
+    /// When each attempt at the leader lease was first made, on the clock of who made it, and what that one led then.
     pub(crate) first_asked: BTreeMap<Vec<u8>, (Duration, Option<u64>)>,
     pub(crate) mirror: Mirror,
     /// Batches of the journal that the mirror has.
@@ -75,15 +75,15 @@ pub struct ClusterWorld {
     pub(crate) ops: Vec<Op>,
     pub(crate) history: History,
     pub(crate) record: Record,
-    pub(crate) seen: Seen,
-    pub(crate) sights: Sights,
+    pub(crate) task_coverage: Coverage,
+    pub(crate) coverage: ClusterCoverage,
     /// When there was a leader after the faults had ended.
     pub(crate) settled: Option<u64>,
     pub(crate) last_elected: Option<(u64, Who, u64)>,
     /// Shards were looked at when they had to be at rest.
     shards_rested: bool,
     trace: Trace,
-    pub(crate) told: Option<Vec<String>>,
+    pub(crate) listing: Option<Vec<String>>,
     pub(crate) output: OutputWorld,
 }
 
@@ -92,15 +92,15 @@ pub struct ClusterWorld {
 pub struct ClusterEnded {
     pub seed: u64,
     pub violations: Vec<Violation>,
-    pub sights: Sights,
-    pub shards: ShardSights,
+    pub coverage: ClusterCoverage,
+    pub shards: ShardCoverage,
     /// Depends on everything that happened.
     pub trace: [u8; 32],
     /// Simulated time.
     pub seconds: u64,
     pub calls: u64,
     /// The last things that happened, if asked for.
-    pub told: Vec<String>,
+    pub listing: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,7 +111,7 @@ pub(crate) enum Happening {
     PutOff(Who, Doing),
     /// A request arrives at the engine.
     Arrive(u64),
-    /// A question of an op that was long under way arrives at whoever leads by then.
+    /// A question of an op that was long under way arrives at the leader by then.
     Deliver(usize),
     /// The answer of an op arrives at its actor.
     Answered(usize, usize),
@@ -121,7 +121,7 @@ pub(crate) enum Happening {
     /// The actor of an op closes its connection.
     HangUp(usize),
     Wake(usize),
-    /// Workers write output, and somebody reads it.
+    /// Workers write output, and a client reads it.
     Write,
     /// An append of output arrives long after it was sent.
     LateOutput(u64),
@@ -139,7 +139,7 @@ pub(crate) enum Happening {
     /// The engine refuses no more.
     EngineWilling,
     FaultsEnd,
-    /// Whoever runs the nodes accepts that data is lost.
+    /// The operator accepts the loss of data.
     Accepted,
     /// By now there must be a leader.
     LeaderDue,
@@ -227,13 +227,13 @@ impl ClusterWorld {
                 ..History::default()
             },
             record: Record { forgets: plan.forgets, calm: plan.calm, ttl_us, ..Record::default() },
-            seen: Seen::default(),
-            sights: Sights::default(),
+            task_coverage: Coverage::default(),
+            coverage: ClusterCoverage::default(),
             settled: None,
             last_elected: None,
             shards_rested: false,
             trace: Trace::new(Tracing::Hashed),
-            told: None,
+            listing: None,
             output: OutputWorld::new(&plan),
             plan,
         }
@@ -249,7 +249,7 @@ impl ClusterWorld {
     /// Keeps what happens, to be read by people.
     #[must_use]
     pub fn telling(mut self) -> Self {
-        self.told = Some(Vec::new());
+        self.listing = Some(Vec::new());
         self
     }
 
@@ -285,7 +285,7 @@ impl ClusterWorld {
             let open: Vec<usize> = self.pending.values().map(|pending| pending.op).collect();
             self.unanswered(open);
             self.history.log = std::mem::take(&mut self.mirror.log);
-            violations.extend(check::check(&self.history, &mut self.seen));
+            violations.extend(check::check(&self.history, &mut self.task_coverage));
             let shards = self.plan.actors.shards.as_ref();
             violations.extend(shards.into_iter().flat_map(|plan| shard_check(&mut self.history, plan)));
         }
@@ -295,9 +295,9 @@ impl ClusterWorld {
             trace: self.trace.hash(),
             seconds: self.now / SECOND,
             calls: self.history.calls.len() as u64,
-            sights: self.sights,
-            shards: self.history.shards.sights,
-            told: self.told.unwrap_or_default(),
+            coverage: self.coverage,
+            shards: self.history.shards.coverage,
+            listing: self.listing.unwrap_or_default(),
         }
     }
 
@@ -385,7 +385,7 @@ impl ClusterWorld {
         Ok(())
     }
 
-    /// Nothing goes wrong any more: everybody runs, and everything is reached.
+    /// The faults end: every node runs and is connected.
     fn faults_end(&mut self) {
         self.faulty = false;
         self.record.note(self.now, Fact::Healed);
@@ -410,7 +410,7 @@ impl ClusterWorld {
         }
         let mut due = self.now + 4 * self.record.ttl_us + SLACK;
         if self.plan.forgets {
-            // Time to notice, then somebody accepts it.
+            // Time to notice, then the operator accepts it.
             let accepted = self.now + 2 * self.record.ttl_us + SLACK;
             self.push(accepted, Happening::Accepted);
             due += accepted - self.now;
@@ -418,7 +418,7 @@ impl ClusterWorld {
         self.push(due, Happening::LeaderDue);
     }
 
-    /// Nobody is frozen any more: what was put off is done now, in the same order. One that waits for an answer that it
+    /// All freezes end: delayed steps are done now, in the same order. One that waits for an answer that it
     /// has would stand still until the time for which it was to be frozen is over.
     fn wake_frozen(&mut self) {
         self.machines.iter_mut().for_each(|machine| machine.frozen_until = 0);
@@ -510,8 +510,8 @@ impl ClusterWorld {
     }
 
     pub(crate) fn tell(&mut self, what: impl FnOnce() -> String) {
-        if let Some(told) = &mut self.told {
-            told.push(format!("{:>12} {}", self.now, what()));
+        if let Some(listing) = &mut self.listing {
+            listing.push(format!("{:>12} {}", self.now, what()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! All that can be done to a disk, in an order that a seed draws, each once.
+//! All kinds of damage to a disk, in an order from the seed, each once.
 
 use std::ops::Range;
 

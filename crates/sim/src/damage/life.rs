@@ -32,7 +32,7 @@ pub(super) struct Life {
     pub(super) plan: Plan,
     /// The fingerprint of the state after each position, from none on.
     pub(super) states: Vec<[u8; 16]>,
-    /// All up to here was told to somebody.
+    /// Everything up to here was acknowledged.
     pub(super) acknowledged: Position,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn live(seed: u64, ending: Ending, faults: Faults) -> Result<Life, Vi
         held: Vec::new(),
     };
     for number in 0..PROCESSES {
-        // Whatever ends a process here is the disk; damage is looked for by whoever opens it next.
+        // Only the disk ends a process here; the next start looks for damage.
         let Ok((mut process, _)) = Process::start(&disk, &plan, &clock, 1) else { break };
         if script.run(&mut process)?.is_none() {
             break;
@@ -136,7 +136,7 @@ impl Script {
         Ok(Some(()))
     }
 
-    /// Takes the answers that there are. What was told is acknowledged.
+    /// Takes all answers. Everything answered is acknowledged.
     fn answers(&mut self, calls: &mut Vec<Call>) {
         let mut context = Context::from_waker(Waker::noop());
         let mut heard = Vec::new();

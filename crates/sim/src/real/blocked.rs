@@ -1,7 +1,7 @@
-//! `blocked`: nobody reads what the coordinator prints, or the disk does not answer.
+//! `blocked`: the output of the coordinator has no reader, or the disk does not answer.
 //!
-//! A pipe that nobody reads keeps nobody: calls are answered, a stop is a stop, and the log says later how much of it is
-//! missing. A sync that does not return is told by `/health` and `/ready` while it lasts, and all goes on after it.
+//! A pipe without a reader blocks nothing: calls are answered, a stop works, and the log says later how much of it is
+//! missing. `/health` and `/ready` report a hanging sync while it lasts, and everything continues after it.
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
@@ -16,11 +16,11 @@ use super::strace::{Injection, On, Writes};
 use super::{Checked, Round, Trial, Tried, failed};
 
 const PAYLOAD: usize = 100;
-/// What a sync takes that hangs; longer than the limit after which it is told.
+/// The length of a hanging sync; longer than the limit after which it is reported.
 const HANGS: &str = "delay_enter=12s";
 /// Submits between two looks whether lines are dropped.
 const SUBMITS: u64 = 50;
-/// A path that nobody serves makes a line of this length in the log.
+/// A request for an unknown path makes a line of this length in the log.
 const PATH_BYTES: usize = 7_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use orchestrix_client::Client;
 use orchestrix_core::wire::{LeaseQueues, Leased};
 use orchestrix_core::{TaskId, TaskState};
 
+use super::ack_log::{AckEntry, AckLog};
 use super::ground::Ground;
-use super::ledger::{Ledger, Word};
 use super::load::{check_payload, completion, lease_call, name, output, task};
 use super::process::{Coordinator, PATIENCE};
 use super::{Checked, Round, Trial, Tried, failed};
@@ -83,7 +83,7 @@ struct Date {
 }
 
 impl Date {
-    /// Moved into place, so that nobody reads half of it.
+    /// Moved into place, so that no reader gets half of it.
     fn set(&self, seconds: i64) -> Checked {
         let next = self.file.with_extension("next");
         std::fs::write(&next, format!("{seconds:+}")).map_err(failed("write the date"))?;
@@ -106,20 +106,20 @@ fn libfaketime() -> Checked<PathBuf> {
     found.find(|path: &PathBuf| Path::exists(path)).ok_or_else(|| "libfaketime is not installed".to_owned())
 }
 
-/// Somebody who uses the coordinator, and writes down what it says.
+/// A client of the coordinator that logs its answers.
 struct Caller {
     client: Client,
-    ledger: Arc<Ledger>,
+    ack_log: Arc<AckLog>,
 }
 
 impl Caller {
     fn of(ground: &Ground) -> Checked<Self> {
-        Ok(Self { client: ground.coordinator.client()?, ledger: Arc::clone(&ground.ledger) })
+        Ok(Self { client: ground.coordinator.client()?, ack_log: Arc::clone(&ground.ack_log) })
     }
 
     async fn submit(&self, key: &str) -> Checked<TaskId> {
         let submitted = self.client.submit(&task(key, PAYLOAD)).await.map_err(failed("submit"))?;
-        self.ledger.say(&Word::Submitted { key: key.to_owned(), task: submitted.id });
+        self.ack_log.note(&AckEntry::Submitted { key: key.to_owned(), task: submitted.id });
         Ok(submitted.id)
     }
 
@@ -127,7 +127,7 @@ impl Caller {
         let call = LeaseQueues { wait_ms: 10_000, ..lease_call("w", lease_ms) };
         let leases = self.client.lease(&call).await.map_err(failed("lease"))?.leases;
         let leased = leases.into_iter().next().ok_or("there is a task, and nobody gets it")?;
-        self.ledger.say(&Word::Granted { lease: leased.lease_id });
+        self.ack_log.note(&AckEntry::Granted { lease: leased.lease_id });
         check_payload(leased.task_id, &leased.payload, PAYLOAD)?;
         Ok(leased)
     }
@@ -136,7 +136,7 @@ impl Caller {
         let (task, lease) = (leased.task_id, leased.lease_id);
         let completed = self.client.complete(task, &completion(lease)).await;
         completed.map_err(failed("complete a task under a live lease"))?;
-        self.ledger.say(&Word::Completed { task, lease });
+        self.ack_log.note(&AckEntry::Completed { task, lease });
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Caller {
             let lines = output(lease, next..next + 1);
             self.client.append_logs(task, &lines).await.map_err(failed("write output"))?;
             let latest = date_ms(seconds)?;
-            self.ledger.say(&Word::Logged { task, lease, lines: 1 });
+            self.ack_log.note(&AckEntry::Logged { task, lease, lines: 1 });
             let page = self.client.logs(task, None, next, None).await.map_err(failed("read output"))?;
             let at = page.lines.first().ok_or("a line of output is not there")?.at.0;
             if (earliest..=latest).contains(&at) {

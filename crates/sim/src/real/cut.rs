@@ -77,7 +77,7 @@ impl Net {
             std::thread::sleep(Duration::from_millis(round.rng.range(500, 4_000)));
         }
         self.wires.plug_in(node)?;
-        // Whoever was cut off follows again.
+        // The node that was cut off follows again.
         let reached = self.cluster.nodes[(node + 1) % NODES].metric("orchestrix_durable_position")?;
         eventually("the node that was cut off has caught up", || {
             let at = self.cluster.nodes[node].metric("orchestrix_durable_position");

@@ -1,6 +1,6 @@
 //! `freezes`: the coordinator, its callers and real worker processes are frozen for half a lease to three leases.
 //!
-//! A lease is never over before its length has passed, nobody finishes a task after it, and what a frozen
+//! A lease is never over before its length has passed, no worker finishes a task after it, and what a frozen
 //! worker says when it wakes up is refused.
 
 use std::process::{Child, Command, Stdio};
@@ -12,8 +12,8 @@ use orchestrix_core::wire::{LeaseQueues, Leased, TaskView};
 use orchestrix_core::{LeaseId, TaskId, TaskState};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::ack_log::{AckEntry, AckLog};
 use super::ground::Ground;
-use super::ledger::{Ledger, Word};
 use super::load::{QUEUE, check_payload, completion, lease_call, task};
 use super::oracle::{check_one_outcome, outcomes};
 use super::process::{Coordinator, eventually};
@@ -89,22 +89,22 @@ enum Report {
     Stale,
 }
 
-/// Somebody who leases and reports, and writes down what the coordinator says.
+/// A worker that leases and reports, and logs the answers of the coordinator.
 #[derive(Clone)]
 struct Caller {
     client: Client,
-    ledger: Arc<Ledger>,
+    ack_log: Arc<AckLog>,
 }
 
 impl Caller {
     fn of(ground: &Ground) -> Checked<Self> {
-        Ok(Self { client: ground.coordinator.client()?, ledger: Arc::clone(&ground.ledger) })
+        Ok(Self { client: ground.coordinator.client()?, ack_log: Arc::clone(&ground.ack_log) })
     }
 
     async fn submit(&self, round: u64) -> Checked<TaskId> {
         let key = format!("f{round}");
         let submitted = self.client.submit(&task(&key, PAYLOAD)).await.map_err(failed("submit"))?;
-        self.ledger.say(&Word::Submitted { key, task: submitted.id });
+        self.ack_log.note(&AckEntry::Submitted { key, task: submitted.id });
         Ok(submitted.id)
     }
 
@@ -114,7 +114,7 @@ impl Caller {
         let leases = self.client.lease(&call).await.map_err(failed("lease"))?.leases;
         let got = Instant::now();
         let Some(leased) = leases.into_iter().next() else { return Ok(None) };
-        self.ledger.say(&Word::Granted { lease: leased.lease_id });
+        self.ack_log.note(&AckEntry::Granted { lease: leased.lease_id });
         check_payload(leased.task_id, &leased.payload, PAYLOAD)?;
         Ok(Some(Held { leased, sent, got }))
     }
@@ -132,9 +132,9 @@ impl Held {
         let answer = caller.client.complete(task, &completion(lease)).await;
         let length = Duration::from_millis(self.leased.lease_ms);
         let report = judge(answer.map(|_| ()))?;
-        caller.ledger.say(&match report {
-            Report::Accepted => Word::Completed { task, lease },
-            Report::Stale => Word::Stale { task, lease },
+        caller.ack_log.note(&match report {
+            Report::Accepted => AckEntry::Completed { task, lease },
+            Report::Stale => AckEntry::Stale { task, lease },
         });
         // It was granted between `sent` and `got` and judged between `asked` and now. Clocks may differ by a
         // hundredth, and the coordinator adds another one.
@@ -178,7 +178,7 @@ async fn freeze_caller(ground: &Ground, round: &mut Round<'_>, tenths: u64) -> C
     let caller = Caller::of(ground)?;
     let id = caller.submit(round.number).await?;
     let held = caller.take("a", 0).await?.ok_or("the task was not leased")?;
-    // Somebody else waits for the task all the time.
+    // Another worker waits for the task all the time.
     let other = tokio::spawn({
         let caller = caller.clone();
         async move { caller.take("b", 2 * LEASE_MS).await }
@@ -209,7 +209,7 @@ async fn end_in_time(caller: &Caller, round: &mut Round<'_>, id: TaskId, lease: 
     check_one_outcome(&caller.look(id).await?, lease)
 }
 
-/// The task is somebody else's now: the first worker is refused before and after the second one's report.
+/// Another worker has the task now: the first worker is refused before and after the second one's report.
 async fn end_late(caller: &Caller, round: &mut Round<'_>, first: &Held, second: &Held) -> Checked {
     round.tried.see("tasks taken over", 1);
     if (second.leased.task_id, second.leased.attempt) != (first.leased.task_id, first.leased.attempt + 1) {
@@ -316,7 +316,7 @@ fn freeze_worker(ground: &Ground, round: &mut Round<'_>, tenths: u64) -> Checked
     if outcomes(&ended) != [outcome] {
         return Err(format!("the task was completed under {:?}, then {outcome}", outcomes(&ended)));
     }
-    caller.ledger.say(&Word::Shown { task: id, lease: outcome });
+    caller.ack_log.note(&AckEntry::Shown { task: id, lease: outcome });
     for attempt in settled.attempts.iter().filter(|attempt| attempt.outcome == "silent") {
         let lasted = attempt.ended_at.0 - attempt.started_at.0;
         if lasted < WORKER_LEASE_MS {

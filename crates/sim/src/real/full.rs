@@ -12,8 +12,8 @@ use orchestrix_core::Json;
 use orchestrix_core::wire::{Complete, Leased};
 use tokio::task::JoinSet;
 
+use super::ack_log::{AckEntry, AckLog};
 use super::ground::Ground;
-use super::ledger::{Ledger, Word};
 use super::load::{completion, lease_call, task};
 use super::process::{Coordinator, eventually};
 use super::{Checked, Round, Trial, Tried, failed};
@@ -48,7 +48,7 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     let mut ground = Ground::new(coordinator, PAYLOAD)?;
     ground.coordinator.launch()?;
     let client = ground.coordinator.client()?;
-    let held = round.runtime.block_on(fill_up(&client, &ground.ledger))?;
+    let held = round.runtime.block_on(fill_up(&client, &ground.ack_log))?;
     round.tried.faults += 1;
     round.tried.see("full disks", 1);
 
@@ -57,23 +57,23 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
     let (task, lease) = (one.task_id, one.lease_id);
     let completed = round.runtime.block_on(client.complete(task, &completion(lease)));
     completed.map_err(failed("complete a task on a full disk"))?;
-    ground.ledger.say(&Word::Completed { task, lease });
+    ground.ack_log.note(&AckEntry::Completed { task, lease });
     round.tried.see("completed on a full disk", 1);
-    round.runtime.block_on(complete_together(&client, &ground.ledger, many))?;
+    round.runtime.block_on(complete_together(&client, &ground.ack_log, many))?;
     round.tried.see("long groups on a full disk", 1);
 
     ground.coordinator.kill()?;
     ground.launch_and_hold(round)?;
     let client = ground.coordinator.client()?;
     // It counts only if there was still no room.
-    let room = submit(round, &client, &ground.ledger, "still")?;
+    let room = submit(round, &client, &ground.ack_log, "still")?;
     round.tried.see("started on a full disk", u64::from(room.is_none()));
 
     disk.free()?;
     let mut tries = 0;
     eventually("there is room again", || {
         tries += 1;
-        submit(round, &client, &ground.ledger, &format!("after-{tries}"))
+        submit(round, &client, &ground.ack_log, &format!("after-{tries}"))
     })?;
     round.tried.see("room came back", 1);
     ground.coordinator.kill()?;
@@ -82,7 +82,7 @@ fn one(trial: &Trial<'_>, round: &mut Round<'_>) -> Checked {
 }
 
 /// Ends tasks at one time, with results that are longer together than a spare of a small journal.
-async fn complete_together(client: &Client, ledger: &Ledger, held: &[Leased]) -> Checked {
+async fn complete_together(client: &Client, ack_log: &AckLog, held: &[Leased]) -> Checked {
     let result = Json::parse(&format!("\"{}\"", "r".repeat(RESULT))).map_err(failed("make a result"))?;
     let mut calls = JoinSet::new();
     for (task, lease) in held.iter().map(|held| (held.task_id, held.lease_id)) {
@@ -95,25 +95,25 @@ async fn complete_together(client: &Client, ledger: &Ledger, held: &[Leased]) ->
     while let Some(ended) = calls.join_next().await {
         let ended = ended.map_err(failed("wait for a completion"))?;
         let (task, lease) = ended.map_err(failed("complete many tasks on a full disk"))?;
-        ledger.say(&Word::Shown { task, lease });
+        ack_log.note(&AckEntry::Shown { task, lease });
     }
     Ok(())
 }
 
 /// Submits until there is no room; the first tasks are under leases then.
-async fn fill_up(client: &Client, ledger: &Ledger) -> Checked<Vec<Leased>> {
+async fn fill_up(client: &Client, ack_log: &AckLog) -> Checked<Vec<Leased>> {
     let mut held = Vec::new();
     for count in 0..10_000 {
         let key = format!("before-{count}");
         match client.submit(&task(&key, PAYLOAD)).await {
-            Ok(submitted) => ledger.say(&Word::Submitted { key, task: submitted.id }),
+            Ok(submitted) => ack_log.note(&AckEntry::Submitted { key, task: submitted.id }),
             Err(error) if error.code() == "storage_full" && held.len() > ENDING => return Ok(held),
             Err(error) => return Err(format!("a disk that fills up is no reason for this: {error}")),
         }
         if held.len() <= ENDING {
             let leases = client.lease(&lease_call("w", LEASE_MS)).await.map_err(failed("lease"))?.leases;
             for leased in leases {
-                ledger.say(&Word::Granted { lease: leased.lease_id });
+                ack_log.note(&AckEntry::Granted { lease: leased.lease_id });
                 held.push(leased);
             }
         }
@@ -122,10 +122,10 @@ async fn fill_up(client: &Client, ledger: &Ledger) -> Checked<Vec<Leased>> {
 }
 
 /// Whether a submit is accepted again. One that is refused leaves no trace.
-fn submit(round: &Round<'_>, client: &Client, ledger: &Ledger, key: &str) -> Checked<Option<()>> {
+fn submit(round: &Round<'_>, client: &Client, ack_log: &AckLog, key: &str) -> Checked<Option<()>> {
     match round.runtime.block_on(client.submit(&task(key, PAYLOAD))) {
         Ok(submitted) => {
-            ledger.say(&Word::Submitted { key: key.to_owned(), task: submitted.id });
+            ack_log.note(&AckEntry::Submitted { key: key.to_owned(), task: submitted.id });
             Ok(Some(()))
         }
         Err(error) if error.code() == "storage_full" => Ok(None),

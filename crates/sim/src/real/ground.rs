@@ -1,8 +1,8 @@
-//! What every campaign stands on: a coordinator with its folder, and the ledger of what it said.
+//! The common part of all campaigns: a coordinator with its folder, and the log of its acknowledgements.
 
 use std::sync::Arc;
 
-use super::ledger::Ledger;
+use super::ack_log::AckLog;
 use super::load::Actor;
 use super::oracle::{Found, hold};
 use super::process::Coordinator;
@@ -12,25 +12,25 @@ use super::{Checked, Round};
 /// A coordinator, and what it is held to.
 pub(crate) struct Ground {
     pub(crate) coordinator: Coordinator,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ack_log: Arc<AckLog>,
     /// Bytes of the payload of each task.
     payload: usize,
-    /// What the ledger had when it was last counted.
+    /// What the acknowledgement log had when it was last counted.
     acknowledged: u64,
 }
 
 impl Ground {
-    /// An empty ledger, and nobody there yet.
+    /// An empty acknowledgement log, and no process yet.
     pub(crate) fn new(coordinator: Coordinator, payload: usize) -> Checked<Self> {
-        let ledger = Arc::new(Ledger::create(coordinator.file("ledger"))?);
-        Ok(Self { coordinator, ledger, payload, acknowledged: 0 })
+        let ack_log = Arc::new(AckLog::create(coordinator.file("ack-log"))?);
+        Ok(Self { coordinator, ack_log, payload, acknowledged: 0 })
     }
 
-    /// Somebody who uses the coordinator as it runs now.
+    /// A client of the coordinator as it runs now.
     pub(crate) fn actor(&self, name: &str) -> Checked<Actor> {
         Ok(Actor {
             client: self.coordinator.client()?,
-            ledger: Arc::clone(&self.ledger),
+            ack_log: Arc::clone(&self.ack_log),
             name: name.to_owned(),
             payload: self.payload,
         })
@@ -43,19 +43,19 @@ impl Ground {
         injection.attach(&self.coordinator)
     }
 
-    /// Starts it again, and holds it to every word.
+    /// Starts it again, and checks it against every acknowledgement.
     pub(crate) fn launch_and_hold(&mut self, round: &mut Round<'_>) -> Checked<Found> {
         self.coordinator.launch()?;
         self.hold(round)
     }
 
-    /// Holds it as it runs now to every word, and counts what is new.
+    /// Checks the running coordinator against every acknowledgement, and counts the new ones.
     pub(crate) fn hold(&mut self, round: &mut Round<'_>) -> Checked<Found> {
         let client = self.coordinator.client()?;
-        let found = round.runtime.block_on(hold(&client, &self.ledger, self.payload))?;
+        let found = round.runtime.block_on(hold(&client, &self.ack_log, self.payload))?;
         found.tell(round.tried);
-        round.tried.acknowledged += found.said.acknowledged - self.acknowledged;
-        self.acknowledged = found.said.acknowledged;
+        round.tried.acknowledged += found.acked.acknowledged - self.acknowledged;
+        self.acknowledged = found.acked.acknowledged;
         Ok(found)
     }
 }

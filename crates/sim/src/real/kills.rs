@@ -72,8 +72,8 @@ impl Folder {
         let greeting = self.ground.coordinator.greeting();
         round.tried.see("starts from a snapshot", u64::from(greeting.contains("by a snapshot")));
         round.tried.see("torn ends cut", u64::from(greeting.contains("repaired")));
-        round.tried.see("completions", (found.said.completed.len() - self.completed) as u64);
-        self.completed = found.said.completed.len();
+        round.tried.see("completions", (found.acked.completed.len() - self.completed) as u64);
+        self.completed = found.acked.completed.len();
         Ok(())
     }
 

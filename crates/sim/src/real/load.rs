@@ -1,5 +1,5 @@
-//! Those who use the coordinator while it is in trouble: they submit, lease, write output and complete, and put
-//! every answer into the ledger.
+//! Clients of the coordinator during faults: they submit, lease, write output and complete, and put
+//! every answer into the acknowledgement log.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use orchestrix_core::wire::{Complete, LeaseQueues, Leased, LogAppend, LogStream,
 use orchestrix_core::{Json, Key, LeaseId, Name, TaskId};
 
 use super::Checked;
-use super::ledger::{Ledger, Word};
+use super::ack_log::{AckEntry, AckLog};
 
 /// The queue of all campaigns.
 pub(crate) const QUEUE: &str = "real";
@@ -18,25 +18,25 @@ const LEASE_MS: u64 = 700;
 /// Lines of output that a task writes.
 const LINES: u64 = 3;
 
-/// Whether a caller may go on, or nobody answers any more.
+/// Whether a caller may continue, or the coordinator does not answer any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Yes,
     No,
 }
 
-/// Somebody with a name, from which the keys of its tasks are made.
+/// A client with a name, which is part of the keys of its tasks.
 #[derive(Clone)]
 pub(crate) struct Actor {
     pub(crate) client: Client,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) ack_log: Arc<AckLog>,
     pub(crate) name: String,
     /// Bytes of the payload of each task.
     pub(crate) payload: usize,
 }
 
 impl Actor {
-    /// Submits until nobody answers.
+    /// Submits until there is no answer.
     pub(crate) async fn submit_until_gone(self) -> Checked {
         for count in 0.. {
             if self.submit(count).await? == Answered::No {
@@ -46,7 +46,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Leases and completes until nobody answers.
+    /// Leases and completes until there is no answer.
     pub(crate) async fn work_until_gone(self) -> Checked {
         for count in 0.. {
             if self.work(count, 100).await? == Answered::No {
@@ -61,11 +61,11 @@ impl Actor {
         let key = format!("{}-{count}", self.name);
         match self.client.submit(&task(&key, self.payload)).await {
             Ok(submitted) => {
-                self.ledger.say(&Word::Submitted { key, task: submitted.id });
+                self.ack_log.note(&AckEntry::Submitted { key, task: submitted.id });
                 Ok(Answered::Yes)
             }
             Err(error) => {
-                self.ledger.say(&Word::SubmitUnknown { key });
+                self.ack_log.note(&AckEntry::SubmitUnknown { key });
                 unanswered(&error)
             }
         }
@@ -84,7 +84,7 @@ impl Actor {
             Err(error) => return unanswered(&error),
         };
         for leased in leases {
-            self.ledger.say(&Word::Granted { lease: leased.lease_id });
+            self.ack_log.note(&AckEntry::Granted { lease: leased.lease_id });
             if self.execute(&leased).await? == Answered::No {
                 return Ok(Answered::No);
             }
@@ -96,17 +96,19 @@ impl Actor {
         let (task, lease) = (leased.task_id, leased.lease_id);
         check_payload(task, &leased.payload, self.payload)?;
         match self.client.append_logs(task, &output(lease, 0..LINES)).await {
-            Ok(_) => self.ledger.say(&Word::Logged { task, lease, lines: LINES }),
+            Ok(_) => self.ack_log.note(&AckEntry::Logged { task, lease, lines: LINES }),
             Err(error) if error.code() == "stale_lease" => {}
-            // The engine may be the one that was killed: then nobody knows what output there is.
+            // The engine may be the one that was killed: then the output is unknown.
             Err(error) if error.code() == "overloaded" => return Ok(Answered::No),
             Err(error) => return unanswered(&error),
         }
         match self.client.complete(task, &completion(lease)).await {
-            Ok(_) => self.ledger.say(&Word::Completed { task, lease }),
-            Err(error) if error.code() == "stale_lease" => self.ledger.say(&Word::Stale { task, lease }),
+            Ok(_) => self.ack_log.note(&AckEntry::Completed { task, lease }),
+            Err(error) if error.code() == "stale_lease" => {
+                self.ack_log.note(&AckEntry::Stale { task, lease })
+            }
             Err(error) => {
-                self.ledger.say(&Word::CompleteUnknown { task, lease });
+                self.ack_log.note(&AckEntry::CompleteUnknown { task, lease });
                 return unanswered(&error);
             }
         }

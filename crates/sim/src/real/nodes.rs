@@ -1,5 +1,5 @@
 //! `nodes-…`: three nodes on one engine. The leader is killed, frozen, stopped, held inside an append; the engine is
-//! killed. Whatever happens, another leads soon, and everything acknowledged is there.
+//! killed. After each fault there is a leader soon, and everything acknowledged is there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use orchestrix_testbed::{Kind, Store};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
-use super::ledger::Ledger;
+use super::ack_log::AckLog;
 use super::load::{Actor, Answered};
 use super::oracle::hold;
 use super::process::{Coordinator, PATIENCE, eventually};
@@ -27,7 +27,7 @@ const PAYLOAD: usize = 100;
 const REPLACED_MARGIN: Duration = Duration::from_secs(3);
 /// How long the load waits for an answer of a node that may be cut off.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Between two tries of somebody whom nobody answers.
+/// Between two tries of a client without an answer.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const MUST: &[&str] = &[
@@ -36,7 +36,7 @@ const MUST: &[&str] = &[
     "leaders frozen",
     "leaders stopped",
     "engines killed",
-    "woken leaders that lost their office",
+    "woken leaders that lost their leader lease",
     "stale appends refused",
     "completions",
     "passwords changed",
@@ -103,15 +103,15 @@ pub(super) fn prepare(
 pub(super) struct Nodes {
     engine: Store,
     kind: Kind,
-    /// How long a leader holds its office.
+    /// How long a leader holds its leader lease.
     pub(super) ttl: Duration,
     pub(super) nodes: Vec<Coordinator>,
-    ledger: Arc<Ledger>,
+    ack_log: Arc<AckLog>,
     acknowledged: u64,
     completed: usize,
 }
 
-/// Those who use the nodes until they are told to stop.
+/// Clients of the nodes, until they are stopped.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     actors: Vec<JoinHandle<Checked>>,
@@ -130,9 +130,9 @@ impl Nodes {
     /// Starts all of them.
     pub(super) fn launch(engine: Store, ttl: Duration, mut nodes: Vec<Coordinator>) -> Checked<Self> {
         nodes.iter_mut().try_for_each(Coordinator::launch)?;
-        let ledger = Arc::new(Ledger::create(nodes[0].file("ledger"))?);
+        let ack_log = Arc::new(AckLog::create(nodes[0].file("ack-log"))?);
         let kind = engine.kind();
-        Ok(Self { engine, kind, ttl, nodes, ledger, acknowledged: 0, completed: 0 })
+        Ok(Self { engine, kind, ttl, nodes, ack_log, acknowledged: 0, completed: 0 })
     }
 
     fn round(&mut self, round: &mut Round<'_>) -> Checked {
@@ -207,7 +207,7 @@ impl Nodes {
         self.nodes[leader].launch()
     }
 
-    /// Nobody knows yet that the leader is gone, so what is said of it has an age; and it is not well when that is twice the
+    /// No node knows yet that the leader is gone, so its state has an age; and it is not well when that is twice the
     /// time in which a leader renews.
     fn expect_age(&self, round: &mut Round<'_>, killed: usize) -> Checked {
         let (client, name) = (self.nodes[(killed + 1) % NODES].client()?, format!("n{killed}"));
@@ -228,7 +228,7 @@ impl Nodes {
         })
     }
 
-    /// Half of its time to ten times it: it may keep its office, or wake up without it.
+    /// Half of its time to ten times it: it may keep its leader lease, or wake up without it.
     fn freeze_leader(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
         let tenths = if round.number <= ENOUGH { 25 } else { [5, 10, 15, 30, 100][round.rng.index(5)] };
         self.nodes[leader].signal(Signal::STOP)?;
@@ -241,7 +241,7 @@ impl Nodes {
         std::thread::sleep(time.saturating_sub(frozen.elapsed()));
         self.nodes[leader].signal(Signal::CONT)?;
         if tenths > 20 {
-            round.tried.see("woken leaders that lost their office", 1);
+            round.tried.see("woken leaders that lost their leader lease", 1);
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Nodes {
         Ok(self.engine.server.launch()?)
     }
 
-    /// The engine answers everybody with a refusal for about as long as a switchover takes. Nobody ends because of it.
+    /// The engine refuses every request for about as long as a switchover takes. No node ends because of it.
     fn refuse(&mut self, round: &mut Round<'_>) -> Checked {
         if matches!(self.kind, Kind::SeaweedFs) {
             return self.kill_engine(round);
@@ -319,7 +319,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Threads of the leader are held where they send, for longer than an office without proof lasts. When the one
+    /// Threads of the leader are held where they send, for longer than a leader lease without proof lasts. When the one
     /// with a batch goes on, another has written.
     fn hold_inside_an_append(&mut self, round: &mut Round<'_>, leader: usize) -> Checked {
         let micros = 2 * self.ttl.as_micros();
@@ -383,27 +383,27 @@ impl Nodes {
         Ok(Load { stop, actors })
     }
 
-    /// Somebody who uses the nodes.
+    /// A client of the nodes.
     pub(super) fn actor(&self, client: Client, name: String) -> Actor {
-        Actor { client, ledger: Arc::clone(&self.ledger), name, payload: PAYLOAD }
+        Actor { client, ack_log: Arc::clone(&self.ack_log), name, payload: PAYLOAD }
     }
 
     /// How many tasks were completed so far.
     pub(super) fn completions(&self) -> Checked<usize> {
-        Ok(self.ledger.settle()?.completed.len())
+        Ok(self.ack_log.settle()?.completed.len())
     }
 
-    /// Holds the nodes to every word, through one of them.
+    /// Checks the nodes against every acknowledgement, through one of them.
     pub(super) fn hold(&mut self, round: &mut Round<'_>) -> Checked {
         self.leader(round, None)?;
         let node = round.rng.index(NODES);
         let client = self.nodes[node].client_with(PATIENCE, 10)?;
-        let found = round.runtime.block_on(hold(&client, &self.ledger, PAYLOAD))?;
+        let found = round.runtime.block_on(hold(&client, &self.ack_log, PAYLOAD))?;
         found.tell(round.tried);
-        round.tried.acknowledged += found.said.acknowledged - self.acknowledged;
-        self.acknowledged = found.said.acknowledged;
-        round.tried.see("completions", (found.said.completed.len() - self.completed) as u64);
-        self.completed = found.said.completed.len();
+        round.tried.acknowledged += found.acked.acknowledged - self.acknowledged;
+        self.acknowledged = found.acked.acknowledged;
+        round.tried.see("completions", (found.acked.completed.len() - self.completed) as u64);
+        self.completed = found.acked.completed.len();
         Ok(())
     }
 }
@@ -414,7 +414,7 @@ enum Part {
     Work,
 }
 
-/// Goes on until told to stop; whom one node does not answer asks the next.
+/// Continues until it is stopped; after a node without an answer it asks the next.
 async fn go_on(mut actor: Actor, clients: Vec<Client>, stop: Arc<AtomicBool>, part: Part) -> Checked {
     let mut node = 0;
     for count in 0.. {

@@ -1,6 +1,6 @@
-//! Holds a coordinator that has started again to every word that it gave before.
+//! Checks a restarted coordinator against every acknowledgement that it gave before.
 //!
-//! What was acknowledged is there; what nobody answered is there at most once, and a repeat finds it; no task has two
+//! Acknowledged requests are there; requests without an answer are there at most once, and a repeat finds them; no task has two
 //! outcomes, and none came from nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use orchestrix_client::{Client, TaskQuery};
 use orchestrix_core::wire::{TaskSummary, TaskView};
 use orchestrix_core::{LeaseId, TaskId, TaskState};
 
-use super::ledger::{Ledger, Said, Word};
+use super::ack_log::{AckEntry, AckLog, Acked};
 use super::load::{check_payload, completion, output_line, task};
 use super::{Checked, Tried, failed};
 
@@ -25,7 +25,7 @@ pub(crate) struct Found {
     pub(crate) left_no_trace: u64,
     /// Completions without an answer, asked again.
     pub(crate) repeated: u64,
-    pub(crate) said: Said,
+    pub(crate) acked: Acked,
 }
 
 impl Found {
@@ -34,29 +34,29 @@ impl Found {
     }
 }
 
-/// Compares what there is with what was said, and finds out what is unknown. `payload` is that of all tasks.
-pub(crate) async fn hold(client: &Client, ledger: &Ledger, payload: usize) -> Checked<Found> {
-    let said = ledger.settle()?;
+/// Compares what there is with the acknowledgements, and finds out what is unknown. `payload` is that of all tasks.
+pub(crate) async fn hold(client: &Client, ack_log: &AckLog, payload: usize) -> Checked<Found> {
+    let acked = ack_log.settle()?;
     let tasks = all_tasks(client).await?;
     let by_key = by_key(&tasks)?;
-    check_submits(&said, &by_key)?;
-    check_outcomes(&said, &tasks)?;
-    for id in latest(&said.submitted_order) {
+    check_submits(&acked, &by_key)?;
+    check_outcomes(&acked, &tasks)?;
+    for id in latest(&acked.submitted_order) {
         let view = client.task(id).await.map_err(failed("look at a task"))?;
         check_request(&view, payload)?;
     }
-    for id in latest(&said.completed_order) {
+    for id in latest(&acked.completed_order) {
         let view = client.task(id).await.map_err(failed("look at a task"))?;
         check_request(&view, payload)?;
-        let lease = said.completed[&id];
-        if said.shown.contains(&id) { check_lease(&view, lease)? } else { check_one_outcome(&view, lease)? }
+        let lease = acked.completed[&id];
+        if acked.shown.contains(&id) { check_lease(&view, lease)? } else { check_one_outcome(&view, lease)? }
     }
-    for id in latest(&said.logged_order) {
+    for id in latest(&acked.logged_order) {
         let page = client.logs(id, None, 0, None).await.map_err(failed("read the output of a task"))?;
         let lines: Vec<&str> = page.lines.iter().map(|line| line.text.as_str()).collect();
-        check_output(&said, id, &lines)?;
+        check_output(&acked, id, &lines)?;
     }
-    resolve(client, ledger, said, &by_key, payload).await
+    resolve(client, ack_log, acked, &by_key, payload).await
 }
 
 /// The last of them, each once.
@@ -74,13 +74,13 @@ fn latest(order: &[TaskId]) -> BTreeSet<TaskId> {
 /// Repeats every call without an answer; says how many had been carried out.
 async fn resolve(
     client: &Client,
-    ledger: &Ledger,
-    said: Said,
+    ack_log: &AckLog,
+    acked: Acked,
     by_key: &BTreeMap<String, TaskId>,
     payload: usize,
 ) -> Checked<Found> {
     let mut found = Found::default();
-    for key in &said.submits_unknown {
+    for key in &acked.submits_unknown {
         let submitted = client.submit(&task(key, payload)).await.map_err(failed("repeat a submit"))?;
         match by_key.get(key) {
             Some(id) if *id != submitted.id => {
@@ -89,25 +89,25 @@ async fn resolve(
             Some(_) => found.carried_out += 1,
             None => found.left_no_trace += 1,
         }
-        ledger.say(&Word::Submitted { key: key.clone(), task: submitted.id });
+        ack_log.note(&AckEntry::Submitted { key: key.clone(), task: submitted.id });
     }
-    for (id, lease) in &said.completes_unknown {
+    for (id, lease) in &acked.completes_unknown {
         let (task, lease) = (*id, *lease);
         match client.complete(task, &completion(lease)).await {
-            Ok(_) => ledger.say(&Word::Completed { task, lease }),
+            Ok(_) => ack_log.note(&AckEntry::Completed { task, lease }),
             Err(error) if error.code() == "stale_lease" => {
                 let view = client.task(task).await.map_err(failed("look at a task"))?;
                 if outcomes(&view).contains(&lease) {
                     return Err(format!("task {task} was completed under {lease}; a repeat was refused"));
                 }
-                ledger.say(&Word::Stale { task, lease });
+                ack_log.note(&AckEntry::Stale { task, lease });
             }
             Err(error) => return Err(format!("a repeated completion of task {task} was refused: {error}")),
         }
         found.repeated += 1;
     }
-    ledger.settle()?;
-    Ok(Found { said, ..found })
+    ack_log.settle()?;
+    Ok(Found { acked, ..found })
 }
 
 async fn all_tasks(client: &Client) -> Checked<BTreeMap<TaskId, TaskSummary>> {
@@ -131,22 +131,22 @@ fn by_key(tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked<BTreeMap<String, Tas
     Ok(by_key)
 }
 
-fn check_submits(said: &Said, by_key: &BTreeMap<String, TaskId>) -> Checked {
-    for (key, id) in &said.submitted {
+fn check_submits(acked: &Acked, by_key: &BTreeMap<String, TaskId>) -> Checked {
+    for (key, id) in &acked.submitted {
         let found = by_key.get(key);
         if found != Some(id) {
             return Err(format!("submit {key} was acknowledged as task {id}; there is {found:?}"));
         }
     }
-    let asked = |key: &String| said.submitted.contains_key(key) || said.submits_unknown.contains(key);
+    let asked = |key: &String| acked.submitted.contains_key(key) || acked.submits_unknown.contains(key);
     match by_key.keys().find(|key| !asked(key)) {
         Some(key) => Err(format!("nobody asked for the task with key {key}")),
         None => Ok(()),
     }
 }
 
-fn check_outcomes(said: &Said, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked {
-    for (id, lease) in &said.completed {
+fn check_outcomes(acked: &Acked, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked {
+    for (id, lease) in &acked.completed {
         let state = tasks.get(id).map(|task| task.state);
         if state != Some(TaskState::Completed) {
             return Err(format!(
@@ -155,10 +155,10 @@ fn check_outcomes(said: &Said, tasks: &BTreeMap<TaskId, TaskSummary>) -> Checked
         }
     }
     // A report that was refused is no report.
-    let reported: BTreeSet<TaskId> = said.completes_unknown.iter().map(|(task, _)| *task).collect();
+    let reported: BTreeSet<TaskId> = acked.completes_unknown.iter().map(|(task, _)| *task).collect();
     let completed = tasks.values().filter(|task| task.state == TaskState::Completed);
     for task in completed {
-        if !said.completed.contains_key(&task.id) && !reported.contains(&task.id) {
+        if !acked.completed.contains_key(&task.id) && !reported.contains(&task.id) {
             return Err(format!("nobody reported task {}, but it is completed", task.id));
         }
     }
@@ -177,8 +177,8 @@ fn check_request(view: &TaskView, payload: usize) -> Checked {
 }
 
 /// What was acknowledged under a lease is there once, in order, as it was written.
-fn check_output(said: &Said, id: TaskId, found: &[&str]) -> Checked {
-    for ((_, lease), lines) in said.logged.range((id, LeaseId(0))..=(id, LeaseId(u64::MAX))) {
+fn check_output(acked: &Acked, id: TaskId, found: &[&str]) -> Checked {
+    for ((_, lease), lines) in acked.logged.range((id, LeaseId(0))..=(id, LeaseId(u64::MAX))) {
         let ending = format!(" under {lease}");
         let there: Vec<&str> = found.iter().copied().filter(|line| line.ends_with(&ending)).collect();
         let expected: Vec<String> = (0..*lines).map(|n| output_line(*lease, n)).collect();
@@ -189,7 +189,7 @@ fn check_output(said: &Said, id: TaskId, found: &[&str]) -> Checked {
     Ok(())
 }
 
-/// A completed task has one attempt that completed it, under the lease that was told so, with its result.
+/// A completed task has one attempt that completed it, under the acknowledged lease, with its result.
 pub(crate) fn check_one_outcome(view: &TaskView, lease: LeaseId) -> Checked {
     check_lease(view, lease)?;
     let result = view.result.as_ref().map(|result| result.as_str().to_owned());
@@ -200,7 +200,7 @@ pub(crate) fn check_one_outcome(view: &TaskView, lease: LeaseId) -> Checked {
     Ok(())
 }
 
-/// The same, whatever the result.
+/// The same, with any result.
 fn check_lease(view: &TaskView, lease: LeaseId) -> Checked {
     let ended = outcomes(view);
     if ended != [lease] {
@@ -222,11 +222,11 @@ mod tests {
     use super::*;
     use crate::real::load::name;
 
-    fn said(words: Vec<Word>) -> Said {
+    fn acked(words: Vec<AckEntry>) -> Acked {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::create(folder.path().join("ledger")).unwrap();
-        words.iter().for_each(|word| ledger.say(word));
-        ledger.settle().unwrap()
+        let ack_log = AckLog::create(folder.path().join("ack-log")).unwrap();
+        words.iter().for_each(|word| ack_log.note(word));
+        ack_log.settle().unwrap()
     }
 
     fn found(id: u64, state: TaskState) -> BTreeMap<TaskId, TaskSummary> {
@@ -252,35 +252,38 @@ mod tests {
         BTreeMap::from([(TaskId(id), summary)])
     }
 
-    fn submitted(id: u64) -> Word {
-        Word::Submitted { key: format!("k{id}"), task: TaskId(id) }
+    fn submitted(id: u64) -> AckEntry {
+        AckEntry::Submitted { key: format!("k{id}"), task: TaskId(id) }
     }
 
     #[test]
     fn a_submit_that_is_lost_changed_or_from_nowhere_is_found() {
         let there = by_key(&found(2, TaskState::Waiting)).unwrap();
-        assert_eq!(check_submits(&said(vec![submitted(2)]), &there), Ok(()));
-        assert_eq!(check_submits(&said(vec![Word::SubmitUnknown { key: "k2".to_owned() }]), &there), Ok(()));
-        let lost = check_submits(&said(vec![submitted(2), submitted(3)]), &there).unwrap_err();
+        assert_eq!(check_submits(&acked(vec![submitted(2)]), &there), Ok(()));
+        assert_eq!(
+            check_submits(&acked(vec![AckEntry::SubmitUnknown { key: "k2".to_owned() }]), &there),
+            Ok(())
+        );
+        let lost = check_submits(&acked(vec![submitted(2), submitted(3)]), &there).unwrap_err();
         assert!(lost.contains("submit k3 was acknowledged as task 3"), "{lost}");
-        let other = Word::Submitted { key: "k2".to_owned(), task: TaskId(9) };
-        assert!(check_submits(&said(vec![other]), &there).is_err());
-        let nobody = check_submits(&said(vec![]), &there).unwrap_err();
+        let other = AckEntry::Submitted { key: "k2".to_owned(), task: TaskId(9) };
+        assert!(check_submits(&acked(vec![other]), &there).is_err());
+        let nobody = check_submits(&acked(vec![]), &there).unwrap_err();
         assert!(nobody.contains("nobody asked"), "{nobody}");
     }
 
     #[test]
     fn a_completion_that_is_lost_or_from_nowhere_is_found() {
-        let completed = Word::Completed { task: TaskId(2), lease: LeaseId(3) };
-        let unknown = Word::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) };
+        let completed = AckEntry::Completed { task: TaskId(2), lease: LeaseId(3) };
+        let unknown = AckEntry::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) };
         let (done, open) = (found(2, TaskState::Completed), found(2, TaskState::Waiting));
-        assert_eq!(check_outcomes(&said(vec![completed.clone()]), &done), Ok(()));
-        assert_eq!(check_outcomes(&said(vec![unknown.clone()]), &done), Ok(()));
-        assert_eq!(check_outcomes(&said(vec![unknown]), &open), Ok(()));
-        assert!(check_outcomes(&said(vec![completed]), &open).is_err(), "it is lost");
-        assert!(check_outcomes(&said(vec![]), &done).is_err(), "nobody reported it");
-        let stale = Word::Stale { task: TaskId(2), lease: LeaseId(3) };
-        assert!(check_outcomes(&said(vec![stale]), &done).is_err(), "its only report was refused");
+        assert_eq!(check_outcomes(&acked(vec![completed.clone()]), &done), Ok(()));
+        assert_eq!(check_outcomes(&acked(vec![unknown.clone()]), &done), Ok(()));
+        assert_eq!(check_outcomes(&acked(vec![unknown]), &open), Ok(()));
+        assert!(check_outcomes(&acked(vec![completed]), &open).is_err(), "it is lost");
+        assert!(check_outcomes(&acked(vec![]), &done).is_err(), "nobody reported it");
+        let stale = AckEntry::Stale { task: TaskId(2), lease: LeaseId(3) };
+        assert!(check_outcomes(&acked(vec![stale]), &done).is_err(), "its only report was refused");
     }
 
     #[test]
@@ -290,8 +293,8 @@ mod tests {
         for other in [r#"["k2","xxxxy"]"#, r#"["k2","xxxx"]"#, r#"["k2"]"#, "1"] {
             assert!(check_payload(TaskId(2), &Json::parse(other).unwrap(), 5).is_err(), "{other}");
         }
-        let said = said(vec![Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 2 }]);
-        let check = |found: &[&str]| check_output(&said, TaskId(2), found);
+        let acked = acked(vec![AckEntry::Logged { task: TaskId(2), lease: LeaseId(3), lines: 2 }]);
+        let check = |found: &[&str]| check_output(&acked, TaskId(2), found);
         assert_eq!(check(&["line 0 under 3", "line 0 under 4", "line 1 under 3"]), Ok(()));
         assert!(check(&["line 0 under 3"]).is_err(), "one is lost");
         assert!(check(&["line 0 under 3", "line 0 under 3"]).is_err(), "one took the place of another");

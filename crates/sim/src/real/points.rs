@@ -1,7 +1,7 @@
 //! `points`: the coordinator dies at the entry of a named call, on the binary that ships.
 //!
 //! Each round takes the next point of the table. The call must be the one that the process died at; then the
-//! coordinator starts again and is held to the ledger.
+//! coordinator starts again and is held to the acknowledgement log.
 
 use rustix::process::Signal;
 
@@ -179,7 +179,7 @@ fn leave_something_unfinished(ground: &mut Ground, round: &Round<'_>) -> Checked
     Ok(())
 }
 
-/// The process is frozen while the signal and the fault are put in place: whatever it does then, it does after
+/// The process is frozen while the signal and the fault are put in place: everything it does then, it does after
 /// the signal.
 fn stop_under_load(ground: &mut Ground, injection: &Injection<'_>, round: &mut Round<'_>) -> Checked {
     ground.coordinator.launch()?;

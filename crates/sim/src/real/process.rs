@@ -59,7 +59,7 @@ pub(crate) struct Ended {
 }
 
 impl Coordinator {
-    /// A folder, and nobody there yet.
+    /// A folder, and no process yet.
     pub(crate) fn prepare(binary: &Path, options: &[&str]) -> Checked<Self> {
         let folder = TempDir::new().map_err(failed("make a folder"))?;
         let data = folder.path().join("data");
@@ -307,7 +307,7 @@ impl Coordinator {
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
-        // A frozen process is killed as well; whoever cannot be killed is gone already.
+        // A frozen process is killed as well; a process that cannot be killed is gone already.
         let _ = self.kill();
     }
 }
@@ -326,7 +326,7 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Checked<Option
     }
 }
 
-/// A runtime for those who talk to the coordinator.
+/// A runtime for the clients of the coordinator.
 pub(crate) fn runtime() -> Checked<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).enable_all().build().map_err(failed("start a runtime"))?;

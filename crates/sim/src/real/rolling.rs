@@ -69,7 +69,7 @@ fn restart_all(cluster: &mut Nodes, round: &mut Round<'_>) -> Checked {
     Ok(())
 }
 
-/// Waits until more is completed. Nodes that are restarted before anybody could use them prove nothing.
+/// Waits until more is completed. A restart before a client has used the node proves nothing.
 pub(super) fn used(cluster: &Nodes, completed: usize) -> Checked<usize> {
     eventually("something is completed between two restarts", || {
         let now = cluster.completions()?;
@@ -77,7 +77,7 @@ pub(super) fn used(cluster: &Nodes, completed: usize) -> Checked<usize> {
     })
 }
 
-/// Those who use the nodes, by a client that repeats what can be repeated. A call that fails all the same is a broken promise.
+/// Users of the nodes, with the client that repeats safe calls. A call that fails all the same is a broken promise.
 pub(super) struct Users {
     stop: Arc<AtomicBool>,
     actors: Vec<JoinHandle<Checked>>,

@@ -1,4 +1,4 @@
-//! What campaigns do to the real servers that nodes share: they kill them, make them refuse, and change their passwords.
+//! Faults of the real servers that nodes share: kills, refusals, changed passwords.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::{Checked, failed};
 /// What a server wants while the password of nodes is another one.
 const OTHER_PASSWORD: &str = "another";
 
-/// Answers everybody with a refusal from now on, also those that are connected: no room for a client, or a server that
+/// Refuses every client from now on, connected ones included: no room for a client, or a server that
 /// only reads. It stays so until what is given back is asked to end it.
 pub(crate) fn refuse(store: &Store) -> Checked<Refusal<'_>> {
     let talk = match store.kind() {

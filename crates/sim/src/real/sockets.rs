@@ -1,7 +1,7 @@
 //! `sockets`: a thousand connections that do nothing or trickle, others that break off or read nothing, and JSON made
 //! to hurt.
 //!
-//! Meanwhile ordinary callers are served; afterwards the coordinator has closed what nobody uses, and its memory and
+//! Meanwhile ordinary callers are served; afterwards the coordinator has closed unused connections, and its memory and
 //! file descriptors are back where they were.
 
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::ack_log::AckEntry;
 use super::ground::Ground;
-use super::ledger::Word;
 use super::load::{Actor, Answered, check_payload, completion, lease_call, name, task};
 use super::process::{Coordinator, PATIENCE, eventually};
 use super::{Checked, Round, Trial, Tried, failed};
@@ -42,7 +42,7 @@ const PAYLOAD: usize = 20;
 /// Tasks of each ordinary caller in a round; each is submitted, leased and completed.
 const TASKS: u64 = 200;
 const CALLERS: u64 = 4;
-/// An ordinary call takes no longer, whatever others do.
+/// An ordinary call takes no longer, regardless of other clients.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 /// What may stay after a round: some sixty thousand tasks with their keys, the ring of events, and what the allocator keeps for later.
 const MEMORY_BYTES_MAX: u64 = 96 << 20;
@@ -150,9 +150,9 @@ fn join<T>(runtime: &tokio::runtime::Runtime, part: tokio::task::JoinHandle<Chec
     runtime.block_on(part).map_err(|error| format!("a caller stopped: {error}"))?
 }
 
-/// Somebody who uses the coordinator as one should. Every call is answered in time.
+/// An ordinary client. Every call is answered in time.
 async fn call(actor: Actor) -> Checked<u64> {
-    let Actor { client, ledger, name, .. } = &actor;
+    let Actor { client, ack_log, name, .. } = &actor;
     let mut served = 0;
     for count in 0..TASKS {
         let began = Instant::now();
@@ -163,10 +163,10 @@ async fn call(actor: Actor) -> Checked<u64> {
         served += 2;
         for leased in leases {
             let (task, lease) = (leased.task_id, leased.lease_id);
-            ledger.say(&Word::Granted { lease });
+            ack_log.note(&AckEntry::Granted { lease });
             check_payload(task, &leased.payload, PAYLOAD)?;
             client.complete(task, &completion(lease)).await.map_err(failed("complete"))?;
-            ledger.say(&Word::Completed { task, lease });
+            ack_log.note(&AckEntry::Completed { task, lease });
             served += 1;
         }
         if began.elapsed() > SERVED_WITHIN {
@@ -176,7 +176,7 @@ async fn call(actor: Actor) -> Checked<u64> {
     Ok(served)
 }
 
-/// Makes events, by the thousand, until those who read none of them are cut off.
+/// Makes thousands of events, until streams that read none of them are closed.
 async fn flood(actor: Actor, cut_off: Arc<AtomicU64>) -> Checked<u64> {
     let (began, mut events) = (Instant::now(), 0);
     while cut_off.load(Relaxed) < STUCK_READERS {
@@ -193,7 +193,7 @@ async fn flood(actor: Actor, cut_off: Arc<AtomicU64>) -> Checked<u64> {
         let submitted = actor.client.submit_batch(keys.iter().map(flood).collect()).await;
         for (key, task) in keys.into_iter().zip(submitted.map_err(failed("submit a batch"))?) {
             let task = task.map_err(failed("submit a task of a batch"))?.id;
-            actor.ledger.say(&Word::Submitted { key, task });
+            actor.ack_log.note(&AckEntry::Submitted { key, task });
         }
         events += EVENTS_PER_CALL;
     }
@@ -267,7 +267,7 @@ async fn trickle(mut socket: TcpStream, beginning: &str, seed: u64) -> Checked {
         tokio::select! {
             ended = &mut closed => return ended,
             () = tokio::time::sleep(pause) => {
-                // A byte that nobody takes any more: the end is about to be read.
+                // A byte that is not accepted any more: the end is about to be read.
                 let _ = writing.write_all(b"x").await;
             }
         }
@@ -277,7 +277,7 @@ async fn trickle(mut socket: TcpStream, beginning: &str, seed: u64) -> Checked {
     }
 }
 
-/// Reads whatever comes, until the coordinator closes the connection.
+/// Reads everything, until the coordinator closes the connection.
 async fn until_closed(socket: &mut (impl tokio::io::AsyncRead + Unpin)) -> Checked {
     let mut bytes = [0; 1_024];
     let read = async {
@@ -337,7 +337,7 @@ async fn throw_bombs(port: u16) -> Checked<u64> {
              Content-Length: {}\r\nConnection: close\r\n\r\n",
             bomb.len()
         );
-        // Whoever refuses early may not take all of it.
+        // An early refusal may not read all of it.
         let sent = async {
             socket.write_all(head.as_bytes()).await?;
             socket.write_all(bomb.as_bytes()).await

@@ -1,6 +1,6 @@
 //! `syncs`: a write or a sync fails with EIO.
 //!
-//! In the journal that is the end of the process: nobody knows what the disk holds. Beside it, the coordinator
+//! In the journal this ends the process: the content of the disk is unknown. Beside it, the coordinator
 //! goes on without what failed. Either way nothing that was acknowledged is lost.
 //!
 //! The cache of the machine keeps what was not synced, so a start would not show that an acknowledgement came in
@@ -169,7 +169,7 @@ fn expect_end(coordinator: &mut Coordinator, answered: Answered) -> Checked {
     Ok(())
 }
 
-/// A whole snapshot comes sooner or later, whatever failed before.
+/// A whole snapshot comes sooner or later, after any failure.
 fn expect_a_snapshot(coordinator: &Coordinator, actor: &Actor, round: &Round<'_>) -> Checked {
     let mut count = TASKS_MAX;
     eventually("a snapshot after the fault", || {

@@ -48,7 +48,7 @@ impl Wires {
         Ok(())
     }
 
-    /// Nobody reaches a node any more, and it reaches nobody.
+    /// Cuts a node off from all others.
     pub(crate) fn pull(&self, node: usize) -> Checked {
         ip(&["-n", &self.hub(), "link", "set", &Self::wire(node), "down"])
     }
@@ -61,7 +61,7 @@ impl Wires {
         address(1 + u8::try_from(node).unwrap_or(200))
     }
 
-    /// Where everybody reaches what runs at the switch.
+    /// The address of services at the switch, for every node.
     pub(crate) fn hub_address() -> Ipv4Addr {
         address(253)
     }

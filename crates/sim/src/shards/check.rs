@@ -1,4 +1,4 @@
-//! Holds the journal, the answers and what the workers did against the invariants of shards (H).
+//! Checks the journal, the answers and the actions of workers against the invariants of shards (H).
 //!
 //! [`model`] walks the journal and says whether each event may follow those before it, [`answers`] whether each
 //! assignment is what the journal says, [`sessions`] whether processes of one name take turns, [`served`] whether two were
@@ -15,13 +15,13 @@ use orchestrix_core::{Name, Position};
 
 use crate::check::Violation;
 use crate::history::History;
+use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::ShardPlan;
-use crate::shards::sights::ShardSight;
 
 /// The first of each invariant that does not hold; nothing when all is well.
 pub(crate) fn check(history: &mut History, plan: &ShardPlan) -> Vec<Violation> {
     let mut record = std::mem::take(&mut history.shards);
-    record.sights.add_many(ShardSight::HeartbeatOfAnOldGeneration, answers::overtaken(history));
+    record.coverage.add_many(ShardCovered::HeartbeatOfAnOldGeneration, answers::overtaken(history));
     let rights = answers::rights(history, &record);
     let model = model::walk(history, &mut record, &rights);
     let mut found = model.found;
@@ -34,7 +34,7 @@ pub(crate) fn check(history: &mut History, plan: &ShardPlan) -> Vec<Violation> {
     found
 }
 
-/// Who was told that it may serve a shard under a token: which process, and until when, in microseconds of the world.
+/// The right of a process to serve a shard under a token, with its end in microseconds of the world.
 pub(crate) type Rights = BTreeMap<(Name, u32, Position), BTreeMap<usize, u64>>;
 
 /// What each worker had, after each event of a service that changed it.

@@ -4,8 +4,8 @@
 use crate::check::Violation;
 use crate::plan::Plan;
 use crate::prove::run_plan;
+use crate::shards::coverage::ShardCoverage;
 use crate::shards::plan::{Fate, ShardPlan};
-use crate::shards::sights::ShardSights;
 
 const SEED: u64 = 3;
 /// The second worker comes when the first has everything.
@@ -20,7 +20,7 @@ pub struct Handovers {
     /// Messages of a handover in which nothing goes wrong.
     pub messages: u64,
     pub worlds: u64,
-    pub sights: ShardSights,
+    pub coverage: ShardCoverage,
     /// Which messages had which fate, and what was broken.
     pub failed: Vec<(String, Violation)>,
 }
@@ -48,7 +48,7 @@ impl Handovers {
         let named = format!("{fates:?}");
         let ended = run_plan(plan(fates));
         self.worlds += 1;
-        self.sights.merge(&ended.shards);
+        self.coverage.merge(&ended.shards);
         self.failed.extend(ended.violations.into_iter().map(|violation| (named.clone(), violation)));
         ended.shard_messages
     }

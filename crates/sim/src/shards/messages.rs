@@ -1,9 +1,9 @@
 //! Messages between workers of services and the coordinator: lost, doubled, and so late that another order comes of it.
 
 use crate::rng::Rng;
+use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::{Fate, ShardPlan};
 use crate::shards::record::Record;
-use crate::shards::sights::ShardSight;
 use crate::world::MS;
 
 /// One copy of a message on its way.
@@ -32,19 +32,19 @@ pub(crate) fn copies(
         None => {}
     }
     if rng.chance(plan.lost) {
-        record.sights.add(ShardSight::MessageLost);
+        record.coverage.add(ShardCovered::MessageLost);
         return Vec::new();
     }
     let doubled = rng.chance(plan.doubled);
     if doubled {
-        record.sights.add(ShardSight::MessageDoubled);
+        record.coverage.add(ShardCovered::MessageDoubled);
     }
     (0..=u32::from(doubled))
         .map(|_| {
             if !rng.chance(plan.late) {
                 return Copy::Quick(rng.range(20, 500));
             }
-            record.sights.add(ShardSight::MessageLate);
+            record.coverage.add(ShardCovered::MessageLate);
             // A little late as often as so late that everything else is over.
             let most = plan.latest * plan.lease_ms * MS;
             Copy::Late(if rng.chance(500_000) {

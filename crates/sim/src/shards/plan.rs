@@ -44,7 +44,7 @@ pub(crate) struct ShardPlan {
     /// Of workers.
     pub(crate) plain: u32,
     pub(crate) limited: u32,
-    /// Services, by their number, whose workers hear only what they are told first.
+    /// Services, by their number, whose workers read only their first assignment.
     pub(crate) deaf: Vec<usize>,
     /// Services of which the first worker is like that.
     pub(crate) one_deaf: Vec<usize>,
@@ -52,7 +52,7 @@ pub(crate) struct ShardPlan {
     pub(crate) apart_ms: Option<u64>,
     /// Milliseconds after which the last worker of each service comes; with the others if none.
     pub(crate) last_ms: u64,
-    /// Milliseconds after which somebody sets the number of shards of each service by hand, for the first time.
+    /// Milliseconds after which the operator sets the shard count of each service for the first time.
     pub(crate) ordered_ms: Option<u64>,
     /// What becomes of single messages, by their number.
     pub(crate) fates: Vec<(u64, Fate)>,
@@ -139,7 +139,7 @@ impl ShardPlan {
         plan
     }
 
-    /// In one world of six somebody sets numbers by hand, and then workers come that nobody has heard of.
+    /// In one world of six the operator sets shard counts, and then workers with new names register.
     fn draw_orders(&mut self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0x0de5_5a4d);
         if rng.chance(166_000) {

@@ -1,10 +1,10 @@
-//! Many worlds with shards: runs seeds until the time is over, and says what was tried and seen.
+//! Many worlds with shards: runs seeds until the time is over, and reports their coverage.
 
 use crate::check::Violation;
 use crate::cluster::{ClusterPlan, ClusterWorld, run_cluster_traced};
 use crate::plan::Plan;
 use crate::prove::{Campaign, End, Outcome, run_all, run_traced};
-use crate::shards::sights::{ShardSight, ShardSights};
+use crate::shards::coverage::{ShardCoverage, ShardCovered};
 use crate::shrink::Shrink;
 use crate::trace::Tracing;
 use crate::world::World;
@@ -23,23 +23,23 @@ pub enum ShardWorldPlan {
 pub struct ShardWorld {
     pub seed: u64,
     pub violations: Vec<Violation>,
-    pub sights: ShardSights,
+    pub coverage: ShardCoverage,
     /// Depends on everything that happened.
     pub trace: [u8; 32],
     /// Simulated time.
     pub seconds: u64,
     pub calls: u64,
     /// What happened, if asked for.
-    pub told: Vec<String>,
+    pub listing: Vec<String>,
 }
 
 /// What came of a campaign.
-pub type ShardOutcome = Outcome<ShardSight>;
+pub type ShardOutcome = Outcome<ShardCovered>;
 
-impl From<ShardWorld> for End<ShardSight> {
+impl From<ShardWorld> for End<ShardCovered> {
     fn from(ended: ShardWorld) -> Self {
-        let ShardWorld { seed, violations, sights: seen, trace, seconds, calls, .. } = ended;
-        Self { seed, violations, seen, trace, seconds, calls }
+        let ShardWorld { seed, violations, coverage, trace, seconds, calls, .. } = ended;
+        Self { seed, violations, coverage, trace, seconds, calls }
     }
 }
 
@@ -56,7 +56,7 @@ impl ShardWorldPlan {
 
     /// Runs it and keeps everything that happens, to be read by people.
     #[must_use]
-    pub fn told(self) -> ShardWorld {
+    pub fn listing(self) -> ShardWorld {
         match self {
             Self::One(plan) => World::new(*plan).telling().run().into(),
             Self::Several(plan) => ClusterWorld::new(*plan).telling().run().into(),
@@ -77,15 +77,17 @@ impl Shrink for ShardWorldPlan {
 
 impl From<crate::Ended> for ShardWorld {
     fn from(ended: crate::Ended) -> Self {
-        let crate::Ended { seed, violations, shards: sights, trace, seconds, calls, told, .. } = ended;
-        Self { seed, violations, sights, trace, seconds, calls, told }
+        let crate::Ended { seed, violations, shards: coverage, trace, seconds, calls, listing, .. } = ended;
+        Self { seed, violations, coverage, trace, seconds, calls, listing }
     }
 }
 
 impl From<crate::ClusterEnded> for ShardWorld {
     fn from(ended: crate::ClusterEnded) -> Self {
-        let crate::ClusterEnded { seed, violations, shards: sights, trace, seconds, calls, told, .. } = ended;
-        Self { seed, violations, sights, trace, seconds, calls, told }
+        let crate::ClusterEnded {
+            seed, violations, shards: coverage, trace, seconds, calls, listing, ..
+        } = ended;
+        Self { seed, violations, coverage, trace, seconds, calls, listing }
     }
 }
 

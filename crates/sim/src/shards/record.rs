@@ -3,7 +3,7 @@
 
 use orchestrix_core::{Name, Position};
 
-use crate::shards::sights::ShardSights;
+use crate::shards::coverage::ShardCoverage;
 
 /// One process of a worker. Those of one name are different processes, one after the other or at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Aware,
     /// It does what the last answer says and knows nothing of time.
     Plain,
-    /// It does what the first answer says, whatever comes after.
+    /// It follows the first answer and ignores later ones.
     Deaf,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Served {
     pub(crate) to_us: u64,
 }
 
-/// What a process sent to the coordinator, whatever became of it.
+/// A message that a process sent to the coordinator, delivered or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) process: usize,
@@ -79,13 +79,13 @@ pub(crate) struct Record {
     pub(crate) processes: Vec<Process>,
     pub(crate) served: Vec<Served>,
     pub(crate) said: Vec<Said>,
-    /// What somebody set by hand: of which service, and how many shards.
+    /// A shard count that the operator set: the service and the number.
     pub(crate) orders: Vec<(Name, u32)>,
     /// A process ended or stood still: of which service, and when.
     pub(crate) troubles: Vec<(Name, u64)>,
     /// When everything had come to rest.
     pub(crate) rested_us: Option<u64>,
-    pub(crate) sights: ShardSights,
+    pub(crate) coverage: ShardCoverage,
 }
 
 impl Process {
@@ -97,7 +97,7 @@ impl Process {
 }
 
 impl Record {
-    /// Whether a service has workers that do not listen, and one for whose sake nobody is overruled.
+    /// Whether a service has workers that ignore assignments, and another one, so that no worker is overruled.
     pub(crate) fn is_stuck(&self, service: &Name) -> bool {
         let has = |kind| self.processes.iter().any(|it| it.service == *service && it.kind == kind);
         has(Kind::Deaf) && has(Kind::Aware)

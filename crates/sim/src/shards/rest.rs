@@ -1,4 +1,4 @@
-//! When shards are at rest: every worker is in, serves what it should, and nothing lies about that somebody could take.
+//! When shards are at rest: every worker is in, serves its assignment, and no shard is free that a worker could take.
 
 use orchestrix_core::shards::{self, Shard};
 use orchestrix_core::{Name, State};
@@ -10,7 +10,7 @@ use crate::shards::worker::ShardWorker;
 use crate::world::{MS, SECOND};
 
 /// Nothing has gone wrong for so long that shards must be at rest, in microseconds: messages that were late have arrived
-/// (`latest` lengths of a right), whoever came by one of them has run out of time (one), those whose name it had have come
+/// (`latest` lengths of a right), a worker that one of them registered has expired (one), the owners of its name have come
 /// again (one), and shards have moved (one, and one for workers that are believed only after a while).
 pub(crate) fn bound_us(plan: &ShardPlan) -> u64 {
     (6 + plan.latest) * plan.lease_ms * MS + 10 * SECOND
@@ -52,7 +52,7 @@ pub(crate) fn unrest(state: &State, actors: &[Actor]) -> Option<String> {
     if there != known {
         return Some(format!("{there} workers are in, and {known} are alive"));
     }
-    // Nobody is overruled for whoever could be asked, so there is no end to waiting.
+    // No worker is overruled while another could be asked, so the wait has no end.
     let is_stuck = |service: &Name| has(service, Kind::Deaf) && has(service, Kind::Aware);
     state.services().filter(|(name, _)| !is_stuck(name)).find_map(|(name, service)| {
         let lies = |shard: &Shard| match shard {

@@ -13,16 +13,16 @@ use orchestrix_node::ShardAsk;
 use crate::actors::{Ground, Heard};
 use crate::history::Question;
 use crate::rng::Rng;
+use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::{ShardPlan, beat_ms};
 use crate::shards::record::{Kind, Process, Said, Served, Word};
-use crate::shards::sights::ShardSight;
 use crate::world::{MS, SECOND};
 
 pub(crate) struct ShardWorker {
     service: Name,
     name: Name,
     rng: Rng,
-    /// A second process of somebody's name, which is there only now and then.
+    /// A second process of the same name, which runs only now and then.
     is_twin: bool,
     /// Never in trouble.
     is_steady: bool,
@@ -33,7 +33,7 @@ pub(crate) struct ShardWorker {
     /// Processes so far, and connections of all of them.
     processes: u64,
     connections: u64,
-    /// What was asked before does not count any more: it was told to stop since.
+    /// Earlier questions do not count any more: it was stopped since.
     since: u64,
     frozen_until: u64,
     /// What came while it was frozen.
@@ -43,16 +43,16 @@ pub(crate) struct ShardWorker {
     trusted_until: u64,
     serves: BTreeMap<u32, Serving>,
     next_beat: u64,
-    /// How long it may serve after a heartbeat, in milliseconds, as it was told last.
-    told_ms: Option<u64>,
+    /// How long it may serve after a heartbeat, in milliseconds, by its last answer.
+    promised_ms: Option<u64>,
     count: u32,
     capacity: Option<u32>,
     seq: u64,
     /// It was answered once.
     heard: bool,
-    /// When somebody who looks after its service sets a number by hand.
+    /// When the operator of its service sets a shard count.
     orders_at: Option<u64>,
-    /// Started again after the faults, as somebody would who sees that it does not listen.
+    /// Restarted after the faults, as an operator would who sees that it ignores assignments.
     restarted: bool,
 }
 
@@ -72,7 +72,7 @@ enum Standing {
 struct Serving {
     token: Position,
     from: u64,
-    /// It was told to stop, and that takes until then.
+    /// It must stop, and that takes until then.
     stops_at: Option<u64>,
 }
 
@@ -141,7 +141,7 @@ impl ShardWorker {
             trusted_until: 0,
             serves: BTreeMap::new(),
             next_beat: 0,
-            told_ms: None,
+            promised_ms: None,
             count: plan.count,
             capacity: limited.then(|| u32::try_from(rng.range(0, 6)).unwrap_or(0)),
             seq: 0,
@@ -236,7 +236,7 @@ impl ShardWorker {
         let mut happens = |rate: u32| self.rng.chance(rate / 2);
         let deaths = if self.is_twin { plan.deaths + 100_000 } else { plan.deaths };
         if happens(deaths) {
-            world.shards().sights.add(ShardSight::WorkerDied);
+            world.shards().coverage.add(ShardCovered::WorkerDied);
             self.die(world);
         } else if happens(plan.freezes) {
             self.freeze(world, me, &plan);
@@ -244,7 +244,7 @@ impl ShardWorker {
         } else if happens(plan.leaves) && self.standing == Standing::In {
             self.leave(world, me);
         } else if happens(plan.reconnects) && self.standing == Standing::In {
-            world.shards().sights.add(ShardSight::WorkerReconnected);
+            world.shards().coverage.add(ShardCovered::WorkerReconnected);
             self.connections += 1;
         } else if happens(plan.count_changes) {
             self.change_count(world, me, &plan);
@@ -252,7 +252,7 @@ impl ShardWorker {
         false
     }
 
-    /// Says another number from now on, or somebody sets one by hand; none at all, now and then.
+    /// Names another shard count from now on, or the operator sets one; none at all, now and then.
     fn change_count(&mut self, world: &mut dyn Ground, me: usize, plan: &ShardPlan) {
         let count = u32::try_from(self.rng.range(1, 2 * u64::from(plan.count))).unwrap_or(1);
         if !self.rng.chance(200_000) {
@@ -263,13 +263,13 @@ impl ShardWorker {
         self.order(world, me, count);
     }
 
-    /// Somebody sets a number by hand.
+    /// The operator sets a shard count.
     fn order(&self, world: &mut dyn Ground, me: usize, count: u32) {
         world.shards().orders.push((self.service.clone(), count));
         world.ask(me, Question::ChangeService { service: self.service.clone(), count });
     }
 
-    /// Somebody sets numbers by hand again and again.
+    /// The operator sets shard counts again and again.
     fn order_in_time(&mut self, world: &mut dyn Ground, me: usize) {
         let (now, faulty) = (world.now(), world.faulty());
         if self.orders_at.take_if(|at| now >= *at && faulty).is_none() {
@@ -285,7 +285,7 @@ impl ShardWorker {
         let twins = world.plan().shards.as_ref().map_or(0, |plan| plan.twins);
         let comes = world.faulty() && self.rng.chance(twins / 2);
         if comes {
-            world.shards().sights.add(ShardSight::SecondProcess);
+            world.shards().coverage.add(ShardCovered::SecondProcess);
         }
         comes
     }
@@ -305,7 +305,7 @@ impl ShardWorker {
         if !world.faulty() {
             world.close(self.number);
         }
-        // Quicker than anybody notices, or not.
+        // Before its lease ends, or after.
         let lease_ms = world.plan().shards.as_ref().map_or(0, |plan| plan.lease_ms);
         let down = self.rng.skewed(10 * MS, 2 * lease_ms * MS);
         self.standing = Standing::Down(world.now() + down);
@@ -313,7 +313,7 @@ impl ShardWorker {
 
     /// Stands still wherever it is. Nothing is served meanwhile.
     fn freeze(&mut self, world: &mut dyn Ground, me: usize, plan: &ShardPlan) {
-        world.shards().sights.add(ShardSight::WorkerFrozen);
+        world.shards().coverage.add(ShardCovered::WorkerFrozen);
         self.pause(world);
         let takes = self.rng.skewed(100 * MS, plan.frozen * plan.lease_ms * MS);
         self.frozen_until = world.now() + takes;
@@ -328,13 +328,13 @@ impl ShardWorker {
         let now = world.now();
         self.serves.values_mut().for_each(|serving| serving.from = now);
         if !self.serves.is_empty() && now >= self.trusted_until {
-            world.shards().sights.add(ShardSight::WokeTooLate);
+            world.shards().coverage.add(ShardCovered::WokeTooLate);
             self.serves.clear();
         }
     }
 
     fn leave(&mut self, world: &mut dyn Ground, me: usize) {
-        world.shards().sights.add(ShardSight::WorkerLeft);
+        world.shards().coverage.add(ShardCovered::WorkerLeft);
         self.end(world);
         self.say(world, Word::Goes);
         // It does not wait for an answer, so it says it twice.
@@ -386,13 +386,13 @@ impl ShardWorker {
         let now = world.now();
         let over = now >= self.trusted_until;
         if over && !self.serves.is_empty() {
-            world.shards().sights.add(ShardSight::StoppedByItself);
+            world.shards().coverage.add(ShardCovered::StoppedByItself);
         }
         let is_over = |serving: &Serving| over || serving.stops_at.is_some_and(|at| at <= now);
         let ended = self.serves.iter().filter(|(_, serving)| is_over(serving));
         for shard in ended.map(|(shard, _)| *shard).collect::<Vec<u32>>() {
             self.stop(world, shard);
-            // Whoever has stopped says so at once.
+            // A worker that has stopped releases at once.
             self.next_beat = now;
         }
     }
@@ -403,7 +403,7 @@ impl ShardWorker {
             return;
         }
         let Some(plan) = world.plan().shards.clone() else { return };
-        let beat_ms = self.told_ms.map_or(plan.beat_ms(), beat_ms);
+        let beat_ms = self.promised_ms.map_or(plan.beat_ms(), beat_ms);
         self.next_beat = now + self.rng.range(beat_ms / 2, beat_ms) * MS;
         let (service, worker) = (self.service.clone(), self.name.clone());
         match self.standing {

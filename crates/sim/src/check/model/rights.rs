@@ -1,10 +1,10 @@
-//! What a right needs: which lease is current, which is live, who may be granted one, and how it ends.
+//! The rules of leases: which one is current, which is live, which worker may get one, and how it ends.
 
 use orchestrix_core::{AttemptEnd, LeaseId, Next, TaskId, Timestamp};
 
 use super::{Is, LATE_MS, Lease, Model, Task, ensure, kept_until};
 use crate::check::Violation;
-use crate::seen::{Seen, Sight};
+use crate::coverage::{Coverage, Covered};
 
 impl Model {
     pub(super) fn task(&mut self, id: TaskId) -> Result<&mut Task, Violation> {
@@ -76,14 +76,14 @@ impl Model {
 
     /// A new term gives every live lease its length once more, once between two extensions. Another one leaves it what
     /// it had at the last event before.
-    pub(super) fn prolong(&mut self, since_last_ms: u64, seen: &mut Seen) {
+    pub(super) fn prolong(&mut self, since_last_ms: u64, coverage: &mut Coverage) {
         let at = self.at;
         let mut changed = Vec::new();
         for lease in self.tasks.values_mut().filter_map(|task| task.lease.as_mut()) {
             if !lease.prolonged {
                 lease.expires_at = lease.expires_at.max(kept_until(at, lease.length_ms));
                 lease.prolonged = true;
-                seen.add(Sight::LeaseProlongedAtStart);
+                coverage.add(Covered::LeaseProlongedAtStart);
             } else {
                 lease.expires_at = Timestamp(lease.expires_at.0 + since_last_ms);
             }
@@ -126,7 +126,7 @@ impl Model {
         end: AttemptEnd,
         next: Next,
         charged: bool,
-        seen: &mut Seen,
+        coverage: &mut Coverage,
     ) -> Result<(), Violation> {
         let lease = self.close(id, lease, end)?;
         let (position, at) = (self.position, self.at);
@@ -156,7 +156,7 @@ impl Model {
             }
             Next::Cancelled => {
                 ensure(lease.cancel_at.is_some(), "T11", || format!("nobody cancelled task {id}"))?;
-                seen.add(Sight::CancelHeeded);
+                coverage.add(Covered::CancelHeeded);
                 Is::Cancelled
             }
         };

@@ -1,5 +1,5 @@
 //! Answers that are nearly right: of another worker, another request, another length; and what comes too late, too
-//! early, or from nobody.
+//! early, or without a sender.
 
 use orchestrix_core::wire::{Leases, Outcome};
 use orchestrix_core::{
@@ -79,7 +79,7 @@ fn t6_a_report_of_another_worker() {
 }
 
 #[test]
-fn t5_a_completion_that_is_told_to_be_something_else() {
+fn t5_a_completion_with_another_answer() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     story.complete(NOW, 2, lease);
@@ -172,7 +172,7 @@ fn t1_a_task_that_is_purged_before_its_time() {
 }
 
 #[test]
-fn r7_what_happened_and_nobody_asked_for() {
+fn r7_a_change_without_a_request() {
     let mut story = Story::new();
     let lease = story.grant(NOW, 2, 1);
     story.holds();
@@ -194,7 +194,7 @@ fn r7_what_happened_and_nobody_asked_for() {
         let mut story = story.0.clone();
         let position = Position(4);
         story.log.push(crate::history::Entry { position, at: Timestamp(NOW), event, batch: [0; 32] });
-        // Somebody asked, and heard that it was not done.
+        // A caller asked, and got the answer that it was not done.
         let mut story = Story(story);
         story.call(complete(lease), Err(orchestrix_node::Error::Overloaded));
         story.breaks("R7");

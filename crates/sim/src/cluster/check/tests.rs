@@ -1,18 +1,18 @@
-//! Bad histories, one for each invariant: what the check is for, it must find. And a good one, in which it finds nothing.
+//! Bad histories, one for each invariant: the check must find it. And a good one, in which it finds nothing.
 
 use orchestrix_core::{Position, Term};
 use orchestrix_engine::{ChainHash, Link};
 
 use super::check;
 use crate::cluster::engine::Who;
-use crate::cluster::record::{Fact, Record, Seat};
+use crate::cluster::record::{Fact, LeaderCell, Record};
 
 const A: Who = Who { node: 0, life: 1 };
 const B: Who = Who { node: 1, life: 1 };
 const SECOND: u64 = 1_000_000;
 
-fn seat(by: Who, epoch: u64) -> Seat {
-    Seat { by, epoch, held: true }
+fn leader_cell(by: Who, epoch: u64) -> LeaderCell {
+    LeaderCell { by, epoch, held: true }
 }
 
 fn link(position: u64) -> Link {
@@ -28,7 +28,7 @@ fn landed(who: Who, epoch: u64, from: u64, term: u64, begins: Option<u64>) -> Fa
 fn good() -> Vec<(u64, Fact)> {
     vec![
         (0, Fact::Asked),
-        (1, Fact::SeatWritten { was: None, now: seat(A, 1), leads: None }),
+        (1, Fact::LeaderCellWritten { was: None, now: leader_cell(A, 1), leads: None }),
         (1, Fact::Entitled { who: A, epoch: 1, until: SECOND }),
         (2, Fact::Elected { who: A, epoch: 1 }),
         (2, Fact::Trusts { who: A, epoch: 1, until: SECOND - 10 }),
@@ -43,7 +43,10 @@ fn good() -> Vec<(u64, Fact)> {
         (SECOND, Fact::SteppedDown { who: A, epoch: 1 }),
         (2 * SECOND, Fact::Healed),
         (2 * SECOND, Fact::Asked),
-        (2 * SECOND, Fact::SeatWritten { was: Some(seat(A, 1)), now: seat(B, 2), leads: None }),
+        (
+            2 * SECOND,
+            Fact::LeaderCellWritten { was: Some(leader_cell(A, 1)), now: leader_cell(B, 2), leads: None },
+        ),
         (2 * SECOND, Fact::Entitled { who: B, epoch: 2, until: 3 * SECOND }),
         (2 * SECOND + 1, Fact::Elected { who: B, epoch: 2 }),
         (2 * SECOND + 1, Fact::Trusts { who: B, epoch: 2, until: 3 * SECOND - 10 }),
@@ -78,10 +81,11 @@ fn e1_an_epoch_of_two_nodes() {
 
 #[test]
 fn e2_an_epoch_that_is_not_above_all_before_it() {
-    let released = Seat { held: false, ..seat(B, 2) };
-    let given_back = (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now: released, leads: Some(2) });
-    // Somebody else made the cell anew.
-    let taken = (LATER, Fact::SeatWritten { was: None, now: seat(A, 1), leads: None });
+    let released = LeaderCell { held: false, ..leader_cell(B, 2) };
+    let given_back =
+        (LATER, Fact::LeaderCellWritten { was: Some(leader_cell(B, 2)), now: released, leads: Some(2) });
+    // Another node made the cell anew.
+    let taken = (LATER, Fact::LeaderCellWritten { was: None, now: leader_cell(A, 1), leads: None });
     assert_eq!(found_with([given_back, (LATER, Fact::Asked), taken]), ["E2"]);
     assert_eq!(found_with([(LATER, Fact::Begins { who: A, epoch: 2, seen: 2 })]), ["E2"]);
 }
@@ -122,23 +126,26 @@ fn e6_an_act_after_stepping_down() {
 #[test]
 fn e7_renewals_keep_the_epoch_and_acquisitions_change_it() {
     let asked = (LATER, Fact::Asked);
-    let write = |now, leads| (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now, leads });
-    assert_eq!(found_with([write(seat(B, 2), Some(2))]), Vec::<&str>::new(), "a renewal");
-    assert_eq!(found_with([asked.clone(), write(seat(B, 3), Some(2))]), ["E7"]);
-    assert_eq!(found_with([asked, write(seat(B, 2), None)]), ["E7"]);
+    let write = |now, leads| (LATER, Fact::LeaderCellWritten { was: Some(leader_cell(B, 2)), now, leads });
+    assert_eq!(found_with([write(leader_cell(B, 2), Some(2))]), Vec::<&str>::new(), "a renewal");
+    assert_eq!(found_with([asked.clone(), write(leader_cell(B, 3), Some(2))]), ["E7"]);
+    assert_eq!(found_with([asked, write(leader_cell(B, 2), None)]), ["E7"]);
 }
 
 #[test]
 fn e8_a_cell_that_another_holds() {
-    let write = |now| (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now, leads: Some(1) });
-    let released = Seat { held: false, ..seat(A, 2) };
+    let write = |now| (LATER, Fact::LeaderCellWritten { was: Some(leader_cell(B, 2)), now, leads: Some(1) });
+    let released = LeaderCell { held: false, ..leader_cell(A, 2) };
     assert_eq!(found_with([write(released)]), ["E8"], "given back by somebody else");
-    assert!(found_with([write(seat(A, 1))]).contains(&"E8"), "renewed over somebody else");
+    assert!(found_with([write(leader_cell(A, 1))]).contains(&"E8"), "renewed over somebody else");
 }
 
 #[test]
-fn e9_an_office_that_nobody_knows_of() {
-    let taken = (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now: seat(A, 3), leads: None });
+fn e9_a_leader_lease_unknown_to_its_holder() {
+    let taken = (
+        LATER,
+        Fact::LeaderCellWritten { was: Some(leader_cell(B, 2)), now: leader_cell(A, 3), leads: None },
+    );
     let much_later = (LATER + 10 * SECOND, Fact::Asked);
     assert_eq!(found_with([(LATER, Fact::Asked), taken.clone(), much_later.clone()]), ["E9"]);
     let known = (LATER + 1, Fact::Elected { who: A, epoch: 3 });
@@ -158,7 +165,10 @@ fn e10_an_older_leader_after_a_newer_one() {
 
 #[test]
 fn e11_an_epoch_that_was_not_counted() {
-    let taken = (LATER, Fact::SeatWritten { was: Some(seat(B, 2)), now: seat(A, 1_790_000), leads: None });
+    let taken = (
+        LATER,
+        Fact::LeaderCellWritten { was: Some(leader_cell(B, 2)), now: leader_cell(A, 1_790_000), leads: None },
+    );
     assert_eq!(found_with([(LATER, Fact::Asked), taken]), ["E11"]);
 }
 

@@ -1,4 +1,4 @@
-//! O9: what is shown of the output of a task is held against what was sent and acknowledged.
+//! O9: the shown output of a task is compared with the sent and the acknowledged lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::cluster::output::Writer;
 /// What is known of the output of one task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskOutput {
-    /// The lines that somebody was shown, by their numbers.
+    /// The lines that were shown to a client, by their numbers.
     lines: Vec<String>,
     /// Who has stored or shown some of it, and in which epoch.
     pub(crate) terms: BTreeSet<(Who, u64)>,
@@ -26,7 +26,7 @@ pub(crate) struct TaskOutput {
 pub(crate) struct Before {
     /// Lines of each lease that were acknowledged.
     pub(crate) acknowledged: BTreeMap<LeaseId, u64>,
-    /// Lines that somebody was shown.
+    /// Lines that were shown to a client.
     pub(crate) shown: usize,
 }
 
@@ -83,7 +83,7 @@ impl TaskOutput {
     }
 
     /// Marks tell of each doubling, the number is not lower than the last one of them, and it is right: between what was
-    /// acknowledged and what was sent. Whoever counts anew knows the last mark only, and may miss as much as that says.
+    /// acknowledged and what was sent. A new count knows only the last mark, and may miss as much as that says.
     fn check_drops(&self, marks: &[u64], dropped: u64, missing: u64, unstored: u64) -> Result<(), String> {
         let doubled = marks.windows(2).all(|pair| pair[1] >= 2 * pair[0]);
         let last = marks.last().copied().unwrap_or(0);

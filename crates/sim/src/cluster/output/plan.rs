@@ -24,7 +24,7 @@ pub(crate) struct OutputPlan {
     pub(crate) pause: u64,
     /// Microseconds that a worker waits for an answer before it sends its lines again.
     pub(crate) patience: u64,
-    /// Of these times: somebody reads; and likewise of appends that were acknowledged.
+    /// Of these times: a client reads; and likewise of appends that were acknowledged.
     pub(crate) reads: u32,
     pub(crate) reads_after: u32,
     /// Bytes of output that a task may have, if that is little; and whether each node takes another number.

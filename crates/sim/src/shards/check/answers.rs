@@ -1,4 +1,4 @@
-//! What workers were told: each assignment is what the journal says at its generation, and only one process hears of a
+//! The answers to workers: each assignment is what the journal says at its generation, and only one process gets a
 //! token.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::history::{Answer, Call, History, Question};
 use crate::shards::record::Record;
 
 /// An assignment that was given.
-struct Told<'a> {
+struct Answered<'a> {
     process: usize,
     service: &'a Name,
     worker: &'a Name,
@@ -21,8 +21,8 @@ struct Told<'a> {
     assignment: &'a Assignment,
 }
 
-impl Told<'_> {
-    /// Whether it is told that it may serve.
+impl Answered<'_> {
+    /// Whether it may serve by this answer.
     fn promises(&self) -> bool {
         match self.ask {
             ShardAsk::Register { .. } | ShardAsk::Heartbeat { .. } => self.assignment.lease_ms > 0,
@@ -41,7 +41,7 @@ impl Told<'_> {
 }
 
 /// The assignment of an answer, unless it says that there is none.
-fn told(call: &Call) -> Option<Told<'_>> {
+fn answered(call: &Call) -> Option<Answered<'_>> {
     let (Question::Shards { process, ask }, Ok(Answer::Assignment(assignment))) =
         (&call.question, &call.answer)
     else {
@@ -57,18 +57,18 @@ fn told(call: &Call) -> Option<Told<'_>> {
         | ShardAsk::Services { .. } => return None,
     };
     let is_one = !assignment.fenced && assignment.generation > Position(0);
-    is_one.then_some(Told { process: *process, service, worker, ask, assignment })
+    is_one.then_some(Answered { process: *process, service, worker, ask, assignment })
 }
 
-/// Who may serve what until when, by what it was told. What it told itself is not asked here.
+/// Which process may serve which shard until when, by its answers. Its own record is not used here.
 pub(super) fn rights(history: &History, record: &Record) -> Rights {
     let mut rights = Rights::new();
     for call in &history.calls {
-        let Some(told) = told(call).filter(Told::promises) else { continue };
-        let length = record.processes[told.process].world_us(told.assignment.lease_ms);
-        for (shard, token) in told.shards() {
-            let of = rights.entry((told.service.clone(), shard, token)).or_default();
-            let until = of.entry(told.process).or_default();
+        let Some(answered) = answered(call).filter(Answered::promises) else { continue };
+        let length = record.processes[answered.process].world_us(answered.assignment.lease_ms);
+        for (shard, token) in answered.shards() {
+            let of = rights.entry((answered.service.clone(), shard, token)).or_default();
+            let until = of.entry(answered.process).or_default();
             *until = (*until).max(call.asked_us + length);
         }
     }
@@ -101,17 +101,17 @@ pub(super) fn check(history: &History, record: &Record, versions: &Versions) -> 
         }
     }
     for call in &history.calls {
-        let Some(told) = told(call) else { continue };
-        found.extend(look.generation(call, &told).err());
-        found.extend(is_of_the_journal(versions, &told).err());
-        found.extend(look.identity(record, &told).err());
+        let Some(answered) = answered(call) else { continue };
+        found.extend(look.generation(call, &answered).err());
+        found.extend(is_of_the_journal(versions, &answered).err());
+        found.extend(look.identity(record, &answered).err());
     }
     found
 }
 
 #[derive(Default)]
 struct Look<'a> {
-    /// The highest generation of each service that was told, when, and what was told before that moment.
+    /// The highest generation of each service in an answer, its time, and the answers before that moment.
     highest: BTreeMap<&'a Name, (u64, Position, Position)>,
     /// Who heard of a token, and who spoke last for a worker.
     heard: BTreeMap<(&'a Name, u32, Position), usize>,
@@ -121,57 +121,57 @@ struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    /// H4: generations only grow, whoever tells of them, and nobody tells of one that could still be lost.
-    fn generation(&mut self, call: &Call, told: &Told<'a>) -> Result<(), Violation> {
-        let generation = told.assignment.generation;
-        let (at, highest, before) = self.highest.entry(told.service).or_default();
+    /// H4: generations only grow, on every node, and no answer has one that could still be lost.
+    fn generation(&mut self, call: &Call, answered: &Answered<'a>) -> Result<(), Violation> {
+        let generation = answered.assignment.generation;
+        let (at, highest, before) = self.highest.entry(answered.service).or_default();
         // Answers of one moment are taken in any order.
         if call.answered_us > *at {
             (*at, *before) = (call.answered_us, *highest);
         }
         *highest = (*highest).max(generation);
         if generation < *before {
-            let what = format!("{} was told of generation {generation} after {before}", told.worker);
+            let what = format!("{} was told of generation {generation} after {before}", answered.worker);
             return Err(Violation::new("H4", what));
         }
         if generation > call.durable_after {
             let durable = call.durable_after;
-            let what = format!("{} was told of {generation}, and {durable} is durable", told.worker);
+            let what = format!("{} was told of {generation}, and {durable} is durable", answered.worker);
             return Err(Violation::new("H4", what));
         }
         Ok(())
     }
 
-    /// H7: a token is for one process, and whoever was replaced speaks again only when it comes with nothing.
-    fn identity(&mut self, record: &Record, told: &Told<'a>) -> Result<(), Violation> {
-        if record.processes[told.process].kind.is_plain() {
+    /// H7: a token is for one process, and a replaced process counts again only when it registers without shards.
+    fn identity(&mut self, record: &Record, answered: &Answered<'a>) -> Result<(), Violation> {
+        if record.processes[answered.process].kind.is_plain() {
             return Ok(());
         }
-        for (shard, token) in told.shards() {
-            let first = *self.heard.entry((told.service, shard, token)).or_insert(told.process);
-            if first != told.process {
-                let (worker, second) = (told.worker, told.process);
+        for (shard, token) in answered.shards() {
+            let first = *self.heard.entry((answered.service, shard, token)).or_insert(answered.process);
+            if first != answered.process {
+                let (worker, second) = (answered.worker, answered.process);
                 let what =
                     format!("processes {first} and {second} of {worker} have token {token} of {shard}");
                 return Err(Violation::new("H7", what));
             }
         }
-        if !told.promises() {
+        if !answered.promises() {
             return Ok(());
         }
-        if let ShardAsk::Heartbeat { body, .. } = told.ask
+        if let ShardAsk::Heartbeat { body, .. } = answered.ask
             && let Some(generation) = body.generation.filter(|_| !body.assigned_shards.is_empty())
-            && let Some(joined) = self.joined.get(&(told.service, told.worker))
-            && let Some(at) = joined.range(..=told.assignment.generation).next_back()
+            && let Some(joined) = self.joined.get(&(answered.service, answered.worker))
+            && let Some(at) = joined.range(..=answered.assignment.generation).next_back()
             && generation < *at
         {
-            let (worker, process) = (told.worker, told.process);
+            let (worker, process) = (answered.worker, answered.process);
             let what =
                 format!("process {process} of {worker} is believed in {generation}, and joined at {at}");
             return Err(Violation::new("H7", what));
         }
-        let before = self.speaks.insert((told.service, told.worker), told.process);
-        let serves = match told.ask {
+        let before = self.speaks.insert((answered.service, answered.worker), answered.process);
+        let serves = match answered.ask {
             ShardAsk::Heartbeat { body, .. } => !body.assigned_shards.is_empty(),
             ShardAsk::Register { .. }
             | ShardAsk::Deregister { .. }
@@ -180,8 +180,8 @@ impl<'a> Look<'a> {
             | ShardAsk::Service(_)
             | ShardAsk::Services { .. } => false,
         };
-        if let Some(other) = before.filter(|before| *before != told.process && serves) {
-            let (worker, process) = (told.worker, told.process);
+        if let Some(other) = before.filter(|before| *before != answered.process && serves) {
+            let (worker, process) = (answered.worker, answered.process);
             let what = format!("process {process} of {worker} is believed after process {other} came");
             return Err(Violation::new("H7", what));
         }
@@ -189,9 +189,9 @@ impl<'a> Look<'a> {
     }
 }
 
-/// H4, H5: what is told is what the worker has at that generation, with the tokens of its grants.
-fn is_of_the_journal(versions: &Versions, told: &Told<'_>) -> Result<(), Violation> {
-    let Told { service, worker, assignment, .. } = told;
+/// H4, H5: an answer has the shards of the worker at that generation, with the tokens of its grants.
+fn is_of_the_journal(versions: &Versions, answered: &Answered<'_>) -> Result<(), Violation> {
+    let Answered { service, worker, assignment, .. } = answered;
     let generation = assignment.generation;
     let version = versions.get(*service).and_then(|of| of.get(&generation));
     let Some(version) = version else {
@@ -199,7 +199,7 @@ fn is_of_the_journal(versions: &Versions, told: &Told<'_>) -> Result<(), Violati
         return Err(Violation::new("H4", what));
     };
     let has = version.get(*worker).cloned().unwrap_or_default();
-    let given: BTreeMap<u32, Position> = told.shards().collect();
+    let given: BTreeMap<u32, Position> = answered.shards().collect();
     if !given.keys().eq(has.keys()) || assignment.assigned_shards.len() != has.len() {
         let what = format!("{worker} has {has:?} in generation {generation}, and was told {assignment:?}");
         return Err(Violation::new("H4", what));

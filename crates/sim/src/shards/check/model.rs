@@ -10,8 +10,8 @@ use orchestrix_core::{
 use super::{Rights, Versions};
 use crate::check::Violation;
 use crate::history::{Entry, History};
+use crate::shards::coverage::ShardCovered;
 use crate::shards::record::{Kind, Process, Record, Word};
-use crate::shards::sights::ShardSight;
 
 /// Milliseconds between two rounds of a service at least.
 const DEBOUNCE_MS: u64 = 250;
@@ -32,7 +32,7 @@ struct Service {
     /// The number is an operator's.
     ordered: bool,
     last_round: Option<Timestamp>,
-    /// Somebody came or went since the last round, or there are other shards.
+    /// A worker came or left since the last rebalance, or the shard count changed.
     changed: bool,
 }
 
@@ -47,7 +47,7 @@ struct Slot {
 struct Held {
     worker: Name,
     token: Position,
-    /// It was told to stop.
+    /// It was withdrawn.
     withdrawn: Option<Position>,
 }
 
@@ -59,7 +59,7 @@ impl Service {
         self.shards.values().filter(has).count()
     }
 
-    /// What it has, also what it was told to stop.
+    /// Its shards, withdrawn ones included.
     fn taken(&self, worker: &Name) -> usize {
         let has = |slot: &&Slot| slot.has.as_ref().is_some_and(|held| held.worker == *worker);
         self.shards.values().filter(has).count()
@@ -178,7 +178,7 @@ impl Walk<'_> {
             service.last_round = None;
             let moves = |slot: &Slot| slot.has.as_ref().is_some_and(|held| held.withdrawn.is_some());
             if service.shards.values().any(moves) {
-                self.record.sights.add(ShardSight::TermBeganWithAMoveUnderWay);
+                self.record.coverage.add(ShardCovered::TermBeganWithAMoveUnderWay);
             }
         }
     }
@@ -206,7 +206,7 @@ impl Walk<'_> {
 
     /// H8: a worker's word counts when it is another than before, and when it said so.
     fn says(&mut self, at: Position, service: &Name, worker: &Name, count: u32) {
-        self.record.sights.add(ShardSight::CountChanged);
+        self.record.coverage.add(ShardCovered::CountChanged);
         let known = self.services.entry(service.clone()).or_default();
         let before = known.said.insert(worker.clone(), count);
         known.ordered = false;
@@ -250,10 +250,10 @@ impl Walk<'_> {
 
     fn left(&mut self, at: Position, event: &ShardWorkerLeft) {
         let ShardWorkerLeft { service, worker, reason } = event;
-        self.record.sights.add(match reason {
-            LeaveReason::Deregistered => ShardSight::LeftByWord,
-            LeaveReason::Silent => ShardSight::LeftSilent,
-            LeaveReason::Fenced => ShardSight::LeftFenced,
+        self.record.coverage.add(match reason {
+            LeaveReason::Deregistered => ShardCovered::LeftByWord,
+            LeaveReason::Silent => ShardCovered::LeftSilent,
+            LeaveReason::Fenced => ShardCovered::LeftFenced,
         });
         let known = self.services.entry(service.clone()).or_default();
         let there = known.workers.remove(worker).is_some();
@@ -272,26 +272,26 @@ impl Walk<'_> {
             self.overruled(at, event);
         }
         for shard in shards.iter() {
-            self.record.sights.add(ShardSight::LetGo);
+            self.record.coverage.add(ShardCovered::LetGo);
             let known = self.services.entry(service.clone()).or_default();
             let has = known.shards.get(&shard).and_then(|slot| slot.has.clone());
             known.free(shard);
-            let told = has.is_some_and(|held| held.worker == *worker && held.withdrawn.is_some());
-            self.ensure(told, "H3", || {
+            let withdrawn = has.is_some_and(|held| held.worker == *worker && held.withdrawn.is_some());
+            self.ensure(withdrawn, "H3", || {
                 format!("{worker} let go of {shard} at {at}, and was not told to stop")
             });
             let kind = |process: &Process| {
                 process.service == *service && process.worker == *worker && process.kind.is_plain()
             };
             if self.record.processes.iter().any(kind) {
-                self.record.sights.add(ShardSight::PlainMove);
+                self.record.coverage.add(ShardCovered::PlainMove);
             }
         }
     }
 
-    /// H3: nobody is overruled in a service of which one worker can be asked to let go.
+    /// H3: no worker is overruled in a service in which one worker can release on request.
     fn overruled(&mut self, at: Position, event: &ShardsLetGo) {
-        self.record.sights.add_many(ShardSight::Overruled, event.shards.len());
+        self.record.coverage.add_many(ShardCovered::Overruled, event.shards.len());
         let known = self.services.entry(event.service.clone()).or_default();
         let is_aware = |worker: &&Name| {
             let is = |it: &&Process| it.service == event.service && it.worker == **worker;
@@ -303,7 +303,7 @@ impl Walk<'_> {
         });
     }
 
-    /// HL2: two rounds of a service are some time apart, whatever happens.
+    /// HL2: two rebalances of a service are always some time apart.
     fn round(&mut self, entry: &Entry, event: &ShardsMoved) {
         let known = self.services.entry(event.service.clone()).or_default();
         let last = known.last_round.replace(entry.at);
@@ -322,7 +322,7 @@ impl Walk<'_> {
         let mut from = BTreeSet::new();
         let mut wrong = None;
         for shard in withdrawn.iter() {
-            self.record.sights.add(ShardSight::Withdrawn);
+            self.record.coverage.add(ShardCovered::Withdrawn);
             let held = known.shards.get_mut(&shard).and_then(|slot| slot.has.as_mut());
             match held.filter(|held| held.withdrawn.is_none()) {
                 Some(held) => {
@@ -356,12 +356,12 @@ impl Walk<'_> {
         let service = &event.service;
         for grant in &event.granted {
             for shard in grant.shards.iter() {
-                self.record.sights.add(ShardSight::Granted);
+                self.record.coverage.add(ShardCovered::Granted);
                 self.granted(at, service, &grant.worker, shard);
             }
             let known = &self.services[service];
             if known.workers.contains_key(&grant.worker) && !known.has_room(&grant.worker) {
-                self.record.sights.add(ShardSight::CapacityFull);
+                self.record.coverage.add(ShardCovered::CapacityFull);
             }
         }
     }
@@ -386,7 +386,7 @@ impl Walk<'_> {
         }
     }
 
-    /// H3: whoever may still serve a shard has said that it stopped; nobody else can know.
+    /// H3: the worker that may still serve a shard has released it; only it can know.
     fn still_entitled(&self, at: Position, service: &Name, shard: u32, before: &Held) -> Option<String> {
         let index = usize::try_from(at.0 - 1).unwrap_or(usize::MAX);
         let now = self.record.durable_us.get(index).copied().unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! What the workers did: two honest workers are never at work on one shard, tokens grow from one to the next, and where
+//! The actions of workers: two honest workers never serve the same shard at the same time, tokens grow from one to the next, and where
 //! only workers fail, every shard is served again in time.
 
 use std::collections::BTreeMap;
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use orchestrix_core::Name;
 
 use crate::check::Violation;
+use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::ShardPlan;
 use crate::shards::record::{Kind, Record, Served};
-use crate::shards::sights::ShardSight;
 use crate::world::{MS, SECOND};
 
 pub(super) fn check(record: &mut Record, plan: &ShardPlan) -> Vec<Violation> {
@@ -39,8 +39,8 @@ fn overlaps(record: &mut Record, service: &Name, shard: u32, of_shard: &[Served]
             if earlier.to_us > next.from_us {
                 let by = earlier.to_us.min(next.to_us) - next.from_us;
                 if is_plain {
-                    record.sights.add(ShardSight::PlainOverlap);
-                    record.sights.add_many(ShardSight::PlainOverlapMs, by / MS);
+                    record.coverage.add(ShardCovered::PlainOverlap);
+                    record.coverage.add_many(ShardCovered::PlainOverlapMs, by / MS);
                 } else {
                     let what = format!(
                         "shard {shard} of {service} was served by {} and {} at once for {by} µs: {earlier:?}, {next:?}",
@@ -51,7 +51,7 @@ fn overlaps(record: &mut Record, service: &Name, shard: u32, of_shard: &[Served]
             }
         }
         if let Some(last) = before.last().filter(|last| last.process != next.process) {
-            record.sights.add(ShardSight::ServerChanged);
+            record.coverage.add(ShardCovered::ServerChanged);
             let aware = [last, next].iter().all(|it| record.processes[it.process].kind == Kind::Aware);
             if aware && next.token <= last.token {
                 let what = format!("shard {shard} of {service} has no larger token: {last:?}, {next:?}");

@@ -21,12 +21,13 @@ pub(super) fn check(history: &History) -> Vec<Violation> {
     let mut look = Look { coming: coming(history), speaks: BTreeMap::new(), ended: BTreeMap::new() };
     let mut found = Vec::new();
     for call in &history.calls {
-        let (Question::Shards { ask, .. }, Ok(Answer::Assignment(told))) = (&call.question, &call.answer)
+        let (Question::Shards { ask, .. }, Ok(Answer::Assignment(assignment))) =
+            (&call.question, &call.answer)
         else {
             continue;
         };
         let term = terms.range(..=call.durable_after).next_back().copied().unwrap_or_default();
-        found.extend(look.at(call, ask, told, term).err());
+        found.extend(look.at(call, ask, assignment, term).err());
     }
     found
 }
@@ -45,15 +46,15 @@ impl<'a> Look<'a> {
         &mut self,
         call: &'a Call,
         ask: &'a ShardAsk,
-        told: &Assignment,
+        assignment: &Assignment,
         term: Position,
     ) -> Result<(), Violation> {
-        let Some(session) = session_of(ask).filter(|_| told.lease_ms > 0 && !told.fenced) else {
+        let Some(session) = session_of(ask).filter(|_| assignment.lease_ms > 0 && !assignment.fenced) else {
             return Ok(());
         };
         let (service, worker, name) = session;
         let before = self.speaks.insert((service, worker), (term, name));
-        // Whoever leads now has heard of one that spoke in its term.
+        // The current leader knows a process that sent a message in its term.
         let counts = |in_term: Position, session: &Name| in_term == term || is_named(session);
         if let Some((_, before)) = before.filter(|(at, before)| *before != name && counts(*at, before)) {
             self.ended.insert((service, worker, before), (term, call.answered_us));

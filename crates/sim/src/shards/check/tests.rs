@@ -10,9 +10,9 @@ use orchestrix_node::ShardAsk;
 
 use super::check;
 use crate::history::{Answer, Call, Entry, History, Question};
+use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::ShardPlan;
 use crate::shards::record::{Kind, Process, Said, Served, Word};
-use crate::shards::sights::ShardSight;
 use crate::world::{MS, SECOND};
 
 /// A history that is put together event by event. One service with four shards; a process for each worker.
@@ -52,8 +52,8 @@ impl Story {
         story.join("a", Some(4));
         story.join("b", Some(4));
         let at = story.moves(&[], &[("a", &[0, 1]), ("b", &[2, 3])]);
-        story.told(A, SECOND, at, &[(0, at), (1, at)]);
-        story.told(B, SECOND, at, &[(2, at), (3, at)]);
+        story.assigned(A, SECOND, at, &[(0, at), (1, at)]);
+        story.assigned(B, SECOND, at, &[(2, at), (3, at)]);
         story
     }
 
@@ -99,8 +99,8 @@ impl Story {
         self.0.shards.said.push(Said { process, at_us, what });
     }
 
-    /// A process is told what to serve in answer to a heartbeat.
-    fn told(&mut self, process: usize, at_us: u64, generation: Position, shards: &[(u32, Position)]) {
+    /// A process gets its assignment in answer to a heartbeat.
+    fn assigned(&mut self, process: usize, at_us: u64, generation: Position, shards: &[(u32, Position)]) {
         let worker = self.0.shards.processes[process].worker.clone();
         let body = ShardHeartbeat {
             max_shard_count: 4,
@@ -116,7 +116,7 @@ impl Story {
 
     fn answer(&mut self, process: usize, at: u64, ask: ShardAsk, of: Position, shards: &[(u32, Position)]) {
         let (assigned_shards, tokens) = shards.iter().copied().unzip();
-        let told = Assignment {
+        let assigned = Assignment {
             assigned_shards,
             tokens,
             generation: of,
@@ -133,7 +133,7 @@ impl Story {
             at: Timestamp(0),
             asked_us: at,
             answered_us: at + MS,
-            answer: Ok(Answer::Assignment(told)),
+            answer: Ok(Answer::Assignment(assigned)),
         });
     }
 
@@ -167,12 +167,12 @@ fn a_move_as_it_should_be_breaks_nothing() {
     story.say(B, 5 * SECOND, said);
     story.let_go("b", &[3]);
     let token = story.moves(&[], &[("c", &[3])]);
-    story.told(C, 8 * SECOND, token, &[(3, token)]);
+    story.assigned(C, 8 * SECOND, token, &[(3, token)]);
     story.serve(B, 3, Position(3), SECOND, 5 * SECOND);
     story.serve(C, 3, token, 8 * SECOND, 9 * SECOND);
     story.rests();
     let history = story.holds();
-    assert_eq!(history.shards.sights.count(ShardSight::ServerChanged), 1);
+    assert_eq!(history.shards.coverage.count(ShardCovered::ServerChanged), 1);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_shard_outside_the_range_breaks_h1() {
 }
 
 #[test]
-fn a_shard_that_nobody_has_at_rest_breaks_h1() {
+fn a_free_shard_at_rest_breaks_h1() {
     let mut story = Story::settled();
     story.leave("b", LeaveReason::Deregistered);
     story.moves(&[], &[("a", &[2])]);
@@ -207,9 +207,9 @@ fn what_workers_without_generations_do_is_counted() {
     story.serve(A, 0, Position(3), SECOND, 6 * SECOND);
     story.serve(B, 0, Position(4), 4 * SECOND, 7 * SECOND);
     let history = story.holds();
-    assert_eq!(history.shards.sights.count(ShardSight::PlainOverlap), 1);
-    assert_eq!(history.shards.sights.count(ShardSight::PlainOverlapMs), 2_000);
-    // But those who wait for them are honest.
+    assert_eq!(history.shards.coverage.count(ShardCovered::PlainOverlap), 1);
+    assert_eq!(history.shards.coverage.count(ShardCovered::PlainOverlapMs), 2_000);
+    // But the waiting workers are honest.
     let mut story = Story::settled();
     story.0.shards.processes[B].kind = Kind::Plain;
     story.serve(A, 0, Position(3), SECOND, 6 * SECOND);
@@ -257,7 +257,7 @@ fn to_let_go_of_what_one_should_keep_breaks_h3() {
 }
 
 #[test]
-fn a_grant_of_what_somebody_has_breaks_h3() {
+fn a_grant_of_an_assigned_shard_breaks_h3() {
     let mut story = Story::settled();
     story.say(B, 0, Word::Goes);
     story.moves(&[], &[("a", &[3])]);
@@ -268,25 +268,25 @@ fn a_grant_of_what_somebody_has_breaks_h3() {
 fn a_generation_that_goes_back_breaks_h4() {
     let mut story = Story::settled();
     let at = story.join("c", Some(4));
-    story.told(C, 5 * SECOND, at, &[]);
-    story.told(A, 6 * SECOND, Position(3), &[(0, Position(3)), (1, Position(3))]);
+    story.assigned(C, 5 * SECOND, at, &[]);
+    story.assigned(A, 6 * SECOND, Position(3), &[(0, Position(3)), (1, Position(3))]);
     story.breaks("H4");
 }
 
 #[test]
 fn an_assignment_that_is_not_the_journals_breaks_h4() {
     let mut story = Story::settled();
-    story.told(B, 6 * SECOND, Position(3), &[(2, Position(3))]);
+    story.assigned(B, 6 * SECOND, Position(3), &[(2, Position(3))]);
     story.breaks("H4");
     let mut story = Story::settled();
-    story.told(A, 6 * SECOND, Position(9), &[]);
+    story.assigned(A, 6 * SECOND, Position(9), &[]);
     story.breaks("H4");
 }
 
 #[test]
 fn a_token_that_is_not_of_its_grant_breaks_h5() {
     let mut story = Story::settled();
-    story.told(A, 6 * SECOND, Position(3), &[(0, Position(3)), (1, Position(2))]);
+    story.assigned(A, 6 * SECOND, Position(3), &[(0, Position(3)), (1, Position(2))]);
     story.breaks("H5");
 }
 
@@ -375,7 +375,7 @@ fn a_process_that_is_believed_after_its_successor_breaks_h7() {
     let mut story = Story::settled();
     story.leave("a", LeaveReason::Deregistered);
     let at = story.join("a", None);
-    story.told(SECOND_A, 6 * SECOND, at, &[]);
+    story.assigned(SECOND_A, 6 * SECOND, at, &[]);
     let (service, worker) = (name("s"), name("a"));
     let body = ShardHeartbeat {
         max_shard_count: 4,
@@ -394,7 +394,7 @@ fn a_heartbeat_from_before_its_worker_joined_breaks_h7() {
     let mut story = Story::settled();
     story.leave("a", LeaveReason::Fenced);
     let at = story.join("a", None);
-    story.told(A, 6 * SECOND, at, &[]);
+    story.assigned(A, 6 * SECOND, at, &[]);
     let (service, worker) = (name("s"), name("a"));
     let body = ShardHeartbeat {
         max_shard_count: 4,
@@ -414,7 +414,7 @@ fn a_repeated_word_that_counts_breaks_h8() {
 }
 
 #[test]
-fn a_number_that_nobody_said_breaks_h8() {
+fn a_shard_count_without_a_request_breaks_h8() {
     for worker in [None, Some(name("a"))] {
         let mut story = Story::settled();
         story.add(ShardCountSet { service: name("s"), count: 5, worker });

@@ -1,4 +1,4 @@
-//! What a worker makes of what it hears.
+//! How a worker handles answers and pushes.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use orchestrix_node::ShardAsk;
 use super::{Serving, ShardWorker, Standing};
 use crate::actors::{Ground, Heard};
 use crate::history::{Answer, Question};
+use crate::shards::coverage::ShardCovered;
 use crate::shards::record::Kind;
-use crate::shards::sights::ShardSight;
 use crate::world::{MS, SECOND};
 
 impl ShardWorker {
@@ -41,7 +41,7 @@ impl ShardWorker {
             return;
         };
         if sent < self.since {
-            world.shards().sights.add(ShardSight::AnswerOfBeforeIgnored);
+            world.shards().coverage.add(ShardCovered::AnswerOfBeforeIgnored);
             return;
         }
         match *ask {
@@ -56,39 +56,39 @@ impl ShardWorker {
         }
     }
 
-    fn answered(&mut self, world: &mut dyn Ground, op: usize, sent: u64, told: &Assignment) {
+    fn answered(&mut self, world: &mut dyn Ground, op: usize, sent: u64, assigned: &Assignment) {
         if self.is_deaf() && std::mem::replace(&mut self.heard, true) {
-            // It does not hear that it is fenced; whoever runs it sees it, and starts it again.
-            if told.fenced && !world.faulty() {
+            // It does not learn that it is fenced; its operator sees it, and restarts it.
+            if assigned.fenced && !world.faulty() {
                 self.die(world);
             }
             return;
         }
-        if told.fenced {
+        if assigned.fenced {
             return self.fenced(world);
         }
-        if told.lease_ms == 0 && !self.is_deaf() {
-            world.shards().sights.add(ShardSight::NotLetIn);
+        if assigned.lease_ms == 0 && !self.is_deaf() {
+            world.shards().coverage.add(ShardCovered::NotLetIn);
             if self.standing == (Standing::Coming { op }) {
                 self.standing = Standing::Out;
             }
             return;
         }
         self.standing = Standing::In;
-        if told.lease_ms > 0 {
-            self.told_ms = Some(told.lease_ms);
+        if assigned.lease_ms > 0 {
+            self.promised_ms = Some(assigned.lease_ms);
         }
         let until = match self.process.kind {
-            Kind::Aware => sent + self.process.world_us(told.lease_ms),
+            Kind::Aware => sent + self.process.world_us(assigned.lease_ms),
             Kind::Plain | Kind::Deaf => u64::MAX,
         };
         self.trusted_until = self.trusted_until.max(until);
-        self.take(world, told);
+        self.take(world, assigned);
     }
 
     /// Stops everything, and comes again with nothing. Of two processes of one name, one gives up now and then.
     fn fenced(&mut self, world: &mut dyn Ground) {
-        world.shards().sights.add(ShardSight::Fenced);
+        world.shards().coverage.add(ShardCovered::Fenced);
         let now = world.now();
         for shard in self.serves.keys().copied().collect::<Vec<u32>>() {
             self.stop(world, shard);
@@ -102,26 +102,26 @@ impl ShardWorker {
 
     /// Hears what it should serve without having said anything: that promises no time, so it counts only within what it
     /// was promised before.
-    fn look_at(&mut self, world: &mut dyn Ground, told: &Assignment) {
-        if told.fenced {
+    fn look_at(&mut self, world: &mut dyn Ground, assigned: &Assignment) {
+        if assigned.fenced {
             return self.fenced(world);
         }
-        let says_something = told.generation > Position(0);
+        let says_something = assigned.generation > Position(0);
         if says_something && world.now() < self.trusted_until {
-            self.take(world, told);
+            self.take(world, assigned);
         }
     }
 
-    /// Serves what it is told, unless it has heard of something newer.
-    fn take(&mut self, world: &mut dyn Ground, told: &Assignment) {
+    /// Serves its assignment, unless it has got a newer one.
+    fn take(&mut self, world: &mut dyn Ground, assigned: &Assignment) {
         let now = world.now();
-        if self.process.kind == Kind::Aware && told.generation < self.generation {
-            world.shards().sights.add(ShardSight::LowerGenerationIgnored);
+        if self.process.kind == Kind::Aware && assigned.generation < self.generation {
+            world.shards().coverage.add(ShardCovered::LowerGenerationIgnored);
             return;
         }
-        self.generation = told.generation;
+        self.generation = assigned.generation;
         let new: BTreeMap<u32, Position> =
-            told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
+            assigned.assigned_shards.iter().copied().zip(assigned.tokens.iter().copied()).collect();
         for (shard, serving) in self.serves.clone() {
             let token = new.get(&shard);
             if token.is_some_and(|token| *token != serving.token) {

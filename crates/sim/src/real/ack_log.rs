@@ -1,6 +1,6 @@
-//! The list of what the coordinator said, in a file of its own, which the oracle reads after a crash.
+//! A log of all answers of the coordinator, in a separate file, which the oracle reads after a crash.
 //!
-//! **Invariant:** a word counts when it is synced. Many words share one sync; [`Ledger::settle`] waits for all.
+//! **Invariant:** an entry counts when it is synced. Many entries share one sync; [`AckLog::settle`] waits for all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,9 +13,9 @@ use orchestrix_core::{LeaseId, TaskId};
 
 use super::{Checked, failed};
 
-/// One thing that was said, or that nobody said: an answer that never came.
+/// One answer, or a missing answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum AckEntry {
     Submitted {
         key: String,
         task: TaskId,
@@ -51,32 +51,32 @@ pub(crate) enum Word {
     },
 }
 
-/// The list, with a thread that writes it.
-pub(crate) struct Ledger {
+/// The log, with a thread that writes it.
+pub(crate) struct AckLog {
     path: PathBuf,
-    desk: Arc<Desk>,
+    shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Desk {
+struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Words that nobody has begun to write.
+    /// Entries that are not being written yet.
     waiting: Vec<u8>,
-    /// Some words are being written.
+    /// Some entries are being written.
     writing: bool,
     closed: bool,
     failed: Option<String>,
 }
 
-/// All words together: what the coordinator is held to.
+/// All entries together: what the coordinator must still have.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Acked {
     pub(crate) submitted: BTreeMap<String, TaskId>,
     pub(crate) submits_unknown: BTreeSet<String>,
     pub(crate) granted: BTreeSet<LeaseId>,
@@ -92,53 +92,53 @@ pub(crate) struct Said {
     pub(crate) submitted_order: Vec<TaskId>,
     pub(crate) completed_order: Vec<TaskId>,
     pub(crate) logged_order: Vec<TaskId>,
-    /// Acknowledgements among the words.
+    /// Acknowledgements among the entries.
     pub(crate) acknowledged: u64,
 }
 
-impl Ledger {
+impl AckLog {
     pub(crate) fn create(path: PathBuf) -> Checked<Self> {
-        let mut file = File::create(&path).map_err(failed("make the ledger"))?;
-        let desk = Arc::new(Desk::default());
+        let mut file = File::create(&path).map_err(failed("create the acknowledgement log"))?;
+        let shared = Arc::new(Shared::default());
         let writer = std::thread::spawn({
-            let desk = Arc::clone(&desk);
-            move || desk.write_until_closed(&mut file)
+            let shared = Arc::clone(&shared);
+            move || shared.write_until_closed(&mut file)
         });
-        Ok(Self { path, desk, writer: Some(writer) })
+        Ok(Self { path, shared, writer: Some(writer) })
     }
 
-    /// Takes a word; it counts once it is synced.
-    pub(crate) fn say(&self, word: &Word) {
-        self.desk.state().waiting.extend_from_slice(word.line().as_bytes());
-        self.desk.changed.notify_all();
+    /// Takes an entry; it counts once it is synced.
+    pub(crate) fn note(&self, entry: &AckEntry) {
+        self.shared.state().waiting.extend_from_slice(entry.line().as_bytes());
+        self.shared.changed.notify_all();
     }
 
-    /// Waits until every word so far is synced, then reads them all back from the file.
-    pub(crate) fn settle(&self) -> Checked<Said> {
-        let mut state = self.desk.state();
+    /// Waits until every entry so far is synced, then reads them all back from the file.
+    pub(crate) fn settle(&self) -> Checked<Acked> {
+        let mut state = self.shared.state();
         while (state.writing || !state.waiting.is_empty()) && state.failed.is_none() {
-            state = self.desk.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if let Some(why) = &state.failed {
-            return Err(format!("cannot write the ledger: {why}"));
+            return Err(format!("cannot write the acknowledgement log: {why}"));
         }
         drop(state);
         read(&self.path)
     }
 }
 
-impl Drop for Ledger {
+impl Drop for AckLog {
     fn drop(&mut self) {
-        self.desk.state().closed = true;
-        self.desk.changed.notify_all();
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
         if let Some(writer) = self.writer.take() {
-            // It has nothing to tell that `settle` would not have told.
+            // `settle` has reported its errors.
             let _ = writer.join();
         }
     }
 }
 
-impl Desk {
+impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,10 +152,10 @@ impl Desk {
                 }
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            let words = std::mem::take(&mut state.waiting);
+            let entries = std::mem::take(&mut state.waiting);
             state.writing = true;
             drop(state);
-            let written = file.write_all(&words).and_then(|()| file.sync_data());
+            let written = file.write_all(&entries).and_then(|()| file.sync_data());
             let mut state = self.state();
             state.writing = false;
             state.failed = written.err().map(|error| error.to_string());
@@ -169,22 +169,23 @@ impl Desk {
     }
 }
 
-fn read(path: &Path) -> Checked<Said> {
-    let text = std::fs::read_to_string(path).map_err(failed("read the ledger"))?;
-    let mut said = Said::default();
+fn read(path: &Path) -> Checked<Acked> {
+    let text = std::fs::read_to_string(path).map_err(failed("read the acknowledgement log"))?;
+    let mut acked = Acked::default();
     for line in text.lines() {
-        let word = Word::parse(line).ok_or_else(|| format!("the ledger has a strange line: {line:?}"))?;
-        said.take(word)?;
+        let entry = AckEntry::parse(line)
+            .ok_or_else(|| format!("the acknowledgement log has a strange line: {line:?}"))?;
+        acked.take(entry)?;
     }
-    Ok(said)
+    Ok(acked)
 }
 
-impl Said {
-    /// Adds a word. Some contradict each other whatever the coordinator holds now.
-    fn take(&mut self, word: Word) -> Checked {
-        self.acknowledged += u64::from(word.is_acknowledgement());
-        match word {
-            Word::Submitted { key, task } => {
+impl Acked {
+    /// Adds an entry. Some contradict each other, regardless of the state of the coordinator.
+    fn take(&mut self, entry: AckEntry) -> Checked {
+        self.acknowledged += u64::from(entry.is_acknowledgement());
+        match entry {
+            AckEntry::Submitted { key, task } => {
                 self.submits_unknown.remove(&key);
                 self.submitted_order.push(task);
                 let other = self.submitted.insert(key.clone(), task);
@@ -192,30 +193,30 @@ impl Said {
                     return Err(format!("key {key} was answered with task {task} and before with {other:?}"));
                 }
             }
-            Word::SubmitUnknown { key } => {
+            AckEntry::SubmitUnknown { key } => {
                 self.submits_unknown.insert(key);
             }
-            Word::Granted { lease } => {
+            AckEntry::Granted { lease } => {
                 if !self.granted.insert(lease) {
                     return Err(format!("lease {lease} was granted twice"));
                 }
             }
-            Word::Completed { task, lease } => self.complete(task, lease)?,
-            Word::Shown { task, lease } => {
+            AckEntry::Completed { task, lease } => self.complete(task, lease)?,
+            AckEntry::Shown { task, lease } => {
                 self.shown.insert(task);
                 self.complete(task, lease)?;
             }
-            Word::CompleteUnknown { task, lease } => {
+            AckEntry::CompleteUnknown { task, lease } => {
                 self.completes_unknown.insert((task, lease));
             }
-            Word::Stale { task, lease } => {
+            AckEntry::Stale { task, lease } => {
                 self.completes_unknown.remove(&(task, lease));
                 self.stale.insert((task, lease));
                 if self.completed.get(&task) == Some(&lease) {
                     return Err(format!("task {task} was completed under {lease}; a repeat was refused"));
                 }
             }
-            Word::Logged { task, lease, lines } => {
+            AckEntry::Logged { task, lease, lines } => {
                 *self.logged.entry((task, lease)).or_default() += lines;
                 self.logged_order.push(task);
             }
@@ -237,7 +238,7 @@ impl Said {
     }
 }
 
-impl Word {
+impl AckEntry {
     fn is_acknowledgement(&self) -> bool {
         match self {
             Self::Submitted { .. }
@@ -288,67 +289,67 @@ impl Word {
 mod tests {
     use super::*;
 
-    fn ledger() -> (tempfile::TempDir, Ledger) {
+    fn ack_log() -> (tempfile::TempDir, AckLog) {
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::create(folder.path().join("ledger")).unwrap();
-        (folder, ledger)
+        let ack_log = AckLog::create(folder.path().join("ack-log")).unwrap();
+        (folder, ack_log)
     }
 
     #[test]
     fn what_was_said_is_read_back_from_the_file() {
-        let (_folder, ledger) = ledger();
-        ledger.say(&Word::SubmitUnknown { key: "a".to_owned() });
-        ledger.say(&Word::SubmitUnknown { key: "b".to_owned() });
-        ledger.say(&Word::Submitted { key: "a".to_owned(), task: TaskId(2) });
-        ledger.say(&Word::Granted { lease: LeaseId(3) });
-        ledger.say(&Word::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) });
-        ledger.say(&Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 4 });
-        ledger.say(&Word::Logged { task: TaskId(2), lease: LeaseId(3), lines: 1 });
-        ledger.say(&Word::Shown { task: TaskId(9), lease: LeaseId(10) });
-        let said = ledger.settle().unwrap();
-        assert_eq!(said.submitted, BTreeMap::from([("a".to_owned(), TaskId(2))]));
-        assert_eq!(said.submits_unknown, BTreeSet::from(["b".to_owned()]));
-        assert_eq!(said.completes_unknown, BTreeSet::from([(TaskId(2), LeaseId(3))]));
-        assert_eq!((said.logged[&(TaskId(2), LeaseId(3))], said.acknowledged), (5, 5));
-        assert_eq!((said.completed[&TaskId(9)], said.shown), (LeaseId(10), BTreeSet::from([TaskId(9)])));
+        let (_folder, ack_log) = ack_log();
+        ack_log.note(&AckEntry::SubmitUnknown { key: "a".to_owned() });
+        ack_log.note(&AckEntry::SubmitUnknown { key: "b".to_owned() });
+        ack_log.note(&AckEntry::Submitted { key: "a".to_owned(), task: TaskId(2) });
+        ack_log.note(&AckEntry::Granted { lease: LeaseId(3) });
+        ack_log.note(&AckEntry::CompleteUnknown { task: TaskId(2), lease: LeaseId(3) });
+        ack_log.note(&AckEntry::Logged { task: TaskId(2), lease: LeaseId(3), lines: 4 });
+        ack_log.note(&AckEntry::Logged { task: TaskId(2), lease: LeaseId(3), lines: 1 });
+        ack_log.note(&AckEntry::Shown { task: TaskId(9), lease: LeaseId(10) });
+        let acked = ack_log.settle().unwrap();
+        assert_eq!(acked.submitted, BTreeMap::from([("a".to_owned(), TaskId(2))]));
+        assert_eq!(acked.submits_unknown, BTreeSet::from(["b".to_owned()]));
+        assert_eq!(acked.completes_unknown, BTreeSet::from([(TaskId(2), LeaseId(3))]));
+        assert_eq!((acked.logged[&(TaskId(2), LeaseId(3))], acked.acknowledged), (5, 5));
+        assert_eq!((acked.completed[&TaskId(9)], acked.shown), (LeaseId(10), BTreeSet::from([TaskId(9)])));
     }
 
     #[test]
     fn the_latest_are_the_last_acknowledged_in_any_id_order() {
-        let (_folder, ledger) = ledger();
+        let (_folder, ack_log) = ack_log();
         for task in [5, 9, 2] {
-            ledger.say(&Word::Completed { task: TaskId(task), lease: LeaseId(20 + task) });
+            ack_log.note(&AckEntry::Completed { task: TaskId(task), lease: LeaseId(20 + task) });
         }
-        assert_eq!(ledger.settle().unwrap().completed_order, [5, 9, 2].map(TaskId));
+        assert_eq!(ack_log.settle().unwrap().completed_order, [5, 9, 2].map(TaskId));
     }
 
     #[test]
-    fn words_that_contradict_each_other_are_found() {
+    fn entries_that_contradict_each_other_are_found() {
         let pairs = [
-            [Word::Granted { lease: LeaseId(3) }, Word::Granted { lease: LeaseId(3) }],
+            [AckEntry::Granted { lease: LeaseId(3) }, AckEntry::Granted { lease: LeaseId(3) }],
             [
-                Word::Completed { task: TaskId(2), lease: LeaseId(3) },
-                Word::Completed { task: TaskId(2), lease: LeaseId(5) },
+                AckEntry::Completed { task: TaskId(2), lease: LeaseId(3) },
+                AckEntry::Completed { task: TaskId(2), lease: LeaseId(5) },
             ],
             [
-                Word::Completed { task: TaskId(2), lease: LeaseId(3) },
-                Word::Stale { task: TaskId(2), lease: LeaseId(3) },
+                AckEntry::Completed { task: TaskId(2), lease: LeaseId(3) },
+                AckEntry::Stale { task: TaskId(2), lease: LeaseId(3) },
             ],
             [
-                Word::Stale { task: TaskId(2), lease: LeaseId(3) },
-                Word::Completed { task: TaskId(2), lease: LeaseId(3) },
+                AckEntry::Stale { task: TaskId(2), lease: LeaseId(3) },
+                AckEntry::Completed { task: TaskId(2), lease: LeaseId(3) },
             ],
             [
-                Word::Submitted { key: "a".to_owned(), task: TaskId(2) },
-                Word::Submitted { key: "a".to_owned(), task: TaskId(4) },
+                AckEntry::Submitted { key: "a".to_owned(), task: TaskId(2) },
+                AckEntry::Submitted { key: "a".to_owned(), task: TaskId(4) },
             ],
         ];
         for [one, other] in pairs {
-            let (_folder, ledger) = ledger();
-            ledger.say(&one);
-            assert!(ledger.settle().is_ok());
-            ledger.say(&other);
-            assert!(ledger.settle().is_err(), "{one:?} {other:?}");
+            let (_folder, ack_log) = ack_log();
+            ack_log.note(&one);
+            assert!(ack_log.settle().is_ok());
+            ack_log.note(&other);
+            assert!(ack_log.settle().is_err(), "{one:?} {other:?}");
         }
     }
 }

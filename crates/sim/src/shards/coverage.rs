@@ -1,10 +1,10 @@
-//! What worlds with shards have met: rare things that must have happened, or nothing was proved about them.
+//! Coverage of worlds with shards: rare states that must occur, or they have proved nothing about them.
 
-use crate::seen::{Kind, Seen};
+use crate::coverage::{Coverable, Coverage};
 
-/// Something worth counting.
+/// A state that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ShardSight {
+pub enum ShardCovered {
     Granted,
     Withdrawn,
     LetGo,
@@ -42,7 +42,7 @@ pub enum ShardSight {
     Overruled,
 }
 
-impl Kind for ShardSight {
+impl Coverable for ShardCovered {
     const FAULTS: &[Self] = &[
         Self::WorkerDied,
         Self::WorkerFrozen,
@@ -78,4 +78,4 @@ impl Kind for ShardSight {
 }
 
 /// How often what was met.
-pub type ShardSights = Seen<ShardSight>;
+pub type ShardCoverage = Coverage<ShardCovered>;

@@ -1,10 +1,10 @@
-//! What clusters have met: rare things that must have happened, or nothing was proved about them.
+//! Coverage of worlds with several nodes: rare states that must occur, or they have proved nothing about them.
 
-use crate::seen::{Kind, Seen};
+use crate::coverage::{Coverable, Coverage};
 
-/// Something worth counting.
+/// A state that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ClusterSight {
+pub enum ClusterCovered {
     Elected,
     NodeCrashed,
     NodeStopped,
@@ -46,13 +46,13 @@ pub enum ClusterSight {
     LateOutputRefused,
     /// Output of which some was beyond the cap was read.
     OutputDropped,
-    /// A follower went on with what the leader told it.
+    /// A follower applied a batch of the replication feed.
     HintApplied,
     /// It did not follow what was read before.
     HintRefused,
 }
 
-impl Kind for ClusterSight {
+impl Coverable for ClusterCovered {
     const FAULTS: &[Self] = &[
         Self::NodeCrashed,
         Self::NodeStopped,
@@ -95,5 +95,5 @@ impl Kind for ClusterSight {
     ];
 }
 
-/// How often what was met.
-pub type Sights = Seen<ClusterSight>;
+/// How often each state occurred.
+pub type ClusterCoverage = Coverage<ClusterCovered>;

@@ -1,19 +1,19 @@
-//! What a campaign has seen: rare things that must have happened, or it has proved nothing about them.
+//! Coverage of a campaign: rare states that must occur, or the campaign has proved nothing about them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A kind of things that worlds see.
-pub trait Kind: Copy + Ord + fmt::Debug + 'static {
-    /// What went wrong, rather than what came of it. A campaign of some size must have seen all of them.
+/// States that a campaign counts.
+pub trait Coverable: Copy + Ord + fmt::Debug + 'static {
+    /// Faults. A campaign of some size must have had all of them.
     const FAULTS: &[Self];
-    /// What else it must have seen.
+    /// Other states that must occur.
     const OTHERS: &[Self];
 }
 
-/// Something worth counting.
+/// A state that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sight {
+pub enum Covered {
     Submitted,
     Completed,
     Kill,
@@ -60,7 +60,7 @@ pub enum Sight {
     ReleaseCharged,
 }
 
-impl Kind for Sight {
+impl Coverable for Covered {
     const FAULTS: &[Self] = &[
         Self::Kill,
         Self::PowerLoss,
@@ -106,49 +106,49 @@ impl Kind for Sight {
     ];
 }
 
-/// How often what was seen.
+/// How often each state occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen<S = Sight>(BTreeMap<S, u64>);
+pub struct Coverage<S = Covered>(BTreeMap<S, u64>);
 
-impl<S> Default for Seen<S> {
+impl<S> Default for Coverage<S> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<S: Kind> Seen<S> {
-    pub fn add(&mut self, sight: S) {
-        self.add_many(sight, 1);
+impl<S: Coverable> Coverage<S> {
+    pub fn add(&mut self, item: S) {
+        self.add_many(item, 1);
     }
 
-    pub fn add_many(&mut self, sight: S, many: u64) {
-        *self.0.entry(sight).or_default() += many;
+    pub fn add_many(&mut self, item: S, many: u64) {
+        *self.0.entry(item).or_default() += many;
     }
 
     pub fn merge(&mut self, other: &Self) {
-        for (sight, count) in &other.0 {
-            self.add_many(*sight, *count);
+        for (item, count) in &other.0 {
+            self.add_many(*item, *count);
         }
     }
 
     #[must_use]
-    pub fn count(&self, sight: S) -> u64 {
-        self.0.get(&sight).copied().unwrap_or(0)
+    pub fn count(&self, item: S) -> u64 {
+        self.0.get(&item).copied().unwrap_or(0)
     }
 
-    /// What must be seen and was not.
+    /// States that must occur and did not.
     #[must_use]
     pub fn missing(&self) -> Vec<S> {
-        S::FAULTS.iter().chain(S::OTHERS).copied().filter(|sight| self.count(*sight) == 0).collect()
+        S::FAULTS.iter().chain(S::OTHERS).copied().filter(|item| self.count(*item) == 0).collect()
     }
 
-    /// How often something went wrong.
+    /// The number of faults.
     #[must_use]
     pub fn faults(&self) -> u64 {
         S::FAULTS.iter().map(|fault| self.count(*fault)).sum()
     }
 
     pub fn all(&self) -> impl Iterator<Item = (S, u64)> {
-        self.0.iter().map(|(sight, count)| (*sight, *count))
+        self.0.iter().map(|(item, count)| (*item, *count))
     }
 }
