@@ -90,7 +90,7 @@ impl Addresses {
         self.urls.len() > 1
     }
 
-    /// Moves on to the next address, unless somebody else already has.
+    /// Moves on to the next address, unless another call already has.
     pub(crate) fn leave(&self, at: At) {
         let next = (at.0 + 1) % self.urls.len();
         let moved = self.current.compare_exchange(at.0, next, Ordering::Relaxed, Ordering::Relaxed);

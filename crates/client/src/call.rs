@@ -1,4 +1,4 @@
-//! One thing to ask, before anybody is asked.
+//! One call, before it is sent.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct Call {
     pub(crate) repeat: Repeat,
     /// How long the coordinator may hold the answer back on purpose.
     pub(crate) held: Duration,
-    /// No try takes longer, whatever the client would wait.
+    /// No try takes longer, even if the client would wait.
     pub(crate) limit: Duration,
     pub(crate) view: View,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Call {
 pub(crate) enum View {
     /// All that this client has heard of, also from another node.
     NotOlderThanSeen,
-    /// Whatever the one who answers knows. Commands are decided by the node that leads, which knows everything.
+    /// Any position. Commands are decided by the leader, which has the newest state.
     Any,
 }
 

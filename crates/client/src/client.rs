@@ -1,4 +1,4 @@
-//! The client: one method per thing that can be asked of a coordinator.
+//! The client: one method per route.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,7 +184,7 @@ impl Client {
     /// Ends a task well.
     ///
     /// # Errors
-    /// `stale_lease` when somebody else may have the task.
+    /// `stale_lease` when another worker may have the task.
     pub async fn complete(&self, task: TaskId, complete: &Complete) -> Result<Outcome, Error> {
         self.post(format!("/v1/tasks/{task}/complete"), complete).await
     }
@@ -204,7 +204,7 @@ impl Client {
     /// Ends an attempt badly; the task waits for its next one, or becomes a dead letter.
     ///
     /// # Errors
-    /// `stale_lease` when somebody else may have the task.
+    /// `stale_lease` when another worker may have the task.
     pub async fn fail(&self, task: TaskId, fail: &Fail) -> Result<Outcome, Error> {
         self.post(format!("/v1/tasks/{task}/fail"), fail).await
     }
@@ -212,7 +212,7 @@ impl Client {
     /// Gives a task back, for another worker, without counting an attempt.
     ///
     /// # Errors
-    /// `stale_lease` when somebody else may have the task.
+    /// `stale_lease` when another worker may have the task.
     pub async fn release(&self, task: TaskId, release: &Release) -> Result<Outcome, Error> {
         self.post(format!("/v1/tasks/{task}/release"), release).await
     }
@@ -260,7 +260,7 @@ impl Client {
     /// Adds lines to the log of a running task. With an `offset` a repeat is harmless.
     ///
     /// # Errors
-    /// `stale_lease` when somebody else may have the task.
+    /// `stale_lease` when another worker may have the task.
     pub async fn append_logs(&self, task: TaskId, lines: &LogAppend) -> Result<LogAppended, Error> {
         self.transport.ask(append_call(task, lines)?).await
     }
@@ -407,7 +407,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How many times a call is repeated before its error is told, all addresses together. The waits between the
+    /// How many times a call is repeated before its error is returned, all addresses together. The waits between the
     /// tries grow from 0.1 s to 5 s, unless the coordinator asks for another one of up to 30 s.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
@@ -415,7 +415,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long a call is repeated while nodes answer that nobody leads, whatever the number of retries; 45 s by default, for
+    /// How long a call is repeated while nodes answer that there is no leader, whatever the number of retries; 45 s by default, for
     /// leaders of the default time. Without retries nothing is repeated. Lines of a task are followed for as long as it takes.
     #[must_use]
     pub fn wait_for_leader(mut self, patience: Duration) -> Self {
@@ -423,7 +423,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Hears each time that a call waits because nobody leads. Must not block.
+    /// Called each time that a call waits for a leader. Must not block.
     #[must_use]
     pub fn observe_leader_waits(mut self, observer: impl Fn() + Send + Sync + 'static) -> Self {
         self.leader_wait.observer = Arc::new(observer);

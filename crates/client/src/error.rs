@@ -9,7 +9,7 @@ use orchestrix_core::wire::{ItemProblem, Problem};
 
 use crate::tried::Tried;
 
-/// The code of an answer that nobody leads.
+/// The code of the answer that there is no leader.
 pub(crate) const NO_LEADER: &str = "no_leader";
 
 /// An error of the client. Programs look at [`Error::code`], people read it.
@@ -142,7 +142,7 @@ impl Error {
         self.effect() != Effect::Refused && !about_the_caller
     }
 
-    /// Whether nobody leads: nothing was changed, and another node will lead soon.
+    /// Whether there is no leader: nothing was changed, and another node will become leader soon.
     pub(crate) fn is_leaderless(&self) -> bool {
         self.code() == NO_LEADER
     }
@@ -204,7 +204,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
         let last = self.effect_of_the_last_try();
-        // A refusal is the last word, whoever was asked before.
+        // A refusal is final, even after other tries.
         if last != Effect::Refused {
             write!(f, "{}", self.tried)?;
         }

@@ -258,7 +258,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::fake::{Answer, coordinator, in_time};
+    use crate::tests::fake::{Answer, coordinator, in_time};
 
     #[tokio::test]
     async fn a_live_stream_broken_before_its_first_event_loses_nothing() {

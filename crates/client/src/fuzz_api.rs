@@ -1,4 +1,4 @@
-//! Doors for the fuzzer: what understands the other side, without a socket.
+//! Functions for the fuzzer: the decoders of this crate, without a socket.
 
 use crate::call;
 use crate::sse::{Frame, Parser};

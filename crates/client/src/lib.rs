@@ -34,7 +34,7 @@
 //! a [`Worker`], too, so that its leases outlive the node that granted them. [Events](Client::events) and
 //! [logs](Client::follow_logs) go on at the next address after the last thing that was seen. The number of tries
 //! and the waits between them are those of [`ClientBuilder::retries`], however many addresses there are; while nodes
-//! answer that nobody leads, a call goes on for the time of [`ClientBuilder::wait_for_leader`]. An [`Error`] in the end
+//! answer that there is no leader, a call goes on for the time of [`ClientBuilder::wait_for_leader`]. An [`Error`] in the end
 //! names all that were tried.
 //!
 //! A client remembers the highest position of the journal that any answer named, and sends it along when it reads,
@@ -54,19 +54,15 @@ mod client;
 mod clock;
 mod error;
 mod exchange;
-#[cfg(test)]
-mod fake;
 mod feed;
 #[doc(hidden)]
 pub mod fuzz_api;
 mod random;
 mod retry;
-#[cfg(test)]
-mod rolling;
-#[cfg(test)]
-mod several;
 mod shards;
 mod sse;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod tried;
 mod walk;

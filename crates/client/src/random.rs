@@ -1,8 +1,8 @@
-//! Chance, for jitter and for names that must not collide. Nothing here is a secret.
+//! Random numbers for jitter and for unique names. They are not secret.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A number that nobody else draws: the standard library keys its hashers from the operating system.
+/// A random number: the standard library keys its hashers from the operating system.
 pub(crate) fn number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -23,7 +23,7 @@ pub(crate) struct Backoff {
     retries: u32,
     /// What they came to.
     tried: Tried,
-    /// How long to go on while nodes answer that nobody leads, whatever the number of tries.
+    /// How long to repeat while nodes answer that there is no leader, whatever the number of tries.
     patience: Duration,
     /// Since when they do, and what was said last.
     leaderless: Option<(Instant, Error)>,
@@ -42,7 +42,7 @@ impl Backoff {
     /// How long to wait before the next try.
     ///
     /// # Errors
-    /// The same error, when it has to be told; it knows then of all tries.
+    /// The same error, as it is returned, with a summary of all tries.
     pub(crate) fn next(&mut self, error: Error) -> Result<Duration, Error> {
         self.tried.add(error.tried());
         if error.is_leaderless() {
@@ -58,7 +58,7 @@ impl Backoff {
         Ok(self.pause(error.retry_after()))
     }
 
-    /// Whether one of the nodes is there and says that nobody leads: another will, soon. Who wants no repeat does not wait.
+    /// Whether one of the nodes answers that there is no leader: there will be one soon. A call without repeats does not wait.
     fn waits_for_a_leader(&self) -> bool {
         let since = self.leaderless.as_ref().map(|(since, _)| since);
         self.retries > 0
@@ -76,7 +76,7 @@ impl Backoff {
         }
     }
 
-    /// The next wait, whatever the error.
+    /// The next wait, for any error.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Duration {
         let doubled = FIRST.saturating_mul(1 << self.tries.min(10)).min(LONGEST);
         self.tries = self.tries.saturating_add(1);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_comes_back_earlier_than_asked() {
+    fn no_caller_returns_earlier_than_asked() {
         let asked = Duration::from_secs(2);
         let mut backoff = Backoff::endless();
         for _ in 0..100 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_not_retryable_is_told_at_once() {
+    fn a_permanent_error_is_returned_at_once() {
         assert!(Backoff::endless().next(Error::invalid("no")).is_err());
     }
 }

@@ -1,5 +1,4 @@
-//! The way to a coordinator through any of its addresses: each try goes to the current one, and one that fails is
-//! left for the next.
+//! Sends calls to any address of a coordinator: each try goes to the current one, and after a failure to the next.
 //!
 //! **Invariant:** a call is sent again only if the last try certainly did nothing, or a repeat is harmless. Which
 //! address is asked changes nothing about that.
@@ -26,7 +25,7 @@ pub(crate) struct Transport {
     leader_wait: LeaderWait,
 }
 
-/// What a call does while nodes answer that nobody leads.
+/// What a call does while nodes answer that there is no leader.
 #[derive(Clone)]
 pub(crate) struct LeaderWait {
     /// How long it goes on.

@@ -1,4 +1,4 @@
-//! What the tries of one call came to, for the error that is told in the end.
+//! The results of all tries of one call, for its final error.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Tried {
         Self { addresses: vec![(url.to_owned(), why)], perhaps_done: false }
     }
 
-    /// Whether one of the addresses said last that nobody leads.
+    /// Whether the last answer of one of the addresses was that there is no leader.
     pub(crate) fn is_leaderless(&self) -> bool {
         self.addresses.iter().any(|(_, why)| why == NO_LEADER)
     }

@@ -1,4 +1,4 @@
-//! Lists of tasks: what to list, and a walk over all pages.
+//! Lists of tasks: filters, and an iterator over all pages.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;

@@ -140,7 +140,7 @@ async fn a_completion_is_repeated_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_at_once() {
+async fn a_refusal_is_returned_at_once() {
     let (client, serving) = scripted(vec![STALE]).await;
     let fail = Fail { lease_id: LeaseId(9), worker: None, error: "e".to_owned(), retry: true };
     let error = client.fail(TaskId(7), &fail).await.unwrap_err();

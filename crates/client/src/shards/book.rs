@@ -1,10 +1,10 @@
-//! What a worker knows of its shards: what it was told, what it serves, what it has said, and until when it may serve.
+//! The state of a worker: its assignment, the shards that it serves, its last messages, and the end of its lease.
 //!
-//! Nothing here waits, sends or reads a clock. Whoever owns the book asks it what to do next.
+//! Nothing here waits, sends or reads a clock. The owner of the book asks it what to do next.
 //!
 //! **Invariants:** a shard is served from before its `on_assigned` is called until its `on_revoked` has returned, and
 //! every heartbeat says so. Time counts from the sending of what was answered. The generation that is echoed is that
-//! of the newest assignment, so that nobody takes silence about a shard for having let go of it.
+//! of the newest assignment, so that a missing shard is not taken for a release.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::shard::{Shard, ShardLease};
 const LEASE_FIRST: Duration = Duration::from_secs(15);
 /// How long a registration may take before the length of a lease is known.
 const REGISTER_FIRST: Duration = Duration::from_secs(60);
-/// Two processes of one name leave it to each other for longer and longer, in leases. Whoever comes gets shards after one
+/// Two processes of one name wait for each other for longer and longer, in leases. A new process gets shards after one
 /// lease; so it has them for one at least.
 const CONFLICT_LEASES: u32 = 2;
 const CONFLICT_LEASES_MAX: u32 = 32;
@@ -53,7 +53,7 @@ pub(super) struct Book {
     trust: Arc<ShardLease>,
     served: BTreeMap<u32, Served>,
     /// What should be served, by the newest assignment.
-    told: BTreeMap<u32, Position>,
+    assigned: BTreeMap<u32, Position>,
     generation: Position,
     lease: Option<Duration>,
     /// What the owner wants instead of a third and a tenth of a lease.
@@ -69,7 +69,7 @@ pub(super) struct Book {
     came_at: Duration,
     come_again_at: Duration,
     conflicts: u32,
-    /// Fenced and not registered since: whatever is still served is nobody's business.
+    /// Fenced and not registered since: shards that are still served are not reported.
     is_fenced: bool,
     is_leaving: bool,
     pub(super) speak_at: Duration,
@@ -102,7 +102,7 @@ impl Book {
         Self {
             trust,
             served: BTreeMap::new(),
-            told: BTreeMap::new(),
+            assigned: BTreeMap::new(),
             generation: Position(0),
             lease: None,
             interval,
@@ -141,13 +141,13 @@ impl Book {
     }
 
     /// The coordinator says what to serve: in answer to something, or because it changed.
-    pub(super) fn hear(&mut self, told: &Assignment, answers: Option<u64>, now: Duration) {
+    pub(super) fn hear(&mut self, assignment: &Assignment, answers: Option<u64>, now: Duration) {
         let unanswered = answers.and_then(|number| self.request.remove(&number));
         if answers.is_some_and(|number| number < self.came) {
             return;
         }
-        if told.fenced {
-            // Whoever waits to be let in has stopped already.
+        if assignment.fenced {
+            // A worker that waits for its registration has stopped already.
             if answers.is_some() || self.registered.is_none() {
                 self.fence(now);
             }
@@ -158,33 +158,33 @@ impl Book {
             // The answer may have taken most of the time that it promises.
             self.speak_at = now;
         }
-        if let (Some(Unanswered { sent, .. }), 1..) = (unanswered, told.lease_ms) {
-            let lease = Duration::from_millis(told.lease_ms);
+        if let (Some(Unanswered { sent, .. }), 1..) = (unanswered, assignment.lease_ms) {
+            let lease = Duration::from_millis(assignment.lease_ms);
             self.lease = Some(lease);
             // The coordinator waits for a little more, because clocks differ; here it is 1 % less.
             self.trust.extend(sent + lease.mul_f64(0.99));
             // It may be shorter than what the next heartbeat was planned for.
             self.speak_at = self.speak_at.min(sent + self.interval());
         }
-        if told.generation < self.generation || self.is_leaving {
+        if assignment.generation < self.generation || self.is_leaving {
             return;
         }
-        let now_told: BTreeMap<u32, Position> =
-            told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
+        let assigned_now: BTreeMap<u32, Position> =
+            assignment.assigned_shards.iter().copied().zip(assignment.tokens.iter().copied()).collect();
         if answers.is_none() {
-            // Nobody knows whom a push reaches. What it does not name is given up, and for the rest it is asked: only an
+            // A push may reach the wrong process. Shards that it does not name are released; for the rest the worker asks: only an
             // answer lets a process begin.
-            if now_told.iter().any(|(shard, token)| self.told.get(shard) != Some(token)) {
+            if assigned_now.iter().any(|(shard, token)| self.assigned.get(shard) != Some(token)) {
                 self.speak_at = now;
             }
-            self.told.retain(|shard, token| now_told.get(shard) == Some(token));
+            self.assigned.retain(|shard, token| assigned_now.get(shard) == Some(token));
         } else {
-            self.told = now_told;
+            self.assigned = assigned_now;
         }
-        self.generation = told.generation;
+        self.generation = assignment.generation;
     }
 
-    /// Something has changed, says somebody who does not know whom it tells: the coordinator is asked.
+    /// Something may have changed, says a message that may be meant for another process: the worker asks the coordinator.
     pub(super) fn hint(&mut self, generation: Position, now: Duration) {
         if generation > self.generation {
             self.speak_at = now;
@@ -204,7 +204,7 @@ impl Book {
         }
         self.trust.end();
         self.is_fenced = true;
-        self.told.clear();
+        self.assigned.clear();
         self.request.clear();
         self.registered = None;
         self.speak_at = self.come_again_at.max(now);
@@ -214,12 +214,14 @@ impl Book {
     pub(super) fn changes(&mut self, now: Duration) -> Vec<Change> {
         let live = self.is_live(now);
         if !live {
-            self.told.clear();
+            self.assigned.clear();
         }
         let mut revoked = Vec::new();
         for (number, served) in &mut self.served {
-            // Whoever was told to stop stops, though it is told to serve the same again by now: that is a new beginning.
-            if self.told.get(number) == Some(&served.shard.token()) && !served.shard.revoked.is_cancelled() {
+            // A revoked shard stops, even if it is assigned again by now: that is a new start.
+            if self.assigned.get(number) == Some(&served.shard.token())
+                && !served.shard.revoked.is_cancelled()
+            {
                 continue;
             }
             served.shard.revoked.cancel();
@@ -229,7 +231,7 @@ impl Book {
             }
         }
         let mut assigned = Vec::new();
-        for (number, token) in &self.told {
+        for (number, token) in &self.assigned {
             if !self.served.contains_key(number) {
                 let shard = Shard::new(*number, *token, &self.trust);
                 assigned.push(shard.clone());
@@ -251,7 +253,7 @@ impl Book {
                 }
                 Change::Revoked(_) => {
                     self.served.remove(&shard.number());
-                    // Others wait for it; and whoever was fenced waits to come again.
+                    // Other workers wait for it; and a fenced worker waits to register again.
                     self.speak_at = if self.is_fenced { self.come_again_at } else { now };
                 }
             }
@@ -281,7 +283,7 @@ impl Book {
         }
         // A coordinator that began anew counts from the beginning.
         self.generation = Position(0);
-        self.told.clear();
+        self.assigned.clear();
         self.request.clear();
         self.is_fenced = false;
         let request = self.say(RequestKind::Register, now);
@@ -328,7 +330,7 @@ impl Book {
     /// Gives everything up, and comes no more.
     pub(super) fn leave(&mut self, now: Duration) {
         self.is_leaving = true;
-        self.told.clear();
+        self.assigned.clear();
         self.speak_at = now;
     }
 
@@ -338,13 +340,13 @@ impl Book {
 
     /// When to look again.
     pub(super) fn next(&self, now: Duration) -> Duration {
-        let give_up = Some(self.give_up_at()).filter(|at| !self.told.is_empty() && *at > now);
+        let give_up = Some(self.give_up_at()).filter(|at| !self.assigned.is_empty() && *at > now);
         let late = self.request.values().map(|unanswered| unanswered.late).min();
         [give_up, late].into_iter().flatten().fold(self.speak_at, Duration::min)
     }
 }
 
-/// Nobody serves on behalf of a worker that does not run.
+/// A worker that does not run serves nothing.
 impl Drop for Book {
     fn drop(&mut self) {
         self.trust.end();

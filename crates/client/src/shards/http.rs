@@ -1,4 +1,4 @@
-//! Shards over HTTP: a call for everything that is said, and a stream that tells when to ask.
+//! Shards over HTTP: a call for every message, and a stream that says when to ask.
 //!
 //! The stream is that of a name, not of a session: it may tell what another process of our name should serve. So it
 //! only makes a worker ask at once; the answer is for us.
@@ -56,7 +56,7 @@ impl Http {
         self.calls.spawn(async move {
             let number = request.number;
             match ask(&client, &who, &path, &request).await {
-                Ok(told) => Heard::Assigned { told, answers: Some(number) },
+                Ok(assignment) => Heard::Assigned { assignment, answers: Some(number) },
                 Err(error) => Heard::Unanswered { number, error },
             }
         });
@@ -94,9 +94,9 @@ async fn follow(client: Client, path: String, hints: mpsc::Sender<Heard>) {
             let mut stream = Stream::open(transport, &call, &[]).await?;
             while let Some(frame) = stream.next(transport, &call).await? {
                 backoff.reset();
-                if let Ok(told) = serde_json::from_str::<Assignment>(&frame.data) {
-                    // If it is full, whoever reads it will ask anyway.
-                    drop(hints.try_send(Heard::Hint(told.generation)));
+                if let Ok(assignment) = serde_json::from_str::<Assignment>(&frame.data) {
+                    // If it is full, its reader will ask anyway.
+                    drop(hints.try_send(Heard::Hint(assignment.generation)));
                 }
             }
             Err(transport.broken(stream.at, &call, "the stream ended".to_owned()))

@@ -1,4 +1,4 @@
-//! The way to a coordinator, over ZeroMQ or HTTP: requests go in, assignments come out. Nothing here knows what they mean.
+//! The connection to a coordinator, over ZeroMQ or HTTP: requests go in, assignments come out, uninterpreted.
 
 use orchestrix_core::wire::{Assignment, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Position};
@@ -24,8 +24,8 @@ pub(super) struct Who {
 #[derive(Debug)]
 pub(super) enum Heard {
     /// What to serve; in answer to something, or because it changed.
-    Assigned { told: Assignment, answers: Option<u64> },
-    /// Something may have changed for whoever has this name.
+    Assigned { assignment: Assignment, answers: Option<u64> },
+    /// Something may have changed for the worker of this name.
     Hint(Position),
     /// This was not answered.
     Unanswered { number: u64, error: Error },

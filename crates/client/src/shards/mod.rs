@@ -44,7 +44,7 @@ type Callback = Arc<dyn Fn(Vec<Shard>) -> Pin<Box<dyn Future<Output = ()> + Send
 /// A worker of a service that divides numbered shards among its workers. Set what differs from the defaults, then
 /// [`run`](ShardWorker::run) it.
 ///
-/// No two workers serve one shard at a time, as long as each keeps to this: whatever is done with a shard is done while
+/// No two workers serve one shard at a time, as long as each follows this rule: all work on a shard happens while
 /// [`Shard::is_held`], and `on_revoked` returns when nothing is done with it any more. What could still be on its way
 /// then, is refused by its smaller [token](Shard::token).
 ///
@@ -66,7 +66,7 @@ type Callback = Arc<dyn Fn(Vec<Shard>) -> Pin<Box<dyn Future<Output = ()> + Send
 ///         }
 ///     })
 ///     .on_revoked(|shards| async move {
-///         // Wait here until nobody works on them any more.
+///         // Wait here until all work on them has ended.
 ///         tracing::info!(?shards, "stopped");
 ///     })
 ///     .run(stop)
@@ -353,9 +353,9 @@ impl Running {
     fn take(&mut self, heard: Heard) -> Result<(), Error> {
         let now = self.clock.now();
         match heard {
-            Heard::Assigned { told, answers } => {
+            Heard::Assigned { assignment, answers } => {
                 self.backoff.reset();
-                self.book.hear(&told, answers, now);
+                self.book.hear(&assignment, answers, now);
             }
             Heard::Hint(generation) => self.book.hint(generation, now),
             Heard::Unanswered { number, error } => {
@@ -412,13 +412,17 @@ impl Running {
         let answered = async {
             loop {
                 match self.link.hear().await {
-                    Heard::Assigned { answers, told } if answers == Some(number) || told.fenced => return,
+                    Heard::Assigned { answers, assignment }
+                        if answers == Some(number) || assignment.fenced =>
+                    {
+                        return;
+                    }
                     Heard::Unanswered { .. } | Heard::Disconnected(_) | Heard::Refused(_) => return,
                     Heard::Assigned { .. } | Heard::Hint(_) => {}
                 }
             }
         };
-        // Whoever did not hear of it waits for the end of our time.
+        // A coordinator that did not get it waits for the end of our lease.
         let _ = tokio::time::timeout(LAST_WORDS, answered).await;
     }
 }

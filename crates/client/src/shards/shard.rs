@@ -1,4 +1,4 @@
-//! A shard that a worker may serve, and until when it may.
+//! A shard that a worker may serve, with the end of its lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -37,14 +37,14 @@ impl Shard {
         self.number
     }
 
-    /// The fencing token: whatever you write to should refuse one that is smaller than the largest it has seen.
+    /// The fencing token: a store should refuse one that is smaller than the largest it has seen.
     #[must_use]
     pub fn token(&self) -> Position {
         self.token
     }
 
     /// Whether it may be served at this moment. Ask before every use: a process that was stopped for a while finds
-    /// out here that its time is over, before anybody could have told it.
+    /// out here that its time is over, before any message could say so.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.revoked.is_cancelled() && self.trust.clock.now() < self.trust.until()

@@ -1,4 +1,4 @@
-//! A worker's book, step by step, on a clock that stands still unless it is moved.
+//! A worker's book, step by step, with a manual clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::clock::manual::ManualClock;
 
 const LEASE_MS: u64 = 10_000;
 
-struct Desk {
+struct Harness {
     clock: Arc<ManualClock>,
     book: Book,
 }
 
-fn told(shards: &[u32], generation: u64) -> Assignment {
+fn assignment(shards: &[u32], generation: u64) -> Assignment {
     let tokens = shards.iter().map(|_| Position(1)).collect();
     Assignment {
         assigned_shards: shards.to_vec(),
@@ -37,7 +37,7 @@ fn numbers(shards: &[Shard]) -> Vec<u32> {
     shards.iter().map(Shard::number).collect()
 }
 
-impl Desk {
+impl Harness {
     fn new() -> Self {
         let clock = Arc::new(ManualClock::default());
         clock.advance(Duration::from_secs(1_000));
@@ -47,14 +47,14 @@ impl Desk {
 
     /// A worker that serves these since a moment ago, by generation 5.
     fn serving(shards: &[u32]) -> Self {
-        let mut desk = Self::new();
-        let (number, kind) = desk.speak().expect("it comes");
+        let mut harness = Self::new();
+        let (number, kind) = harness.speak().expect("it comes");
         assert_eq!(kind, RequestKind::Register);
-        desk.answer(told(shards, 5), number);
-        let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("they are assigned") };
+        harness.answer(assignment(shards, 5), number);
+        let [Change::Assigned(assigned)] = &harness.changes()[..] else { panic!("they are assigned") };
         assert_eq!(numbers(assigned), shards);
-        desk.returned(&Change::Assigned(assigned.clone()));
-        desk
+        harness.returned(&Change::Assigned(assigned.clone()));
+        harness
     }
 
     fn advance(&self, ms: u64) {
@@ -65,19 +65,19 @@ impl Desk {
         self.book.speak(self.clock.now()).map(|request| (request.number, request.kind))
     }
 
-    fn answer(&mut self, told: Assignment, number: u64) {
-        let told = Assignment { lease_ms: LEASE_MS, ..told };
-        self.book.hear(&told, Some(number), self.clock.now());
+    fn answer(&mut self, assignment: Assignment, number: u64) {
+        let assignment = Assignment { lease_ms: LEASE_MS, ..assignment };
+        self.book.hear(&assignment, Some(number), self.clock.now());
     }
 
     /// Answers the next heartbeat.
-    fn answer_next(&mut self, told: Assignment) {
+    fn answer_next(&mut self, assignment: Assignment) {
         let (number, ..) = self.beat();
-        self.answer(told, number);
+        self.answer(assignment, number);
     }
 
-    fn push(&mut self, told: &Assignment) {
-        self.book.hear(told, None, self.clock.now());
+    fn push(&mut self, assignment: &Assignment) {
+        self.book.hear(assignment, None, self.clock.now());
     }
 
     fn changes(&mut self) -> Vec<Change> {
@@ -106,226 +106,226 @@ impl Desk {
 
 #[test]
 fn a_shorter_lease_applies_from_the_next_heartbeat() {
-    let mut desk = Desk::serving(&[1]);
-    let (number, ..) = desk.beat();
-    let shorter = Assignment { lease_ms: LEASE_MS / 5, ..told(&[1], 5) };
-    desk.book.hear(&shorter, Some(number), desk.clock.now());
-    assert_eq!(desk.book.speak_at, desk.clock.now() + Duration::from_millis(LEASE_MS / 5) / 3);
+    let mut harness = Harness::serving(&[1]);
+    let (number, ..) = harness.beat();
+    let shorter = Assignment { lease_ms: LEASE_MS / 5, ..assignment(&[1], 5) };
+    harness.book.hear(&shorter, Some(number), harness.clock.now());
+    assert_eq!(harness.book.speak_at, harness.clock.now() + Duration::from_millis(LEASE_MS / 5) / 3);
 }
 
 #[test]
 fn heartbeats_name_a_shard_until_its_callback_returned() {
-    let mut desk = Desk::serving(&[1, 2]);
-    desk.push(&told(&[1], 7));
-    let revoked = desk.revoked();
+    let mut harness = Harness::serving(&[1, 2]);
+    harness.push(&assignment(&[1], 7));
+    let revoked = harness.revoked();
     assert_eq!(numbers(revoked.shards()), [2]);
     assert!(!revoked.shards()[0].is_held(), "nothing new is begun with it");
-    assert_eq!(desk.beat().1, [1, 2]);
-    assert!(desk.changes().is_empty(), "it is not called again");
-    desk.returned(&revoked);
-    assert!(desk.book.speak_at <= desk.clock.now(), "others wait for it");
-    let (_, serves, generation) = desk.beat();
+    assert_eq!(harness.beat().1, [1, 2]);
+    assert!(harness.changes().is_empty(), "it is not called again");
+    harness.returned(&revoked);
+    assert!(harness.book.speak_at <= harness.clock.now(), "others wait for it");
+    let (_, serves, generation) = harness.beat();
     assert_eq!((serves, generation), (vec![1], 7));
 }
 
 #[test]
 fn time_counts_from_the_sending_of_what_was_answered() {
-    let mut desk = Desk::serving(&[1]);
-    let (number, ..) = desk.beat();
-    desk.advance(6_000);
-    desk.answer(told(&[1], 5), number);
-    desk.advance(2_899);
-    assert!(desk.changes().is_empty());
-    desk.advance(1);
+    let mut harness = Harness::serving(&[1]);
+    let (number, ..) = harness.beat();
+    harness.advance(6_000);
+    harness.answer(assignment(&[1], 5), number);
+    harness.advance(2_899);
+    assert!(harness.changes().is_empty());
+    harness.advance(1);
     // A tenth of the lease is for the callback, and a hundredth for clocks that differ.
-    let revoked = desk.revoked();
+    let revoked = harness.revoked();
     assert!(!revoked.shards()[0].is_held());
 }
 
 #[test]
 fn a_push_and_an_old_answer_promise_no_time() {
-    let mut desk = Desk::serving(&[1]);
-    let (first, ..) = desk.beat();
-    desk.advance(5_000);
-    desk.push(&told(&[1], 6));
-    desk.answer(told(&[1], 6), first);
-    desk.advance(4_000);
-    assert_eq!(numbers(desk.revoked().shards()), [1]);
+    let mut harness = Harness::serving(&[1]);
+    let (first, ..) = harness.beat();
+    harness.advance(5_000);
+    harness.push(&assignment(&[1], 6));
+    harness.answer(assignment(&[1], 6), first);
+    harness.advance(4_000);
+    assert_eq!(numbers(harness.revoked().shards()), [1]);
 }
 
 #[test]
 fn a_process_that_slept_finds_out_by_its_clock() {
-    let mut desk = Desk::new();
-    let (number, _) = desk.speak().unwrap();
-    desk.answer(told(&[1], 5), number);
-    let changes = desk.changes();
+    let mut harness = Harness::new();
+    let (number, _) = harness.speak().unwrap();
+    harness.answer(assignment(&[1], 5), number);
+    let changes = harness.changes();
     let shard = &changes[0].shards()[0];
     assert!(shard.is_held());
-    desk.advance(9_899);
+    harness.advance(9_899);
     assert!(shard.is_held());
-    desk.advance(1);
+    harness.advance(1);
     assert!(!shard.is_held(), "although nobody has told it anything");
 }
 
 #[test]
 fn an_assignment_older_than_the_last_one_is_ignored() {
-    let mut desk = Desk::serving(&[1, 2]);
-    desk.answer_next(told(&[1, 2, 3], 7));
-    let assigned = desk.changes();
+    let mut harness = Harness::serving(&[1, 2]);
+    harness.answer_next(assignment(&[1, 2, 3], 7));
+    let assigned = harness.changes();
     assert_eq!(numbers(assigned[0].shards()), [3]);
-    desk.returned(&assigned[0]);
-    desk.push(&told(&[1], 6));
-    assert!(desk.changes().is_empty());
-    assert_eq!(desk.beat().2, 7);
+    harness.returned(&assigned[0]);
+    harness.push(&assignment(&[1], 6));
+    assert!(harness.changes().is_empty());
+    assert_eq!(harness.beat().2, 7);
 }
 
 #[test]
 fn a_starting_callback_is_awaited_and_its_shard_not_held() {
-    let mut desk = Desk::serving(&[1]);
-    desk.answer_next(told(&[1, 2], 6));
-    let assigned = desk.changes().remove(0);
-    desk.push(&told(&[1], 7));
-    assert!(desk.changes().is_empty());
+    let mut harness = Harness::serving(&[1]);
+    harness.answer_next(assignment(&[1, 2], 6));
+    let assigned = harness.changes().remove(0);
+    harness.push(&assignment(&[1], 7));
+    assert!(harness.changes().is_empty());
     assert!(!assigned.shards()[0].is_held());
-    assert_eq!(desk.beat().1, [1, 2]);
-    desk.returned(&assigned);
-    assert_eq!(numbers(desk.revoked().shards()), [2]);
+    assert_eq!(harness.beat().1, [1, 2]);
+    harness.returned(&assigned);
+    assert_eq!(numbers(harness.revoked().shards()), [2]);
 }
 
 #[test]
 fn a_shard_withdrawn_while_starting_starts_anew_later() {
-    let mut desk = Desk::serving(&[1]);
-    desk.answer_next(told(&[1, 2], 6));
-    let assigned = desk.changes().remove(0);
-    desk.push(&told(&[1], 7));
-    assert!(desk.changes().is_empty());
-    desk.answer_next(told(&[1, 2], 8));
-    desk.returned(&assigned);
-    let revoked = desk.revoked();
+    let mut harness = Harness::serving(&[1]);
+    harness.answer_next(assignment(&[1, 2], 6));
+    let assigned = harness.changes().remove(0);
+    harness.push(&assignment(&[1], 7));
+    assert!(harness.changes().is_empty());
+    harness.answer_next(assignment(&[1, 2], 8));
+    harness.returned(&assigned);
+    let revoked = harness.revoked();
     assert_eq!(numbers(revoked.shards()), [2], "though it is told to serve it by now");
-    desk.returned(&revoked);
-    let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("it is assigned") };
+    harness.returned(&revoked);
+    let [Change::Assigned(assigned)] = &harness.changes()[..] else { panic!("it is assigned") };
     assert!(assigned[0].is_held());
 }
 
 #[test]
-fn what_nobody_asked_for_ends_something_and_begins_nothing() {
-    let mut desk = Desk::serving(&[1, 2]);
-    desk.push(&told(&[1, 3], 7));
-    let changes = desk.changes();
+fn a_push_ends_shards_and_begins_none() {
+    let mut harness = Harness::serving(&[1, 2]);
+    harness.push(&assignment(&[1, 3], 7));
+    let changes = harness.changes();
     assert_eq!((changes.len(), numbers(changes[0].shards())), (1, vec![2]), "it gives up what is not named");
-    desk.returned(&changes[0]);
-    // It asks, and is told.
-    desk.answer_next(told(&[1, 3], 7));
-    assert_eq!(numbers(desk.changes()[0].shards()), [3]);
+    harness.returned(&changes[0]);
+    // It asks, and gets the answer.
+    harness.answer_next(assignment(&[1, 3], 7));
+    assert_eq!(numbers(harness.changes()[0].shards()), [3]);
 }
 
 #[test]
 fn a_shard_that_was_granted_anew_is_given_up_before_it_is_taken() {
-    let mut desk = Desk::serving(&[1]);
-    let again = Assignment { tokens: vec![Position(9)], ..told(&[1], 9) };
-    desk.push(&again);
-    let revoked = desk.revoked();
-    desk.returned(&revoked);
-    desk.answer_next(again);
-    let [Change::Assigned(assigned)] = &desk.changes()[..] else { panic!("it is assigned") };
+    let mut harness = Harness::serving(&[1]);
+    let again = Assignment { tokens: vec![Position(9)], ..assignment(&[1], 9) };
+    harness.push(&again);
+    let revoked = harness.revoked();
+    harness.returned(&revoked);
+    harness.answer_next(again);
+    let [Change::Assigned(assigned)] = &harness.changes()[..] else { panic!("it is assigned") };
     assert_eq!(assigned[0].token(), Position(9));
 }
 
 #[test]
 fn at_the_end_of_its_time_a_worker_gives_up_and_comes_anew() {
-    let mut desk = Desk::serving(&[1]);
-    desk.advance(9_000);
-    let revoked = desk.revoked();
-    assert_eq!(desk.beat().1, [1], "until it has stopped");
-    desk.returned(&revoked);
-    let (number, kind) = desk.speak().unwrap();
+    let mut harness = Harness::serving(&[1]);
+    harness.advance(9_000);
+    let revoked = harness.revoked();
+    assert_eq!(harness.beat().1, [1], "until it has stopped");
+    harness.returned(&revoked);
+    let (number, kind) = harness.speak().unwrap();
     assert_eq!(kind, RequestKind::Register);
-    assert!(desk.speak().is_none(), "it waits for the answer");
+    assert!(harness.speak().is_none(), "it waits for the answer");
     // A coordinator that began a new journal counts from the beginning.
-    desk.answer(told(&[1], 2), number);
-    assert!(matches!(&desk.changes()[..], [Change::Assigned(_)]));
+    harness.answer(assignment(&[1], 2), number);
+    assert!(matches!(&harness.changes()[..], [Change::Assigned(_)]));
 }
 
 #[test]
 fn an_answer_from_before_the_registration_is_ignored() {
-    let mut desk = Desk::serving(&[1]);
-    let (before, ..) = desk.beat();
-    desk.advance(9_000);
-    let revoked = desk.revoked();
-    desk.returned(&revoked);
-    desk.speak().expect("it comes again");
-    desk.book.hear(&fenced(), Some(before), desk.clock.now());
-    desk.answer(told(&[1], 5), before);
-    assert!(desk.changes().is_empty());
+    let mut harness = Harness::serving(&[1]);
+    let (before, ..) = harness.beat();
+    harness.advance(9_000);
+    let revoked = harness.revoked();
+    harness.returned(&revoked);
+    harness.speak().expect("it comes again");
+    harness.book.hear(&fenced(), Some(before), harness.clock.now());
+    harness.answer(assignment(&[1], 5), before);
+    assert!(harness.changes().is_empty());
 }
 
 #[test]
 fn a_fenced_worker_stops_before_it_registers_again() {
-    let mut desk = Desk::serving(&[1]);
-    desk.advance(9_950);
-    desk.push(&fenced());
-    let revoked = desk.revoked();
-    assert!(desk.speak().is_none());
-    desk.returned(&revoked);
-    assert_eq!(desk.speak().unwrap().1, RequestKind::Register, "at once: its time was over");
+    let mut harness = Harness::serving(&[1]);
+    harness.advance(9_950);
+    harness.push(&fenced());
+    let revoked = harness.revoked();
+    assert!(harness.speak().is_none());
+    harness.returned(&revoked);
+    assert_eq!(harness.speak().unwrap().1, RequestKind::Register, "at once: its time was over");
 }
 
 #[test]
 fn two_of_one_name_leave_it_to_each_other_for_longer_and_longer() {
-    let mut desk = Desk::new();
-    let (number, _) = desk.speak().unwrap();
-    desk.answer(told(&[], 5), number);
+    let mut harness = Harness::new();
+    let (number, _) = harness.speak().unwrap();
+    harness.answer(assignment(&[], 5), number);
     for leases in [2, 4, 8, 16, 32, 32] {
-        desk.push(&fenced());
-        assert_eq!(desk.book.speak_at, desk.clock.now() + Duration::from_millis(leases * LEASE_MS));
-        assert!(desk.speak().is_none());
-        desk.advance(leases * LEASE_MS);
-        let (number, kind) = desk.speak().unwrap();
+        harness.push(&fenced());
+        assert_eq!(harness.book.speak_at, harness.clock.now() + Duration::from_millis(leases * LEASE_MS));
+        assert!(harness.speak().is_none());
+        harness.advance(leases * LEASE_MS);
+        let (number, kind) = harness.speak().unwrap();
         assert_eq!(kind, RequestKind::Register);
-        desk.answer(told(&[], 5), number);
+        harness.answer(assignment(&[], 5), number);
     }
 }
 
 #[test]
 fn a_connection_that_breaks_is_the_same_session() {
-    let mut desk = Desk::serving(&[1]);
-    desk.beat();
-    desk.book.disconnected(Duration::ZERO, desk.clock.now());
-    assert_eq!(desk.beat().1, [1]);
-    assert!(desk.changes().is_empty());
+    let mut harness = Harness::serving(&[1]);
+    harness.beat();
+    harness.book.disconnected(Duration::ZERO, harness.clock.now());
+    assert_eq!(harness.beat().1, [1]);
+    assert!(harness.changes().is_empty());
 }
 
 #[test]
 fn a_connection_without_answers_is_left() {
-    let mut desk = Desk::serving(&[1]);
-    desk.beat();
-    desk.advance(6_665);
-    assert!(!desk.book.is_overdue(desk.clock.now()));
-    desk.advance(2);
-    assert!(desk.book.is_overdue(desk.clock.now()));
+    let mut harness = Harness::serving(&[1]);
+    harness.beat();
+    harness.advance(6_665);
+    assert!(!harness.book.is_overdue(harness.clock.now()));
+    harness.advance(2);
+    assert!(harness.book.is_overdue(harness.clock.now()));
 }
 
 #[test]
 fn who_leaves_gives_up_everything_first() {
-    let mut desk = Desk::serving(&[1]);
-    desk.book.leave(desk.clock.now());
-    let revoked = desk.revoked();
-    let (number, serves, _) = desk.beat();
+    let mut harness = Harness::serving(&[1]);
+    harness.book.leave(harness.clock.now());
+    let revoked = harness.revoked();
+    let (number, serves, _) = harness.beat();
     assert_eq!(serves, [1]);
-    desk.answer(told(&[1], 5), number);
-    desk.returned(&revoked);
-    assert!(desk.changes().is_empty(), "it takes nothing any more");
-    assert_eq!(desk.speak().unwrap().1, RequestKind::Deregister);
+    harness.answer(assignment(&[1], 5), number);
+    harness.returned(&revoked);
+    assert!(harness.changes().is_empty(), "it takes nothing any more");
+    assert_eq!(harness.speak().unwrap().1, RequestKind::Deregister);
 }
 
 #[test]
 fn nothing_is_held_by_a_worker_that_does_not_run() {
-    let mut desk = Desk::new();
-    let (number, _) = desk.speak().unwrap();
-    desk.answer(told(&[1], 5), number);
-    let changes = desk.changes();
-    let Desk { book, .. } = desk;
+    let mut harness = Harness::new();
+    let (number, _) = harness.speak().unwrap();
+    harness.answer(assignment(&[1], 5), number);
+    let changes = harness.changes();
+    let Harness { book, .. } = harness;
     drop(book);
     assert!(!changes[0].shards()[0].is_held());
 }

@@ -112,7 +112,7 @@ impl Open {
         let (incoming, heard) = mpsc::channel(QUEUE_MAX);
         let task = tokio::spawn(async move {
             let error = speak(&address, outgoing, &incoming).await;
-            // Nobody listens to a connection that was left.
+            // A closed connection has no reader.
             drop(incoming.send(Heard::Disconnected(error)).await);
         });
         Self { request, heard, _task: AbortOnDropHandle::new(task) }
@@ -175,10 +175,10 @@ fn understand(parts: &[Bytes]) -> Option<Heard> {
             let problem = ItemProblem { code, detail: message };
             Some(Heard::Refused(Error::refused(problem, Repeat::Harmless)))
         }
-        Answer::Assignment(told) => {
+        Answer::Assignment(assigned) => {
             // Everything that is said has a number, which comes back.
-            let answers = told.seq;
-            Some(Heard::Assigned { told, answers })
+            let answers = assigned.seq;
+            Some(Heard::Assigned { assignment: assigned, answers })
         }
     }
 }

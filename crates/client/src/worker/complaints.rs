@@ -1,4 +1,4 @@
-//! How often a worker warns of the same trouble: when it begins, and from then on now and then.
+//! How often a worker repeats a warning: at the first failure, then now and then.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_when_it_begins_and_every_ten_seconds() {
+    fn trouble_is_reported_at_once_and_every_ten_seconds() {
         let mut complaints = Complaints::default();
         let due: Vec<u64> = (0..=25).filter(|at| complaints.are_due(Duration::from_secs(*at))).collect();
         assert_eq!(due, [0, 10, 20]);

@@ -22,12 +22,12 @@ const GATHER: Duration = Duration::from_millis(3);
 /// Bytes of results in one request, if there is more than one. Half of what a coordinator takes.
 const BATCH_BYTES_MAX: usize = 512 << 10;
 
-/// How often a completion is told alone that the coordinator fails at.
+/// How often a completion is reported alone when the coordinator fails at it.
 const REFUSALS_MAX: u32 = 6;
-/// How often a batch is told that nobody answers, before it is told in parts.
+/// How often a batch without an answer is sent, before it is sent in parts.
 const UNHEARD_MAX: u32 = 3;
 
-/// One completion that waits to be told.
+/// One completion that waits to be reported.
 #[derive(Debug)]
 pub(crate) struct Completion {
     pub(crate) item: CompleteItem,
@@ -83,7 +83,7 @@ impl Completer {
         let mut batch = vec![first];
         let until = Instant::now() + GATHER;
         while batch.len() < BATCH_ITEMS_MAX {
-            // Nobody else can finish: waiting would only cost time.
+            // No other job can finish: waiting would only cost time.
             let alone = self.held.running() == 0;
             let next = if alone {
                 self.completions.try_recv().ok()
@@ -175,11 +175,11 @@ impl Reporter {
 
 /// What an error is about.
 enum Blame {
-    /// Its state: whatever it is told, it takes nothing now.
+    /// Its state: it accepts nothing now.
     Coordinator,
     /// The batch as it is, or one of it.
     Batch,
-    /// Nobody knows: there was no answer.
+    /// Unknown: there was no answer.
     Unclear,
 }
 
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
     use crate::clock::manual::ManualClock;
-    use crate::fake::{Answer, Asked, coordinator, in_time};
+    use crate::tests::fake::{Answer, Asked, coordinator, in_time};
 
     /// Tells the completions of some tasks together; answers what became of each.
     async fn told(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_that_is_refused_as_a_whole_is_told_one_by_one() {
+    async fn a_batch_refused_as_a_whole_is_sent_one_by_one() {
         for refusal in ["not_found", "too_large"] {
             let outcomes = told(&[1, 2, 3], move |asked| match asked.path.as_str() {
                 "/v1/tasks/complete/batch" => Answer::problem(400, refusal),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_whose_answer_has_another_length_is_told_one_by_one() {
+    async fn a_batch_with_a_wrong_answer_length_is_sent_one_by_one() {
         let outcomes = told(&[1, 1], |asked| match asked.path.as_str() {
             "/v1/tasks/complete/batch" => Answer::ok(json!({"items": [{"id": 1, "state": "COMPLETED"}]})),
             _ => Answer::ok(json!({"id": 1, "state": "COMPLETED"})),

@@ -54,7 +54,7 @@ pub(crate) async fn execute<H, F, T>(
     let ended = watch_over(&shared, &leased, &signal, running).await;
     held.ended(leased.lease_id);
     log.last();
-    // The sender ends by itself: when all is sent, when nobody takes it, or when the lease is gone.
+    // The sender ends by itself: when all is sent, when it is not accepted, or when the lease is gone.
     let listening = AbortOnDropHandle::new(listening);
     let hurried = async {
         shared.drop_handlers.cancelled().await;
@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
     use crate::client::Client;
-    use crate::fake::{Answer, coordinator, in_time, lease};
+    use crate::tests::fake::{Answer, coordinator, in_time, lease};
     use crate::wire::LogStream;
     use crate::worker::Worker;
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_is_completed_also_when_nobody_takes_its_lines() {
+    async fn a_task_completes_although_its_lines_are_not_accepted() {
         let (client, refused) = without_a_log().await;
         let (worker, mut notices) = watched(client);
         let (stop, refused) = (CancellationToken::new(), Arc::new(tokio::sync::Mutex::new(refused)));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_comes_to_its_end_also_when_nobody_takes_lines() {
+    async fn a_stop_ends_although_lines_are_not_accepted() {
         let (client, refused) = without_a_log().await;
         let (worker, mut notices) = watched(client);
         let worker = worker.grace(Duration::ZERO).wind_up(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Keeps the leases of a worker alive: one request for all of them, every third of a lease.
+//! Renews the leases of a worker: one request for all of them, every third of a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,8 +77,8 @@ impl Heart {
         self.lease / 3
     }
 
-    /// The longest wait after a heartbeat that nobody answered. A leader that comes when most of the lease is over has to be
-    /// met by the next one, whatever the node asked for that had none.
+    /// The longest wait after a heartbeat without an answer. A leader that is elected late in the lease has to be
+    /// reached by the next one, whatever `Retry-After` the node without a leader sent.
     fn pause_max(&self) -> Duration {
         self.interval() / 5
     }

@@ -1,4 +1,4 @@
-//! The leases that a worker has, and until when it may believe so.
+//! The leases of a worker, with their ends on its own clock.
 //!
 //! **Invariant:** a lease is trusted only until the sending of the request that granted or extended it, plus
 //! its length, less a margin, all on the worker's own clock. A lease that was given up is never trusted again.
@@ -19,11 +19,11 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 /// Why a handler is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Somebody cancelled the task. It can still be completed.
+    /// The task was cancelled. It can still be completed.
     CancelRequested,
     /// The worker is stopping; the task goes back to its queue.
     Shutdown,
-    /// The coordinator says that the lease is over: somebody else may have the task.
+    /// The coordinator says that the lease is over: another worker may have the task.
     LeaseLost,
     /// The lease may be over: no heartbeat was answered in time.
     Deadline,
@@ -129,7 +129,7 @@ impl Held {
         signal
     }
 
-    /// The handler has ended. The lease is kept alive until its outcome was told, but has no deadline.
+    /// The handler has ended. The lease is renewed until its outcome is reported, but has no deadline.
     pub(crate) fn ended(&self, lease: LeaseId) {
         if let Some(entry) = lock(&self.leases).get_mut(&lease) {
             entry.trust = None;
@@ -296,7 +296,7 @@ mod tests {
     fn a_time_limit_is_used_up_to_a_moment_before_its_end() {
         let (clock, held) = held();
         let millis = Duration::from_millis;
-        // Ten seconds, told a hundredth too early; the lease would be longer.
+        // Ten seconds, shortened by a hundredth; the lease would be longer.
         let trust = trusted(seconds(0), 0, 9_900, Some(9_900));
         assert_eq!(trust.until, millis(9_900 - 99 - 100));
         let signal = held.add(LEASE, trust);

@@ -1,4 +1,4 @@
-//! One task in the hands of a handler.
+//! One task, as a handler gets it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Job {
         self.leased.task_id
     }
 
-    /// The fencing token: a later attempt of any task has a larger one. Give it to whatever the handler
+    /// The fencing token: a later attempt of any task has a larger one. Give it to every store that the handler
     /// writes to, and let that refuse a smaller one than it has seen.
     #[must_use]
     pub fn lease_id(&self) -> LeaseId {
@@ -106,7 +106,7 @@ pub(crate) enum Verdict {
     Retry,
     /// No attempt will help.
     Permanent,
-    /// This worker did not try: somebody else should, and it does not count.
+    /// This worker did not try: another one should, and no attempt is counted.
     Release,
 }
 

@@ -91,7 +91,7 @@ impl Leasing {
         }
     }
 
-    /// From here on leases are ours: they are run or given back, also when the worker is told to stop.
+    /// From here on leases are ours: they are run or given back, also when the worker stops.
     async fn hold(&self, answered: Answered, stop: &CancellationToken, jobs: &TaskTracker) -> Got {
         let Answered { sent, leases: Leases { leases, waited_ms }, asked_before } = answered;
         let trust = |lease: &Leased| trusted(sent, waited_ms, lease.lease_ms, lease.timeout_ms);
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
     use crate::clock::manual::ManualClock;
-    use crate::fake::{Answer, Asked, coordinator, in_time, lease};
+    use crate::tests::fake::{Answer, Asked, coordinator, in_time, lease};
     use crate::worker::Worker;
 
     /// A coordinator that answers the second of two lease requests, and what a heartbeat about that gets.

@@ -1,11 +1,11 @@
-//! Tells the coordinator what a job writes and how far it is: lines in batches, progress when it changed.
+//! Sends the output and the progress of a job: lines in batches, progress when it changed.
 //!
 //! **Invariant:** lines arrive once and in order, or the log says how many are missing, before the outcome of the job is
 //! told. Each batch names how many lines of the lease went before it, so a repeat after a broken connection is
 //! recognised. A batch that is given up keeps its place, because it may still arrive: no other line is ever put there. The
 //! next batch says how many lines before it may be missing, and the coordinator knows how many of them are.
 //!
-//! **Invariant:** nobody waits for ever for the log. A job is worth more than its lines: those that are not taken
+//! **Invariant:** no job waits for ever for the log. A job is worth more than its lines: those that are not taken
 //! for some seconds are dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ const GATHER: Duration = Duration::from_millis(200);
 /// How long the coordinator may take to accept a batch, all tries together, and twice what one of them may take.
 /// Long enough for its restart, short enough for a command that waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while nobody answers, or there is no leader. Longer than another one takes to lead.
+/// The same while no node answers, or there is no leader. Longer than a change of leader takes.
 const OUTAGE: Duration = Duration::from_secs(45);
 
 /// Where a job writes its log. Clones write to the same log.
@@ -195,7 +195,7 @@ impl JobLog {
 }
 
 impl LogSender {
-    /// Sends until the last word, or until nobody wants to hear it.
+    /// Sends until the last message, or until no one receives it.
     pub(crate) async fn run(mut self) {
         loop {
             let round = self.gather().await;
@@ -206,7 +206,7 @@ impl LogSender {
             let sent = if round.given == 0 { Sent::All } else { self.send_lines(round).await };
             match sent {
                 Sent::Gone => return self.note_missing(),
-                // A job that has ended does not wait for each of its batches that nobody takes.
+                // A job that has ended does not wait for each of its batches that is not accepted.
                 Sent::NotTaken if ended => return self.end().await,
                 Sent::All | Sent::NotTaken if last => return self.end().await,
                 Sent::All | Sent::NotTaken => {}
@@ -278,7 +278,7 @@ impl LogSender {
         self.missing += given;
     }
 
-    /// The handler has ended. The log says what is missing. The outcome can wait for that as long as nobody answers,
+    /// The handler has ended. The log says what is missing. The outcome can wait for that as long as no node answers,
     /// because it would not be heard either, but no longer than the lease.
     async fn end(mut self) {
         while let Ok(word) = self.items.try_recv() {
@@ -370,10 +370,10 @@ impl LogSender {
         }
     }
 
-    /// Asks again while that may help. When lines are missing already and somebody waits, for room or for the end,
+    /// Asks again while that may help. When lines are missing already and the job waits, for space or for the end,
     /// there is no second try: the job goes on at the price of more lines.
     async fn insist(&mut self, append: &LogAppend) -> Result<LogAppended, Error> {
-        // Since when somebody answers: one that is back after a silence may have much to do at first.
+        // Since when a node answers: a coordinator that is back may have much to do at first.
         let (mut backoff, mut answers) = (Backoff::endless(), Instant::now());
         loop {
             let told = self.client.append_logs_once(self.leased.task_id, append, self.patience / 2);
@@ -458,7 +458,7 @@ fn is_about_the_lease(error: &Error) -> bool {
     matches!(error.code(), "stale_lease" | "not_found")
 }
 
-/// Nobody answered, so nobody would have taken an outcome either.
+/// No node answered, so no node would have accepted an outcome either.
 fn is_silence(error: &Error) -> bool {
     matches!(error.code(), "unreachable" | "interrupted" | "timed_out" | "no_leader" | "stopping")
 }

@@ -1,7 +1,7 @@
 //! A worker: leases tasks, runs a handler for each, and stops in an orderly way.
 //!
-//! **Invariant:** a handler runs only while its lease is trusted ([`held`]); when it is not, the handler is told
-//! to stop, and dropped if it does not.
+//! **Invariant:** a handler runs only while its lease is trusted ([`held`]); when it is not, the handler gets a signal
+//! to stop, and is dropped if it does not.
 
 mod complaints;
 mod completer;
@@ -39,8 +39,8 @@ pub use self::held::Stop;
 pub use self::job::{Job, JobError};
 pub use self::notice::{Notice, Noticed};
 
-/// How long outcomes may take to be told after the last handler ended. What is not told by then is left to
-/// the expiry of its lease.
+/// How long the report of outcomes may take after the last handler ended. Unreported tasks are left to
+/// the expiry of their leases.
 const LAST_OUTCOMES: Duration = Duration::from_secs(10);
 
 /// A call waits this many lease lengths at most. `waited_ms` is rounded down by 2 %, because clocks differ, and
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     completions: Mutex<Option<mpsc::Sender<Completion>>>,
     /// Handlers that have not stopped by now are dropped.
     drop_handlers: CancellationToken,
-    /// Outcomes that could not be told by now are not told.
+    /// Outcomes that could not be reported by now are dropped.
     give_up: CancellationToken,
 }
 
@@ -105,7 +105,7 @@ impl Worker {
         self
     }
 
-    /// The length of a lease: how soon somebody else gets the task when this worker is gone. It is renewed every third of
+    /// The length of a lease: how soon another worker gets the task when this worker is gone. It is renewed every third of
     /// that. To outlast a leader that is killed it has to be at least twice as long as the leader's time (`--leader-ttl`).
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
@@ -118,13 +118,13 @@ impl Worker {
         self
     }
 
-    /// How long running handlers may go on after the worker was told to stop, before they are told, too.
+    /// How long running handlers may continue after the stop of the worker was requested, before they are asked to stop too.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How long a handler may take to end after it was told that the worker stops, before it is dropped.
+    /// How long a handler may take to end after it was asked to stop, before it is dropped.
     pub fn wind_up(mut self, wind_up: Duration) -> Self {
         self.wind_up = wind_up;
         self

@@ -1,4 +1,4 @@
-//! What a worker tells its owner about its tasks, for display and for counting.
+//! Notices of a worker about its tasks, for display and for counting.
 
 use orchestrix_core::wire::Leased;
 use orchestrix_core::{LeaseId, Name, TaskId, TaskState, Timestamp};
@@ -30,7 +30,7 @@ pub enum Noticed {
     Lost,
     /// The time limit of the attempt was over before the handler ended; what it did does not count.
     TimedOut,
-    /// The outcome was not accepted, or could not be told.
+    /// The outcome was not accepted, or could not be reported.
     Untold { error: Error },
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of lines when the coordinator is slow, refuses them or says nothing.
+//! Tests of lines when the coordinator is slow, refuses them or does not answer.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::clock::manual::ManualClock;
-use crate::fake::{Answer, Asked, coordinator, in_time};
+use crate::tests::fake::{Answer, Asked, coordinator, in_time};
 
 /// The log of a task, as a coordinator keeps it.
 #[derive(Default)]
@@ -91,7 +91,7 @@ async fn dropped_lines_are_counted_by_the_next_ones() {
 }
 
 #[tokio::test]
-async fn what_is_missing_at_the_end_is_told_without_another_line() {
+async fn missing_lines_at_the_end_are_reported_alone() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
     let (job_log, sender) = talk({
@@ -196,7 +196,7 @@ fn a_round_is_full_by_lines_by_bytes_or_at_the_end() {
 }
 
 #[tokio::test]
-async fn only_the_latest_progress_of_a_moment_is_told() {
+async fn only_the_latest_progress_of_a_moment_is_sent() {
     let (asked, mut told) = mpsc::unbounded_channel();
     let (job_log, sender) = talk(move |request| {
         drop(asked.send(request.body["progress"].clone()));
@@ -443,7 +443,7 @@ async fn a_coordinator_that_is_back_may_ask_to_wait() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told_to_a_coordinator_that_is_busy() {
+async fn missing_lines_are_reported_to_a_busy_coordinator() {
     let log = Arc::new(Log::default());
     let (asked, mut refused) = mpsc::unbounded_channel();
     let busy = AtomicUsize::new(3);

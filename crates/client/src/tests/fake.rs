@@ -1,4 +1,4 @@
-//! Coordinators for tests: each listens on a loopback socket, answers as a test says, tells what it was asked, and
+//! Coordinators for tests: each listens on a loopback socket, answers as a test says, reports its requests, and
 //! can go away and come back.
 
 use std::net::SocketAddr;
@@ -97,11 +97,11 @@ pub(crate) struct Node {
     line: Mutex<Line>,
 }
 
-/// Whether somebody listens at an address.
+/// Whether a node listens at an address.
 enum Line {
     /// Until this is cancelled.
     Up(CancellationToken),
-    /// The port is kept, so that nobody else gets it, but connections are refused.
+    /// The port is kept, so that no other process gets it, but connections are refused.
     Down(TcpSocket),
 }
 
@@ -112,7 +112,7 @@ impl Node {
         node
     }
 
-    /// An address where nobody listens.
+    /// An address without a listener.
     pub(crate) fn gone() -> Self {
         Self::new(|_| Answer::HangUp)
     }
@@ -202,7 +202,7 @@ pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it happens in time")
 }
 
-/// Answers one request after the other. Whoever asks may be gone at any moment.
+/// Answers one request after the other. The caller may disconnect at any moment.
 async fn serve(
     socket: TcpStream,
     answer: Arc<dyn Fn(&Asked) -> Answer + Send + Sync>,

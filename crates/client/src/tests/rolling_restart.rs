@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, new_task};
-use crate::fake::{Answer, Asked, Node, client_of, in_time, lease};
+use crate::tests::fake::{Answer, Asked, Node, client_of, in_time, lease};
 use crate::wire::Submit;
 use crate::worker::{Job, JobError, Noticed, Worker};
 
@@ -194,7 +194,7 @@ fn start() -> (Arc<Cluster>, [Node; 3]) {
 /// How many tasks each submitter has seen to their end.
 type Progress = Arc<watch::Sender<[u64; SUBMITTERS]>>;
 
-/// Submits one task after the other, sees each to its end, and reads it, until it is told to stop.
+/// Submits one task after the other, sees each to its end, and reads it, until it is asked to stop.
 async fn submit_and_read(
     client: Client,
     cluster: Arc<Cluster>,
@@ -225,7 +225,7 @@ async fn submit_and_read(
 }
 
 /// Waits until every submitter has come on by two tasks: the first may have begun before.
-async fn everybody_comes_on(progress: &Progress) {
+async fn everyone_is_served(progress: &Progress) {
     let before = *progress.borrow();
     let mut progress = progress.subscribe();
     let came_on = |now: &[u64; SUBMITTERS]| now.iter().zip(before).all(|(now, before)| *now >= before + 2);
@@ -237,17 +237,17 @@ async fn restart(cluster: &Cluster, n: usize, node: &Node, progress: &Progress) 
     for mode in AILING {
         let before = cluster.state.lock().unwrap().met(mode);
         cluster.set(n, mode);
-        // Until somebody has met it, or there is nobody there any more.
+        // Until a caller has met it, or there are no callers any more.
         tokio::select! {
             () = cluster.until(|state| state.met(mode) > before) => {}
-            () = everybody_comes_on(progress) => {}
+            () = everyone_is_served(progress) => {}
         }
     }
     node.stop().await;
-    everybody_comes_on(progress).await;
+    everyone_is_served(progress).await;
     cluster.set(n, Mode::Well);
     node.restart();
-    everybody_comes_on(progress).await;
+    everyone_is_served(progress).await;
 }
 
 #[tokio::test]
@@ -296,7 +296,7 @@ async fn a_rolling_restart_fails_and_doubles_no_repeated_call() {
 }
 
 /// A worker whose first node has given it a lease and then becomes like this; answers when the lease was extended
-/// and its outcome told elsewhere.
+/// and its outcome reported elsewhere.
 async fn a_lease_outlives(first_node: impl AsyncFn(&Node), heartbeats: fn() -> Answer) {
     let mut short = lease(1);
     short["lease_ms"] = json!(LEASE.as_millis() as u64);

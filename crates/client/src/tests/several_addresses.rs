@@ -1,4 +1,4 @@
-//! What a client of several addresses does when some of them do not answer, or not well.
+//! Tests of a client with several addresses, some of which do not answer or fail.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, new_task};
 use crate::error::Error;
-use crate::fake::{Answer, Asked, Node, client_of, in_time};
 use crate::feed::FeedEvent;
+use crate::tests::fake::{Answer, Asked, Node, client_of, in_time};
 use crate::wire::Submit;
 
 /// An answer that fits whatever was asked.
@@ -91,7 +91,7 @@ async fn a_limit_of_the_caller_is_not_walked_round() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_the_last_word_whoever_says_it() {
+async fn a_refusal_of_any_address_is_final() {
     let second = Node::start(well);
     let first = Node::start(|_| Answer::problem(404, "not_found"));
     let error = in_time(client_of([&first, &second], 5).task(TaskId(7))).await.unwrap_err();
@@ -234,7 +234,7 @@ async fn an_unreachable_cluster_error_names_every_address() {
 }
 
 #[tokio::test]
-async fn an_outcome_stays_unknown_when_nobody_else_can_be_reached() {
+async fn an_outcome_stays_unknown_without_another_address() {
     let nodes = [Node::start(|_| Answer::HangUp), Node::gone()];
     let error = in_time(client_of(&nodes, 1).submit(&keyed())).await.unwrap_err();
     assert_eq!(error.code(), "unreachable");
@@ -410,7 +410,7 @@ fn patient<'a>(nodes: impl IntoIterator<Item = &'a Node>, patience: Duration) ->
 #[tokio::test]
 async fn a_call_waits_for_a_leader_beyond_its_retries() {
     let (gone, node) = (Node::gone(), leaderless_for(6, well));
-    // That nobody leads means that nothing was done, so that also what must not happen twice is sent again.
+    // No leader means that nothing was done, so that also what must not happen twice is sent again.
     in_time(patient([&gone, &node], Duration::from_secs(45)).submit(&keyless())).await.unwrap();
     assert_eq!(node.asked().len(), 7);
     let never = Node::start(|_| Answer::problem(503, "no_leader").header("retry-after", "0"));
@@ -420,7 +420,7 @@ async fn a_call_waits_for_a_leader_beyond_its_retries() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_leader_where_nobody_answers() {
+async fn no_call_waits_for_a_leader_at_dead_addresses() {
     let nodes = [Node::gone(), Node::gone()];
     let began = Instant::now();
     let error = in_time(patient(&nodes, Duration::from_secs(45)).submit(&keyless())).await.unwrap_err();
@@ -429,7 +429,7 @@ async fn nobody_waits_for_a_leader_where_nobody_answers() {
 }
 
 #[tokio::test]
-async fn a_missing_leader_is_told_before_an_address_that_is_down() {
+async fn a_missing_leader_is_named_before_a_dead_address() {
     let none = || Node::start(|_| Answer::problem(503, "no_leader").header("retry-after", "0"));
     for nodes in [[none(), Node::gone()], [Node::gone(), none()]] {
         let error = in_time(client_of(&nodes, 1).submit(&keyless())).await.unwrap_err();
