@@ -1,4 +1,4 @@
-//! What the rules answer, and checks that commands of all entities share.
+//! Decisions, and checks that commands of all entities share.
 
 use crate::{Event, Refusal};
 

@@ -1,4 +1,4 @@
-//! How the events of an entity are declared, and how the body of each stands in a record: an array of its fields by number in
+//! The declaration of an entity's events, and the encoding of their bodies: an array of its fields by number in
 //! CBOR. Fields may be added at the end as options; a changed meaning is a new kind.
 //!
 //! Their JSON is that of `orchestrix journal dump`, which shows what is stored. What `/v1/events` shows is in `wire::events`.

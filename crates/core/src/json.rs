@@ -1,4 +1,4 @@
-//! JSON as people sent it: payloads and results are kept as text, byte for byte, and never interpreted.
+//! JSON as it was sent: payloads and results are kept as text, byte for byte, and never interpreted.
 
 use std::fmt;
 use std::sync::Arc;

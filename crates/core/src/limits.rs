@@ -11,7 +11,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 pub const ERROR_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a progress note.
 pub const NOTE_BYTES_MAX: usize = 1 << 10;
-/// Levels of arrays and objects in any JSON. Bounds the stack of whoever reads it.
+/// Levels of arrays and objects in any JSON. Bounds the stack of its reader.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Largest priority, either sign.
 pub const PRIORITY_MAX: i32 = 1_000_000;
@@ -61,7 +61,7 @@ pub const ID_MAX: u64 = (1 << 53) - 1;
 pub const LEASE_PAYLOAD_BYTES_MAX: usize = 4 << 20;
 /// Services that have shards. Bounds the state.
 pub const SERVICES_MAX: usize = 10_000;
-/// Services that workers with one token make. Others find room, whoever asks for how much.
+/// Services that workers with one token make. So one token leaves space for others.
 pub const SERVICES_PER_TOKEN_MAX: usize = 1_000;
 /// Milliseconds that a service without workers is kept, unless an operator made it (10 minutes). To come again costs a worker
 /// nothing.

@@ -1,4 +1,4 @@
-//! Names that people choose: of queues, workers and requests, and idempotency keys. Valid by construction.
+//! Names that users choose: of queues, workers and requests, and idempotency keys. Valid by construction.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

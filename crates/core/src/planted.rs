@@ -1,4 +1,4 @@
-//! Bugs that can be planted, to see that they are found.
+//! Bugs for tests of the checkers: each can be planted, and must then be found.
 //!
 //! Without the feature `planted`, which no program that ships has, nothing can be planted and nothing here costs
 //! anything.
@@ -44,7 +44,7 @@ const fn test(name: &'static str, what: &'static str, [of, target, test]: [&'sta
 
 /// Every bug that can be planted.
 pub const BUGS: &[Bug] = &[
-    worlds("ack-before-sync", "answers are sent before the turn is written", &["T13", "W1"]),
+    worlds("ack-before-sync", "answers are sent before the group is written", &["T13", "W1"]),
     worlds(
         "refusal-before-durable",
         "refusals are sent while what they were decided on is not durable",
@@ -55,7 +55,7 @@ pub const BUGS: &[Bug] = &[
     worlds("last-frame-trusted", "a start trusts the last frame as the cache shows it", &["W1"]),
     worlds("delay-never-over", "a delayed task never comes into line", &["TL2"]),
     worlds("floor-too-high", "segments are dropped that the older of two snapshots needs", &["W1"]),
-    worlds("capture-misses-changes", "a snapshot shows tasks as they are when their turn comes", &["W1"]),
+    worlds("capture-misses-changes", "a snapshot shows tasks as they are when they are written", &["W1"]),
     worlds(
         "question-forgotten",
         "now and then a question is taken out of the line and never answered",
@@ -102,22 +102,22 @@ pub const BUGS: &[Bug] = &[
         "a new term counts the time before it against execution limits",
         &["L2", "L3"],
     ),
-    cluster("lease-taken-early", "an office is taken before the time of its holder is over", &["E5"]),
-    cluster("ttl-in-seconds", "the time of an office counts in whole seconds", &["E5"]),
+    cluster("lease-taken-early", "a leader lease is taken before the time of its holder is over", &["E5"]),
+    cluster("ttl-in-seconds", "the time of a leader lease counts in whole seconds", &["E5"]),
     cluster("own-ttl-for-others", "a candidate waits for its own time, not for the holder's", &["E5"]),
     cluster("epoch-bumped-by-renewal", "every renewal has an epoch of its own", &["E7"]),
-    cluster("renewal-overwrites", "a renewal is written over whoever holds the office by now", &["E8"]),
+    cluster("renewal-overwrites", "a renewal overwrites the leader lease of another holder", &["E8"]),
     cluster("epoch-from-own-count", "the epoch is counted by each candidate for itself", &["E2", "E7", "E8"]),
     cluster("trust-with-grace", "a leader acts for a while after its time is over", &["E4", "E5"]),
     cluster("trust-from-reply", "trust counts from the answer, not from the question", &["E4", "E5"]),
     cluster(
         "ambiguous-acquire-believed",
-        "an office is held though nobody knows whether it was given",
+        "a leader lease is used though its acquisition is unknown",
         &["E4"],
     ),
     cluster(
         "ambiguous-acquire-anew",
-        "each try to take or keep an office counts from its own time",
+        "each try to take or renew a leader lease counts from its own time",
         &["E4", "E5"],
     ),
     cluster("epoch-lost-with-data", "whoever accepts a loss of data begins with epoch 1 again", &["E2"]),
@@ -251,7 +251,7 @@ mod ground {
 
     /// Names the bug that a process begins with.
     const VARIABLE: &str = "ORCHESTRIX_PLANTED";
-    /// Nobody has looked at the variable yet.
+    /// The variable was not read yet.
     const UNKNOWN: usize = usize::MAX;
 
     /// The number of the planted bug, plus one.

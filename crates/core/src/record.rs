@@ -1,4 +1,4 @@
-//! How events are written into batches.
+//! The encoding of events in batches.
 //!
 //! A record is `length u32 | kind u8 | format u8 | at u64`, little-endian, then `length` bytes: the body of the event.
 //! A reader that meets a kind or format it does not know stops; it never skips.
@@ -45,7 +45,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// Walks over the records of a batch, for those who want only some of the events.
+/// Iterates over the records of a batch, for callers that need only some of the events.
 #[derive(Debug)]
 pub struct Undecoded<'a> {
     rest: &'a [u8],

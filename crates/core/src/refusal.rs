@@ -1,4 +1,4 @@
-//! Why not: every reason for which the rules refuse a command. A refusal leaves no trace.
+//! Refusals: every reason for which the rules refuse a command. A refusal changes nothing.
 
 use crate::{Key, LeaseId, Name, TaskId, TaskState};
 

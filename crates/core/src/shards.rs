@@ -1,7 +1,7 @@
-//! Shards: what a service divides among its workers, each to one at a time.
+//! Shards: a service divides them among its workers, each shard to one worker at a time.
 //!
-//! A shard is free, held, or withdrawn: its worker was told to stop and has not let go yet. Only what is free is granted.
-//! Who is alive is not known here: whoever knows it says when a worker has let go, left or run out of time.
+//! A shard is free, held, or withdrawn: its worker must stop and has not released it yet. Only a free shard is granted.
+//! The rules do not know which workers are alive: commands say when a worker released a shard, left or expired.
 //!
 //! **Invariant:** a shard has at most one worker, and gets the next one only after an event that says why the one before
 //! is done with it: it let go, it left, or its time ran out.

@@ -98,7 +98,7 @@ impl Header {
         }
     }
 
-    /// How many items a tagged section has. What nobody takes is of a newer version.
+    /// How many items a tagged section has. An unknown section is of a newer version.
     #[cfg_attr(not(test), expect(dead_code, reason = "for the next entity"))]
     pub(crate) fn take(&mut self, tag: u8) -> usize {
         let tagged = self.tagged.iter_mut().flat_map(|tagged| tagged.extract_if(.., |one| one.tag == tag));

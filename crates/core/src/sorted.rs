@@ -24,7 +24,7 @@ pub(crate) struct Sorted<T: Keyed> {
     branches: VecDeque<Branch<T>>,
     len: usize,
     /// Where an item was last found, added or taken: one event looks for its task several times, and the next one for
-    /// its neighbour. Only a hint: whoever uses it compares the key.
+    /// its neighbour. Only a hint: the user compares the key.
     found: Cell<Place>,
 }
 
@@ -92,7 +92,7 @@ impl<T: Keyed> Sorted<T> {
     }
 
     pub(crate) fn remove(&mut self, key: T::Key) -> Option<T> {
-        // Whoever stood behind it is mostly found in its place next.
+        // Its successor is mostly searched next.
         let (index, leaf, at) = self.place(key)?;
         let branch = &mut self.branches[index];
         let item = branch.remove(leaf, at);
@@ -340,7 +340,7 @@ mod tests {
                 }
                 prop_assert_eq!(sorted.len(), model.len());
                 prop_assert_eq!(sorted.first(), model.first());
-                // Whoever was found last, and those beside it.
+                // The last match, and its neighbours.
                 for near in [n, n + 1, n, n.saturating_sub(1)] {
                     prop_assert_eq!(sorted.get(near).copied(), model.get(&near).copied());
                 }

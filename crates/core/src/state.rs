@@ -1,4 +1,4 @@
-//! The state: what the journal amounts to. Each entity keeps its own part; here is what they have in common.
+//! The state: the fold of the journal. Each entity has its own part; this file has the common part.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! Tasks and leases: what may happen to them, and what has happened.
+//! Tasks and leases: their commands, rules, events and state.
 //!
 //! **Invariant:** a task has at most one lease, and an outcome counts only under the live one.
 

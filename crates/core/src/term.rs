@@ -1,4 +1,4 @@
-//! What belongs to the journal itself: terms, formats, positions. Every entity hears of a new term.
+//! Events of the journal itself: terms, formats, positions. Every entity is notified of a new term.
 
 use crate::entity::Moment;
 use crate::event::events;
@@ -33,7 +33,7 @@ events! {
     1 TermStarted {
         #[n(0)] pub epoch: u64,
         #[n(1)] pub node: String,
-        /// Who asked for a change of leader, if somebody did and is known by name.
+        /// The name of the caller who requested a change of leader, if there is one.
         #[n(2)] pub actor: Option<Name>,
         /// Milliseconds that workers of services are promised in this term: the next one waits for them.
         #[n(3)] pub shard_lease_ms: Option<u64>,
@@ -47,7 +47,7 @@ events! {
     /// Nothing happened for a while. A leader shows with it that it can still write.
     15 Tick {}
 
-    /// The engine has lost what this journal had at some positions, and somebody has accepted that. This event
+    /// The engine has lost what this journal had at some positions, and the operator has accepted that. This event
     /// stands at that many positions, so that no id that was given out then is given out again.
     16 PositionsSkipped {
         #[n(0)] pub count: u32,

@@ -77,7 +77,7 @@ pub enum Read {
 /// How much free space there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// The next append fits, whatever its size.
+    /// The next append fits, at any size.
     Plenty,
     Short(Room),
 }
@@ -293,7 +293,7 @@ pub trait Logs: Send + Sync {
     }
 
     /// About `about` of the tasks with log lines, and where to continue. A scan from the default bookmark to the end
-    /// returns every task that had lines all the while at least once, whatever is added or deleted meanwhile.
+    /// returns every task that had lines all the while at least once, also if tasks are added or deleted meanwhile.
     ///
     /// # Errors
     /// When the engine cannot list.

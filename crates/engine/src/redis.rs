@@ -5,14 +5,14 @@
 //!   appends to both.
 //! - Snapshots, cells and logs are hashes. Nothing has a time to live in Redis.
 //!
-//! **Invariant:** whatever changes more than one key is one script, or one transaction. A script that answers with an error has
-//! changed nothing, whichever of its commands the server refuses: a user may lose any right at any time. So at most one
-//! command is run of which nobody knows yet whether the server does it, and it is the first that changes anything. Those
+//! **Invariant:** every change of more than one key is one script, or one transaction. A script that answers with an error has
+//! changed nothing, even if the server refuses any of its commands: a user may lose any right at any time. So at most one
+//! command is run before it is known whether the server accepts it, and it is the first that changes anything. Those
 //! after it were tried before it, in a form that changes nothing; or what was done is undone by a command that was done.
 //! A server without room refuses only the first command of a script that could need some.
 //!
 //! **Invariant:** nothing is sent twice by this engine itself, except a script that the server said it does not know and
-//! so has not run. An answer that was lost is told to the caller.
+//! so has not run. A lost answer is reported to the caller.
 
 mod durability;
 mod journal;
@@ -49,7 +49,7 @@ impl RedisPlace {
     /// file of an authority with `?ca=FILE`, and asks what the server promises. Every later call waits at most `timeout` for each part of its answer.
     ///
     /// # Errors
-    /// When the URL is wrong, nobody answers, the server does not let us in, it is a replica, or the user lacks a right.
+    /// When the URL is wrong, no server answers, the server does not let us in, it is a replica, or the user lacks a right.
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let server = Arc::new(Server::connect(url, timeout)?);
         let (warnings, keys) = (durability::warnings(&server)?, Arc::default());

@@ -5,7 +5,7 @@
 //! - `head`, `history`, `journal`, `poll`: the journal. `manifest`, `snapshots`; `cell`, `register`; `record`, `logs`:
 //!   the other contracts, each with the form of its objects first.
 //!
-//! **Invariant:** whatever decides a race is one conditional write, and it is sent once. An answer that did not come, or
+//! **Invariant:** every race is decided by one conditional write, which is sent once. An answer that did not come, or
 //! does not say what became of it, is [`Unknown`](crate::Appended::Unknown).
 //!
 //! **Invariant:** no listing decides anything that a later read by name would decide otherwise.
@@ -57,7 +57,7 @@ impl S3Place {
     /// `AWS_SESSION_TOKEN`. The bucket must be there.
     ///
     /// # Errors
-    /// When the URL is wrong, nobody answers, the store does not let us in, or it ignores conditions.
+    /// When the URL is wrong, no store answers, the store does not let us in, or it ignores conditions.
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let address = Address::parse(url, |name| std::env::var(name).ok()).map_err(|what| Error {
             operation: "read the URL".to_owned(),

@@ -5,7 +5,7 @@
 //! - `schema`: the tables. `rights`: whether the user may use them. `journal`, `snapshots`, `register`, `logs`: the
 //!   contracts on them.
 //!
-//! **Invariant:** whatever decides a race is one statement, and the server's answer to it. An answer that did not
+//! **Invariant:** every race is decided by one statement, and the server's answer to it. An answer that did not
 //! come, or does not say what became of the statement, is [`Unknown`](crate::Appended::Unknown).
 
 mod address;
@@ -63,7 +63,7 @@ struct Home {
 }
 
 impl Home {
-    /// Nobody knows what became of a write.
+    /// The outcome of a write is unknown.
     fn unknown(&self, doing: &str, why: &str) {
         let reason = format!("{}: {}", self.address.place(), self.address.scrub(why));
         self.outcomes.failed(SystemClock.boot(), doing, &reason);

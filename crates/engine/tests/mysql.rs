@@ -98,7 +98,7 @@ fn times_are_of_the_database_and_in_utc() {
 }
 
 #[test]
-fn a_server_proves_who_it_is_if_that_is_asked() {
+fn a_server_proves_its_identity_on_request() {
     let database = sql::database(KIND, &COMMON);
     let folder = database.server.folder().to_owned();
     let url = |ca: &str| {

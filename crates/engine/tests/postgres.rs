@@ -187,7 +187,7 @@ fn no_step_of_an_upgrade_keeps_the_locks_of_the_one_before() {
 }
 
 #[test]
-fn nobody_waits_until_a_batch_or_a_snapshot_is_compressed() {
+fn batches_and_snapshots_are_not_compressed() {
     let database = sql::database(KIND, &COMMON);
     let (mut journal, stored) = (database.journal(), |what: &str| database.ask(&format!("SELECT {what}")));
     let (_, link) = append_one(&mut *journal, 1, 20_000);
@@ -207,7 +207,7 @@ fn nobody_waits_until_a_batch_or_a_snapshot_is_compressed() {
 }
 
 #[test]
-fn a_server_proves_who_it_is_if_that_is_asked() {
+fn a_server_proves_its_identity_on_request() {
     let database = sql::database(KIND, &COMMON);
     let folder = database.server.folder().to_owned();
     let url = |ca: &str| {

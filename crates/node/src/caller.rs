@@ -12,7 +12,7 @@ use orchestrix_core::{Command, Forbidden, Name, Refusal, State, TaskCommand, Tas
 use crate::request::Ask;
 use crate::shards::ShardAsk;
 
-/// Who asks, as the wire has authenticated it. By default somebody who may do everything and has no name.
+/// The caller, as the wire has authenticated it. By default a caller with all rights and without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The name of its token.
@@ -90,7 +90,7 @@ pub(crate) fn check_named(ask: &Ask, own: &[Name]) -> Result<(), Refusal> {
 }
 
 fn check_submit(command: &Command, own: &[Name]) -> Result<(), Refusal> {
-    // Nobody outside of this crate asks for other commands by themselves.
+    // No other command can be requested from outside this crate.
     let foreign = Err(Refusal::Forbidden(Forbidden::Everything));
     let Command::Task(command) = command else { return foreign };
     match command {

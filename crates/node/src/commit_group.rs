@@ -28,7 +28,7 @@ pub struct CommitGroup<R> {
     pub(crate) queues: EventQueues,
     /// Sent after.
     pub replies: Vec<(R, Result<Answer, Error>)>,
-    /// Forgotten after: tasks whose output nobody can ask for any more.
+    /// Purged tasks, whose output is deleted afterwards.
     pub purged: Vec<TaskId>,
     /// What its answers weigh, see [`weight`].
     weight: usize,
@@ -95,7 +95,7 @@ pub(crate) fn split_records(records: &mut Vec<u8>, fit_bytes: u64) -> (Vec<u8>, 
 /// What an answer costs to find and to keep, in answers of one task.
 fn weight(answer: &Result<Answer, Error>) -> usize {
     match answer {
-        // Many tasks are looked at for a page, whatever is found.
+        // A page can scan many tasks, even if few match.
         Ok(Answer::Tasks { tasks, .. }) => 1_000 + tasks.len(),
         Ok(Answer::Queues(list)) => 1 + list.queues.len(),
         Ok(Answer::Workers(list)) => 1 + list.workers.len(),

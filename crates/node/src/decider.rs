@@ -22,7 +22,7 @@ pub(crate) struct Decider<R> {
     pub(crate) options: Options,
     pub(crate) stats: Arc<Stats>,
     pub(crate) group: CommitGroup<R>,
-    /// Nobody has heard of anything that was decided after this.
+    /// No answer after this position was sent.
     pub(crate) durable: Position,
     space: Space,
     /// New work was refused for want of room, and there has not been plenty since.
@@ -121,7 +121,7 @@ pub(crate) trait Component<R> {
     /// Forgets what was kept long enough. Every component has ticked before.
     fn purge(&mut self, _decider: &mut Decider<R>, _now: Timestamp) {}
 
-    /// When the component has something to do next, if nobody asks anything.
+    /// When the component has something to do next, without new asks.
     fn next_due(&self, decider: &Decider<R>) -> Option<Timestamp>;
 
     /// Answers all calls that wait, because the loop ends.

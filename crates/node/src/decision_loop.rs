@@ -114,12 +114,12 @@ impl<R: Recipient> DecisionLoop<R> {
         tasks.serve_polls(decider, now);
     }
 
-    /// Gives back leases in answers that nobody took, unless another answer with the same lease was taken or still may be.
+    /// Gives back leases in answers that were not taken, unless another answer with the same lease was taken or still may be.
     pub fn abandon(&mut self, abandoned: &[Abandoned], durable: Position, now: Timestamp) {
         self.tasks.abandon(&mut self.decider, abandoned, durable, now);
     }
 
-    /// Gives back leases in an answer that was sent to another node and reached nobody there.
+    /// Gives back leases in an answer to another node whose caller had disconnected.
     pub fn give_back(&mut self, abandoned: &Abandoned, now: Timestamp) {
         self.tasks.give_back(&mut self.decider, abandoned, now);
     }
@@ -139,7 +139,7 @@ impl<R: Recipient> DecisionLoop<R> {
         self.tasks.observe(&self.decider);
     }
 
-    /// When [`DecisionLoop::tick`] has something to do next, if nobody asks anything.
+    /// When [`DecisionLoop::tick`] has something to do next, without new asks.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let components: [&dyn Component<R>; 2] = [&self.tasks, &self.shards];

@@ -1,4 +1,4 @@
-//! Durable events as they come, for those who watch: a bounded ring of what was written last.
+//! Durable events for event streams: a bounded ring of the latest ones.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub enum Happening {
     Gap { until: Position },
 }
 
-/// The last events, as they were written. Nothing is decoded before somebody watches.
+/// The latest events, as they were written. They are decoded only for a stream.
 #[derive(Debug)]
 pub struct EventFeed {
     ring: Mutex<Ring>,
@@ -58,7 +58,7 @@ impl EventFeed {
     /// Takes a batch that has become durable, with the queues of its events.
     pub(crate) fn publish(&self, batch: Batch, queues: Arc<EventQueues>) {
         let last = batch.last();
-        // Whoever reads the journal again after it led has told this before.
+        // A former leader that reads the journal again has published this before.
         if last <= *self.durable.borrow() {
             return;
         }

@@ -27,7 +27,7 @@ const READ_BYTES: usize = 4 << 20;
 /// Other nodes may have seen so many positions more than this one before they were lost.
 const LOST_MARGIN: u64 = 1 << 20;
 
-/// The state of a journal that somebody else writes.
+/// The state of a journal that another node writes.
 pub struct Follower {
     engine: Arc<dyn Shared>,
     journal: Box<dyn Journal>,
@@ -38,7 +38,7 @@ pub struct Follower {
     growth: Growth,
     /// Bytes of that snapshot.
     snapshot_bytes: u64,
-    /// Some of it was told by the leader, and not seen in the engine yet.
+    /// Some of it came from the replication feed, and was not read from the engine yet.
     hinted: bool,
     options: Options,
     surroundings: Surroundings,
@@ -215,7 +215,7 @@ impl Follower {
     /// Goes above all that was seen before a loss that was accepted, so that no id is given out twice.
     ///
     /// # Errors
-    /// When the engine does not answer, or somebody else has written.
+    /// When the engine does not answer, or another node has written.
     pub(crate) fn skip_lost(&mut self) -> Result<(), Failure> {
         let Some(lost) = self.high_water.lost() else { return Ok(()) };
         let target = lost.0 + LOST_MARGIN;
@@ -322,7 +322,7 @@ fn load_state(journal: &mut dyn Journal, rounds: &Arc<Rounds>) -> Result<(Loaded
 }
 
 /// Whether a batch of this journal ends so. An engine that forgot its latest batches may get the snapshot of a leader
-/// that has not noticed yet: nobody could go on from there.
+/// that has not noticed yet: no node could continue from there.
 fn is_on_chain(
     journal: &mut dyn Journal,
     link: Link,
@@ -337,7 +337,7 @@ fn is_on_chain(
             Read::Truncated(_) => return Ok(true),
             Read::End => {
                 let end = rounds.asking(|| journal.refresh())?;
-                // Unless somebody has written meanwhile.
+                // Unless another node has written meanwhile.
                 if end.position <= link.position {
                     return Ok(end == link);
                 }

@@ -52,7 +52,7 @@ struct Known {
     lost: Option<Position>,
     /// What the file says.
     written: Option<String>,
-    /// The highest epoch that was seen, whatever became of the journal that had it.
+    /// The highest epoch that was seen, in any journal.
     epoch: u64,
 }
 
@@ -113,7 +113,7 @@ impl HighWater {
         Self { inner: Arc::new(Inner { known: Mutex::new(known), folder: Mutex::new(folder) }) }
     }
 
-    /// Gives the folder back: whoever starts next may have it. Nothing is written any more.
+    /// Unlocks the folder for the next start. Nothing is written after this.
     pub(crate) fn close(&self) {
         self.flush();
         self.folder().take();
@@ -134,8 +134,8 @@ impl HighWater {
         self.lock().epoch
     }
 
-    /// Whoever runs this node accepts that what was seen may be lost. What comes is then above all that was seen; the
-    /// epoch stays, since those who keep out old leaders by it must not meet it twice.
+    /// The operator accepts that data which this node has seen may be lost. New positions are above all seen ones; the
+    /// epoch stays, because stores that fence old leaders must not see it twice.
     pub fn accept_loss(&self) {
         let mut known = self.lock();
         if is_planted("epoch-lost-with-data") {

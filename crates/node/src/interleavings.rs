@@ -213,7 +213,7 @@ fn a_waiting_worker_gets_what_is_submitted() {
 }
 
 #[test]
-fn a_lease_that_nobody_took_goes_to_the_next() {
+fn an_unclaimed_lease_goes_to_the_next_worker() {
     in_every_order(|offers| {
         let running = Running::start(offers);
         let leaves = caller(&running.node, |node| {

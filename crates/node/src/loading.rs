@@ -1,4 +1,4 @@
-//! Loads the newest snapshot that can be used, while whoever leads takes others and prunes them.
+//! Loads the newest usable snapshot, while the leader takes others and prunes them.
 
 use orchestrix_core::{Position, SnapshotLoader, State};
 use orchestrix_engine::{Link, Snapshots};
@@ -24,7 +24,7 @@ impl Default for Loaded {
     }
 }
 
-/// Lists of snapshots that are gone through before the node tries again later: whoever leads may prune them while one is
+/// Lists of snapshots that are gone through before the node tries again later: the leader may prune them while one is
 /// loaded.
 const LISTS_MAX: usize = 5;
 

@@ -29,7 +29,7 @@ use crate::write_guard::WriteGuard;
 
 /// Bytes of a line in JSON beside its text, at most: number, attempt, time, stream.
 const LINE_BYTES: usize = 128;
-/// Tasks whose line counts are kept in memory. The others are counted again when somebody asks.
+/// Tasks whose line counts are kept in memory. The others are counted again on request.
 const TASKS_KEPT: usize = 10_000;
 /// How often lines are added to what was counted anew. Each time another node has stored something meanwhile.
 const TRIES: usize = 4;
@@ -56,7 +56,7 @@ impl std::fmt::Debug for TaskLogs {
 /// What is known of one task's output without reading it.
 #[derive(Debug)]
 struct TaskLog {
-    /// `None` until somebody needed it. Held while lines are added, so that they stay in order.
+    /// `None` until the first use. Held while lines are added, so that they stay in order.
     counted: Arc<AsyncMutex<Option<Counted>>>,
     lines: watch::Sender<u64>,
 }
@@ -192,7 +192,7 @@ impl TaskLogs {
         }
         self.store.expect_output(task);
         // Storing and counting are one call on a thread that a caller who leaves does not stop: a chunk that
-        // nobody counted would shift the numbers of all lines after it.
+        // that was not counted would shift the numbers of all later lines.
         let stored = self.store.call(move |engine| addition.store(engine, &mut guard, &log, &stats)).await;
         // An engine that did not answer may have stored them.
         stored.map_err(|error| if error == Error::Unavailable { Error::OutcomeUnknown } else { error })
@@ -245,7 +245,7 @@ impl TaskLogs {
         self.store.delete(tasks);
     }
 
-    /// Deletes, slowly, the output of tasks that were purged before a term began, if those who purged them did not get
+    /// Deletes, slowly, the output of tasks that were purged before a term began, if the earlier leader did not get
     /// to it.
     pub(crate) fn sweep(&self, began_after: Position, ask: AskUnknown) {
         self.store.sweep(Sweep::new(began_after, ask));
@@ -290,15 +290,15 @@ impl TaskLogs {
             let room = self.task_bytes.saturating_sub(counted.bytes + bytes);
             !counted.is_full() && text.len() as u64 <= room
         };
-        let told = (gap > 0).then(|| not_taken(gap)).filter(|text| has_room(text, 0));
-        let untold = if told.is_some() { 0 } else { gap };
-        if let Some(text) = told {
+        let notice = (gap > 0).then(|| not_taken(gap)).filter(|text| has_room(text, 0));
+        let unreported = if notice.is_some() { 0 } else { gap };
+        if let Some(text) = notice {
             bytes += text.len() as u64;
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
         for LogText { text, stream } in lines {
             let text = cut(text, self.line_bytes);
-            if dropped > 0 || untold > 0 || !has_room(&text, bytes) {
+            if dropped > 0 || unreported > 0 || !has_room(&text, bytes) {
                 dropped += 1;
                 continue;
             }
@@ -306,10 +306,11 @@ impl TaskLogs {
             kept.push(Line { stream: stream_code(*stream), text });
         }
         // A gap is as wide as a worker says.
-        let all = counted.dropped.saturating_add(dropped).saturating_add(untold);
+        let all = counted.dropped.saturating_add(dropped).saturating_add(unreported);
         // A mark for each doubling: the number told is right to a factor of two even after a crash, and the
         // marks of a flood stay few.
-        let due = all > counted.told && (counted.told == 0 || all >= counted.told.saturating_mul(2));
+        let due =
+            all > counted.reported && (counted.reported == 0 || all >= counted.reported.saturating_mul(2));
         // Lines may stand where marks should, in output that was not stored under this cap.
         if due && counted.chunks() < TASK_CHUNKS_MAX {
             let (cap, unit) = self.cap(counted);
@@ -348,7 +349,7 @@ impl Addition {
         stats: &Stats,
     ) -> Result<Option<LogAppended>, orchestrix_engine::Error> {
         let bytes = minicbor::to_vec(&self.chunk).expect("writing to memory cannot fail");
-        // What is stored is not known any more, if the answer does not come: it is counted again when somebody asks.
+        // What is stored is not known any more, if the answer does not come: it is counted again on the next request.
         let logged = engine.append(self.at, &bytes).inspect_err(|_| *counted = None)?;
         match logged {
             Logged::Stored => {
@@ -363,7 +364,7 @@ impl Addition {
         }
     }
 
-    /// Tells everybody what has become of the lines.
+    /// Answers all callers about their lines.
     fn tell(&self, counted: &Counted, log: &TaskLog, stats: &Stats) -> LogAppended {
         stats.log_lines.add(self.new - self.dropped);
         stats.log_lines_dropped.add(self.dropped);
@@ -414,7 +415,7 @@ fn add_lines(
             }
             (Origin { attempt, at }, lines, start, start)
         }
-        // When it was counted it may have had lines, of which somebody saw the first ones.
+        // At the last count it may have had lines, and a reader may have seen the first ones.
         None => (counted.near(nth), vec![hole], start.max(page.next_offset), end),
     };
     let wanted = attempt.is_none_or(|attempt| attempt == origin.attempt);

@@ -1,4 +1,4 @@
-//! One of several nodes on one engine: follows while another leads, and leads when it is elected.
+//! One of several nodes on one engine: a follower, or the leader after an election.
 //!
 //! [`Member`] is the handle; the thread behind it is in `member_loop`.
 
@@ -30,9 +30,9 @@ use crate::runner::Running;
 use crate::standby::Standby;
 use crate::stats::Stats;
 
-/// A node that was further behind than this does not get the office passed.
+/// A node that is further behind than this does not get the leader lease.
 const LAG_MAX: u64 = 100_000;
-/// The office of the leader in the register.
+/// The key of the leader lease in the register.
 const OFFICE: &str = "leader";
 
 /// The name of the duty that a leader has here.
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Membership {
 pub enum NodeRole {
     /// This node leads: it decides.
     Leads(Node),
-    /// Another does, or nobody.
+    /// Another node is leader, or none.
     Follows,
 }
 
@@ -210,7 +210,7 @@ impl Member {
         self.inner.leadership()
     }
 
-    /// Whether somebody is this very process, and not another of the same name.
+    /// Whether a candidate is this process, and not another of the same name.
     #[must_use]
     pub fn is_me(&self, other: &Candidate) -> bool {
         other.incarnation == self.inner.me.incarnation
@@ -275,18 +275,18 @@ impl Member {
         let own = self.inner.note();
         let end = Position(stats.durable.get());
         let leader_age = self.leadership().leader_age();
-        // Its office is over, though nobody could say so in an engine that takes nothing.
+        // Its leader lease is over, though an engine that accepts nothing cannot record it.
         let is_over = leader_age.is_some_and(|age| age > self.leadership().leader_ttl());
         let leader = status.leader.map(|(leader, _)| leader.name).filter(|_| !is_over);
         let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let view =
             |Candidate { name, address, .. }: Candidate, note: Note, present: bool, age: Duration| NodeView {
                 role: if Some(&name) == leader.as_ref() { "leader" } else { "follower" }.to_owned(),
-                // A leader shows itself in its office, too, and to who follows it.
+                // The leader lease also shows that the leader is alive, and so does its feed.
                 seen_ms: Some(millis(
                     leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)),
                 )),
-                // Presence is written less often than an office is proved: who leads is there.
+                // Presence is written less often than the leader lease is renewed: the leader is present.
                 state: if present || Some(&name) == leader.as_ref() { "ACTIVE" } else { "DEAD" }.to_owned(),
                 load: note.load,
                 position: Position(note.position),
@@ -319,20 +319,20 @@ impl Member {
         self.inner.throttle.reason()
     }
 
-    /// Why this node stands still, if it does: a term in this process, or a thread that follows. Asks nobody.
+    /// Why this node makes no progress, if so: a term in this process, or a following thread. Sends no request.
     #[must_use]
     pub fn stalled(&self) -> Option<String> {
         let term = self.inner.term().and_then(|node| node.stalled());
         term.or_else(|| self.inner.following.rounds.stalled()).or_else(|| self.inner.growth.stalled())
     }
 
-    /// Why nothing can be written at the moment, if so. Asks nobody.
+    /// Why nothing can be written at the moment, if so. Sends no request.
     #[must_use]
     pub fn unwritten(&self) -> Option<String> {
         self.inner.term()?.unwritten()
     }
 
-    /// Passes the office to a node that is present and has read almost everything, or gives it back. The next term
+    /// Transfers the leader lease to a node that is present and has read almost everything, or releases it. The next term
     /// carries the name of who asked.
     ///
     /// # Errors
@@ -351,7 +351,7 @@ impl Member {
         self.leadership().ensure_coordinator_for(actor.map(Name::as_str), force, desired).await
     }
 
-    /// Waits until the member has stopped, whatever the reason.
+    /// Waits until the member has stopped, for any reason.
     ///
     /// # Errors
     /// The failure that stopped it.
@@ -359,7 +359,7 @@ impl Member {
         self.inner.running.stopped().await
     }
 
-    /// Stops cleanly: answers what was asked, makes everything durable, then gives the office back.
+    /// Stops cleanly: answers all taken asks, makes everything durable, then releases the leader lease.
     ///
     /// # Errors
     /// The failure that kept it from a clean stop.
@@ -412,7 +412,7 @@ impl Inner {
         self.throttle.failed(self.clock.boot(), operation, &failure.to_string());
     }
 
-    /// Whoever can read again may begin a term again.
+    /// A node that can read again may begin a term again.
     fn engine_answers(&self) {
         for operation in [FOLLOW, BEGIN] {
             self.throttle.succeeded(self.clock.boot(), operation);

@@ -1,4 +1,4 @@
-//! The handle to a running node: one method per thing that can be asked.
+//! The handle to a running node: one method per request.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Node {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// Told once, when the loop has taken an ask or has refused to: its bytes wait for nothing any more.
+/// Called once, when the loop has taken or refused an ask: its bytes no longer count against the window.
 pub type OnTaken = Box<dyn FnOnce() + Send>;
 
 /// Waits for an answer in this process.
@@ -71,7 +71,7 @@ impl Recipient for Waiter {
     }
 }
 
-/// Waits for the answer to one ask. Leases of an answer that was sent, and that nobody took here, are given back.
+/// Waits for the answer to one ask. Leases of an answer that is not taken here are given back.
 struct Awaited<'a> {
     node: &'a Node,
     receiver: oneshot::Receiver<Result<Answer, Error>>,
@@ -79,7 +79,7 @@ struct Awaited<'a> {
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        // From here on, the loop sees that nobody waits.
+        // From here on, the loop sees that the caller is gone.
         self.receiver.close();
         if let Ok(Ok(Answer::Leases { leases, at })) = self.receiver.try_recv()
             && let Some(abandoned) = Abandoned::of(&leases, at)
@@ -357,19 +357,19 @@ impl Node {
         &self.stats
     }
 
-    /// Why this node stands still, if it does: its loop ends no round, or its journal does not answer. Asks nobody.
+    /// Why this node makes no progress, if so: its loop ends no step, or its journal does not answer. Sends no request.
     #[must_use]
     pub fn stalled(&self) -> Option<String> {
         self.progress.stalled()
     }
 
-    /// Why nothing can be written at the moment, if so. Asks nobody.
+    /// Why nothing can be written at the moment, if so. Sends no request.
     #[must_use]
     pub fn unwritten(&self) -> Option<String> {
         self.progress.unwritten()
     }
 
-    /// Waits until the node has stopped, whatever the reason.
+    /// Waits until the node has stopped, for any reason.
     ///
     /// # Errors
     /// The failure that stopped it.
@@ -382,7 +382,7 @@ impl Node {
     /// # Errors
     /// The failure that kept it from a clean stop.
     pub async fn stop(&self) -> Result<(), crate::Failure> {
-        // Before the loop hears of it: whoever waits for room on a full disk gives up.
+        // Before the loop sees the stop: a writer that waits for disk space gives up.
         self.running.begin_stop();
         let inputs = self.inputs.clone();
         // The queue may be full; waiting for room must not block the runtime.
@@ -391,11 +391,11 @@ impl Node {
         self.running.stopped().await
     }
 
-    /// Stops at once: what is not durable by now is forgotten, and whoever waits for it hears that the outcome is
+    /// Stops at once: what is not durable by now is dropped, and its callers hear that the outcome is
     /// not known.
     pub(crate) fn abort(&self) {
         self.running.begin_stop();
-        // A loop that is busy sees the flag, or that its office is over, before it writes again.
+        // A busy loop sees the flag, or the end of its leader lease, before it writes again.
         let _ = self.inputs.try_send(Input::Stop);
     }
 
@@ -412,7 +412,7 @@ impl Node {
         })
     }
 
-    /// Asks as somebody who may do everything.
+    /// Asks as a caller with all rights.
     async fn ask_freely(&self, ask: Ask) -> Result<Answer, Error> {
         self.ask(&Caller::default(), ask).await
     }
@@ -458,7 +458,7 @@ impl Node {
             Ok(()) => {
                 let mut awaited = Awaited { node: self, receiver };
                 match (&mut awaited.receiver).await.unwrap_or(Err(Error::OutcomeUnknown)) {
-                    // Whatever else was given up for want of room may be tried elsewhere.
+                    // Other asks that were refused for lack of space may be tried at another node.
                     Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
                     answer => answer,
                 }

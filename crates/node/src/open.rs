@@ -58,7 +58,7 @@ impl Failure {
         Self { message, retryable: false, passes: false, damage: false }
     }
 
-    /// The same, for those who can begin anew.
+    /// The same, for callers that can start again.
     pub(crate) fn retry(self) -> Self {
         Self { retryable: true, passes: true, ..self }
     }
@@ -75,7 +75,7 @@ impl Failure {
         self.passes
     }
 
-    /// Whether stored bytes are not what was written: somebody has to bring back a copy.
+    /// Whether stored bytes are not what was written. A backup must be restored.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         self.damage
@@ -125,7 +125,7 @@ pub(crate) struct Stored {
     pub(crate) state: State,
     pub(crate) journal: Box<dyn Journal>,
     /// The last batch that the state follows. What a handle of a shared journal takes for the end may be older, or
-    /// newer if somebody else has written meanwhile.
+    /// newer if another node has written meanwhile.
     pub(crate) end: Link,
     pub(crate) logs: Arc<dyn Logs>,
     pub(crate) last_snapshot: LastSnapshot,
@@ -278,7 +278,7 @@ pub(crate) fn assemble(
     stats.durable.set(end.position.0);
     stats.position.set(end.position.0);
     let (snapshots, linger) = (Some(journal.snapshots()), journal.linger());
-    // Whoever holds an office shares an engine, which is a server somewhere.
+    // A leader with a leader lease uses a shared engine, which is a server.
     let offers = guard.leader_lease.is_some();
     let writer = Arc::new(Mutex::new(Writer {
         end,
@@ -324,7 +324,7 @@ pub(crate) fn start_node(
     guard: WriteGuard,
     surroundings: Surroundings,
 ) -> Result<Node, Failure> {
-    // Whoever is alone has looked when it opened its files.
+    // A single node has checked this when it opened its files.
     let leads = guard.leader_lease.is_some().then_some(stored.end.position);
     let parts = assemble(stored, options, guard, surroundings, Calls::Threads);
     let Parts { node, mut runner, writer, handed, acks } = parts;
@@ -344,7 +344,7 @@ pub(crate) fn start_node(
     }
     let ended = Arc::clone(&node.running);
     spawn("orchestrix-loop", move || {
-        // The reason is told before the runner goes, and with it the writer's thread: the first reason counts.
+        // The reason is set before the runner and the writer's thread end: the first reason counts.
         match guarded("the decision loop", || runner.run()) {
             Err(failure) if failure.message != WRITER_IS_GONE => ended.end(Err(failure)),
             Ok(()) | Err(_) => {}
@@ -359,7 +359,7 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
     spawned.map(drop).map_err(|error| Failure::new(format!("cannot start the thread {name}: {error}")))
 }
 
-/// A panic in a thread of the node is a bug: the node ends, and nothing that was not durable was told.
+/// A panic in a thread of the node is a bug: the node ends, and no answer was sent before it was durable.
 pub(crate) fn guarded(what: &str, body: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic

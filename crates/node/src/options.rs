@@ -1,4 +1,4 @@
-//! What can be set on a node, with defaults.
+//! Options of a node, with defaults.
 
 use orchestrix_core::Retention;
 use orchestrix_core::limits::QUEUES_MAX;

@@ -1,5 +1,5 @@
-//! Whether the loop, the journal and the threads of a follower get anywhere: moments that they note down, looked at only
-//! when somebody asks.
+//! Whether the loop, the journal and the threads of a follower make progress: they note times, which are read only
+//! on request.
 //!
 //! An idle loop goes round twice a second, so one that is late stands still. A loop that waits for the journal is not
 //! late while the journal answers, even if it answers that it cannot write. The same holds for a thread that follows,
@@ -105,7 +105,7 @@ impl Progress {
         self.full().replace(what).is_none()
     }
 
-    /// Whether a batch waits for room: whatever is decided now waits behind it.
+    /// Whether a batch waits for disk space: later decisions wait behind it.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.full().is_some()
     }

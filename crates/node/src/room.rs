@@ -1,4 +1,4 @@
-//! What may be decided while the disk has little room left, or an engine has none.
+//! Which commands are accepted while the disk has little space, or an engine has none.
 
 use orchestrix_core::{Command, TaskCommand};
 use orchestrix_engine::{Room, Space};

@@ -1,10 +1,10 @@
-//! Shards in the loop: who is alive, who speaks for a worker, when a rebalance is due, and who waits for one.
+//! Shards in the loop: live workers and their processes, due rebalances, and waiting registrations.
 //!
 //! What is here is soft: a new leader takes every worker for live for one time, and hears the rest from the workers. What
 //! a worker has is in the state, and changes only by events.
 //!
-//! **Invariants:** a worker's shards pass on only when it let go of them in an answer to having been told, when it left,
-//! or when the time is over that it was last promised. Whoever is not heard of is promised nothing.
+//! **Invariants:** the shards of a worker move only after it released them in answer to a withdrawal, after it left,
+//! or after its last promised lease ended. A worker without a heartbeat is promised nothing.
 
 mod belief;
 mod counting;
@@ -29,9 +29,9 @@ use self::soft::{Known, Waiting, join};
 use crate::decider::{Component, Decider};
 use crate::request::{Answer, Error, Recipient};
 
-/// Milliseconds between what makes a rebalance needful and the rebalance: those who come together are counted together.
+/// Milliseconds between the cause of a rebalance and the rebalance: workers that register together are counted together.
 const DEBOUNCE_MS: u64 = 250;
-/// The same after a worker said that it goes: what it had is nobody's.
+/// The same after a worker left: its shards are free.
 const LEAVE_MS: u64 = 20;
 
 /// Registrations of a service that wait at one time: as many as it may have workers, each started again once.
@@ -45,7 +45,7 @@ fn session_of(given: Option<&Name>) -> Result<Name, Refusal> {
 }
 
 impl<R: Recipient> Component<R> for ShardDecisions<R> {
-    /// A term began: whoever has shards is taken for live for one time of this term, and for as long as the terms before
+    /// A term began: every worker with shards counts as live for one lease of this term, and for as long as earlier terms
     /// it have promised.
     fn begin_term(&mut self, decider: &mut Decider<R>, now: Timestamp) {
         let mut until = self.promised_until(decider, now).max(now.plus(decider.state.owed_ms()));
@@ -88,7 +88,7 @@ impl<R: Recipient> Component<R> for ShardDecisions<R> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Sends those who came and wait for their share to whoever leads next; to come again changes nothing.
+    /// Sends waiting registrations to the next leader; to register again changes nothing.
     fn dismiss(&mut self, decider: &mut Decider<R>, _now: Timestamp) {
         let waiting: Vec<Waiting<R>> =
             self.services.values_mut().flat_map(|soft| std::mem::take(&mut soft.waiting)).collect();
@@ -146,7 +146,7 @@ impl<R: Recipient> ShardDecisions<R> {
         to: R,
         now: Timestamp,
     ) {
-        // Whoever cannot come is in nobody's way.
+        // A refused registration blocks no other.
         let command = Command::Shard(join(&service, &worker, &body));
         let can_come = command.validate().and_then(|()| decider.state.decide(&command, now).map(drop));
         let session = match can_come.and_then(|()| session_of(body.session.as_ref())) {
@@ -175,7 +175,7 @@ impl<R: Recipient> ShardDecisions<R> {
             if let Some(before) = &known.session {
                 self.ended.add(&service, &worker, before);
             }
-            // Some workers listen only once: whoever starts again gets its share, not nothing.
+            // Some workers read only one assignment: a restarted worker gets its share, not an empty one.
             until = until.max(known.until.plus(4 * DEBOUNCE_MS));
         }
         let waited_until = repeated.last().map(|waiting| waiting.until);
@@ -201,7 +201,7 @@ impl<R: Recipient> ShardDecisions<R> {
         self.wait(decider, &service, Waiting::new(to, worker, session, body, until), now);
     }
 
-    /// Lets a worker in if nobody of its name is in its way, and lets it wait for its share.
+    /// Accepts a worker if no other process of its name is live, and lets it wait for its share.
     fn wait(&mut self, decider: &mut Decider<R>, service: &Name, waiting: Waiting<R>, now: Timestamp) {
         match self.try_join(decider, service, &waiting, now) {
             Ok(()) => {
@@ -394,7 +394,7 @@ impl<R: Recipient> ShardDecisions<R> {
         let answer = self.assignment(decider, service, worker, seq);
         let soft = self.services.get_mut(service);
         if let Some(known) = soft.and_then(|soft| soft.workers.get_mut(worker)) {
-            known.told = answer.generation;
+            known.answered = answer.generation;
         }
         answer
     }

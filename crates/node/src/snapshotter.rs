@@ -1,4 +1,4 @@
-//! Snapshots beside the loop: the loop hands out pieces between its steps, a thread writes them, many in a chunk.
+//! Snapshots while the loop runs: it hands out pieces between its steps, and a thread writes them, many in a chunk.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ const STEP_TASKS: usize = 200;
 const STEP_BYTES: usize = 256 << 10;
 const _: () = assert!(STEP_BYTES + (1 << 20) < SNAPSHOT_CHUNK_MAX, "a chunk may end with the largest task");
 /// Bytes of a chunk that pieces share. Each chunk is a request and a sync for most engines, so there should be few; and
-/// whoever appends to the same server waits behind one.
+/// an append to the same server waits behind one.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Pieces that wait for the disk. Bounds memory.
 const PIECES_WAITING: usize = 16;
@@ -33,7 +33,7 @@ pub(crate) struct SnapshotPlan {
     pub(crate) under_way: Option<Snapshotting>,
 }
 
-/// The last snapshot that is whole, whoever took it.
+/// The last complete snapshot, of any node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastSnapshot {
     /// Bytes of journal since it, or since the beginning.
@@ -196,7 +196,7 @@ impl SnapshotJob {
     fn end(self, result: Result<(), Error>) {
         let Self { snapshots, finished, wake, writer, pieces, .. } = self;
         drop((writer, pieces));
-        // Nobody listens any more only when the node stops.
+        // The channel is closed only when the node stops.
         let _ = finished.send((snapshots, result));
         let _ = wake.try_send(Input::Wake);
     }

@@ -1,5 +1,5 @@
-//! What a node does with the journal as offices come and go: it reads, it begins a term on what it has read, and it
-//! reads again. Without threads and without clocks; [`Member`](crate::Member) and simulations run it.
+//! The journal of a node through changes of leader: it reads, begins a term at the end of the journal, and reads
+//! again. Without threads and clocks; [`Member`](crate::Member) and simulations run it.
 //!
 //! **Invariant:** a term begins only on a journal that was read to its end, and only in an epoch above all that this
 //! node has seen.
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Standby {
 pub enum Beginning {
     /// A term can begin on this.
     Term(Box<Follower>),
-    /// The register has forgotten: this epoch was seen before. Whoever was elected gives the office back and stands
+    /// The register has forgotten: this epoch was seen before. The elected node releases the leader lease and stands
     /// again above it, since an epoch never comes twice.
     Outdated { seen: u64 },
 }

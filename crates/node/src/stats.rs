@@ -1,4 +1,4 @@
-//! Numbers about what a node has done since it started. Counted outside the fold: a replay counts nothing.
+//! Counters of a node since its start. Counted outside the fold: a replay counts nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -55,7 +55,7 @@ impl Histogram {
     }
 }
 
-/// Everything that is counted. The meaning of each is told where it is published.
+/// All counters. `metrics.rs` of the server explains each.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub submitted: Counter,
@@ -82,7 +82,7 @@ pub struct Stats {
     pub refused: Counter,
     pub overloaded: Counter,
     pub storage_full: Counter,
-    /// Leases given back because nobody took the answer.
+    /// Leases given back because the caller had disconnected.
     pub abandoned: Counter,
 
     pub position: Counter,
@@ -91,11 +91,11 @@ pub struct Stats {
     pub epoch: Counter,
     pub tasks_leased: Counter,
     pub polls: Counter,
-    /// Batches that were refused because somebody else had written.
+    /// Batches refused because another node had written.
     pub stale_appends: Counter,
     /// Rounds that moved or granted shards.
     pub shard_rounds: Counter,
-    /// Shards that workers were told to give up.
+    /// Shards withdrawn from workers.
     pub shards_withdrawn: Counter,
     pub shards_granted: Counter,
     /// Shards that were taken from plain workers which had not said that they stopped.

@@ -1,4 +1,4 @@
-//! A node without threads: whoever owns it says when a round is decided and when the disk has done its work.
+//! A node without threads: its owner says when a step is decided and when the disk has done its work.
 //!
 //! For simulations: everything that decides, writes and answers is what a node with threads runs, in an order
 //! that one seed can repeat.
@@ -23,13 +23,13 @@ use crate::sync::mpsc::{Receiver, Sender, channel};
 use crate::write_guard::WriteGuard;
 use crate::writer::{self, Ack, Begun, RETRY, Tried, Work, Writer, Writing};
 
-/// A node that does one thing at a time, when told to. Its callers use the [`Node`] beside it.
+/// A node that does one step at a time, on request. Its callers use the [`Node`] beside it.
 pub struct Stepped {
     runner: Runner,
     writer: Arc<Mutex<Writer>>,
     handed: Receiver<Work>,
     acks: Sender<Ack>,
-    /// Calls of the engine about output that nobody has made yet, if a simulation makes them.
+    /// Pending calls to the engine about output, if a simulation makes them.
     output_calls: Option<Receiver<OutputCall>>,
     jobs: Receiver<SnapshotJob>,
     job: Option<SnapshotJob>,
@@ -100,7 +100,7 @@ impl Stepped {
         let Parts { node, mut runner, writer, handed, acks } = parts;
         let (started, jobs) = channel();
         runner.start_snapshot = Box::new(move |job| {
-            // Nobody is there to write it only when the node is gone.
+            // The channel is closed only when the node is gone.
             let _ = started.send(job);
         });
         (
@@ -128,7 +128,7 @@ impl Stepped {
         Ok((state, recovered))
     }
 
-    /// Decides one round: all that was asked, and what time asks for. Breaks when the node was told to stop.
+    /// Decides one step: all asks and everything that is due. Breaks when the node must stop.
     ///
     /// # Errors
     /// Why the node cannot go on.
@@ -217,12 +217,12 @@ impl Stepped {
         self.job = job.and_then(SnapshotJob::step);
     }
 
-    /// How long nothing will happen if nobody asks anything and the disk does nothing.
+    /// How long nothing will happen without new asks and without answers of the disk.
     pub fn idle_for(&mut self) -> Duration {
         self.runner.idle_for()
     }
 
-    /// Stops as a node does that is told to: everyone is answered, everything is written.
+    /// Stops cleanly: every call is answered, everything is written.
     ///
     /// # Errors
     /// Why it could not.
@@ -258,7 +258,7 @@ impl Stepped {
 }
 
 impl Drop for Stepped {
-    /// Whoever simulates a kill has no process that takes its threads with it.
+    /// A simulated kill has no process whose threads end with it.
     fn drop(&mut self) {
         writer::lock(&self.writer).logs.close();
     }

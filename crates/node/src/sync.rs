@@ -1,4 +1,4 @@
-//! What callers, loop and writer meet at. With the feature `shuttle` these are its own, so that a test can try the orders in
+//! Locks and channels between callers, loop and writer. With the feature `shuttle` these are its own, so that a test can try the orders in
 //! which threads reach them (`interleavings.rs`).
 
 #[cfg(not(feature = "shuttle"))]

@@ -1,4 +1,4 @@
-//! Tasks in the decision loop: commands, leases, the calls that wait for one, and what is shown of tasks and queues.
+//! Tasks in the decision loop: commands, leases, waiting lease calls, and views of tasks and queues.
 
 mod admission;
 mod answers;

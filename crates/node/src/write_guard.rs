@@ -1,4 +1,4 @@
-//! By what right a node writes: alone for ever, or as the leader of several for as long as it is trusted.
+//! The right of a node to write: permanent if it is alone, or for the time of its leader lease.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orchestrix_core::Name;
 use orchestrix_engine::Link;
 
-/// An office that a node writes under.
+/// A leader lease that a node writes under.
 pub trait LeaderLease: Send + Sync {
     /// Whether the one who holds it may act at this moment. Asked before a batch is written, and again before
     /// anybody hears of it.
@@ -21,7 +21,7 @@ pub trait LeaderLease: Send + Sync {
 pub struct WriteGuard {
     /// The term gets this epoch, or a higher one if the journal has seen it.
     pub epoch: u64,
-    /// Nobody else writes, if there is none.
+    /// `None` on an engine with a single node.
     pub leader_lease: Option<Arc<dyn LeaderLease>>,
     /// After so many milliseconds without an event there is a `Tick`.
     pub tick_ms: Option<u64>,

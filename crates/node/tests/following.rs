@@ -56,7 +56,7 @@ fn the_journal_refuses_an_overtaken_first_event() {
 }
 
 #[test]
-fn whoever_has_read_to_the_end_leads_from_there() {
+fn a_follower_that_read_to_the_end_leads_from_there() {
     let place = MemoryPlace::new(JournalId([5; 16]));
     let mut journal = place.journal().unwrap();
     begin_term(&mut *journal, Link::default(), 1);

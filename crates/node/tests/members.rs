@@ -114,7 +114,7 @@ async fn a_view_of_the_cluster_says_how_old_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_takes_over_has_all_that_was_acknowledged() {
+async fn a_new_leader_has_everything_acknowledged() {
     let place = place();
     let first = open(&place, "a");
     let node = leads(&first).await;
@@ -266,7 +266,7 @@ async fn a_node_with_a_name_in_use_ends_and_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_leader_keeps_its_office_by_ticks() {
+async fn ticks_keep_the_leader_lease_of_an_idle_leader() {
     let place = place();
     let member = open(&place, "a");
     leads(&member).await;

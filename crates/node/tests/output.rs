@@ -218,7 +218,7 @@ fn damage(data: &Path, line: &str, from: isize) {
 const MISSING: &str = "lines are missing here: a part of the output of this task is damaged";
 
 #[tokio::test]
-async fn a_damaged_part_costs_only_itself_and_is_told() {
+async fn a_damaged_part_costs_only_itself_and_is_reported() {
     // In the text of the line, and in the header of the record in which it is stored.
     for from in [0, -60] {
         for damaged in 0..3 {

@@ -1,4 +1,4 @@
-//! Why a server cannot be had, as one sentence.
+//! The error of a server that cannot be started, as one sentence.
 
 use std::fmt;
 

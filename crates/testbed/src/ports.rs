@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_somebody_listens_on_is_not_given() {
+    fn a_port_in_use_is_not_given() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).unwrap();
         let port = taken.local_addr().unwrap().port();
         let count = usize::from(first_of_the_kernel() - FIRST);

@@ -1,4 +1,4 @@
-//! How a server is made, started, and known to be ready.
+//! How a server is set up and started, and when it is ready.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};

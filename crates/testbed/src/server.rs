@@ -1,4 +1,4 @@
-//! A server as a child process, and what can be seen of it from outside.
+//! A server as a child process, and its state as seen from outside.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ends_early_is_told_with_its_last_words() {
+    fn an_early_end_is_reported_with_the_last_output() {
         let error = Server::start(shell("echo the disk is damaged >&2; exit 3", |_| false)).unwrap_err();
         assert_eq!(error.to_string(), "sh ended: the disk is damaged");
     }

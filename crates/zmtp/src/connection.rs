@@ -49,7 +49,7 @@ pub enum Incoming {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Greets the peer and hears who it is. Takes as long as the peer does: whoever calls sets a time.
+    /// Greets the peer and hears who it is. Takes as long as the peer does: the caller sets a timeout.
     ///
     /// # Errors
     /// When the peer speaks something else, or is of a kind that does not fit.
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Err(why) => {
                 let mut refusal = BytesMut::new();
                 Frame::put_command(&mut refusal, &greeting::error("Invalid socket type"));
-                // Whoever does not read why hears that it is over.
+                // A peer that does not read the reason sees the end of the connection.
                 let _ = stream.write_all(&refusal).await;
                 Err(why.into())
             }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn peers_hear_who_they_are_and_what_they_say() {
+    async fn peers_exchange_identities_and_messages() {
         let (near, far) = pair().await;
         let who = |socket, identity| Peer { socket, identity: Bytes::from_static(identity), minor: 1 };
         assert_eq!(
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_of_another_kind_is_told_so() {
+    async fn a_peer_of_another_kind_gets_an_error() {
         let (near, far) = duplex(1 << 10);
         let (near, far) = tokio::join!(
             Connection::greet(near, SocketType::Req, b"", Limits::default()),

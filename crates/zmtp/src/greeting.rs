@@ -1,4 +1,4 @@
-//! What two peers say before the first message, and the commands between messages.
+//! The handshake of two peers, and the commands between messages.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -24,7 +24,7 @@ pub enum SocketType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub socket: SocketType,
-    /// What it wants to be called; anybody can say anything here.
+    /// The identity that it sends; it is not checked.
     pub identity: Bytes,
     /// The minor version of its protocol; from 1 on, a peer answers pings.
     pub minor: u8,

@@ -1,4 +1,4 @@
-//! An entity that was added by the recipe does all that an entity does.
+//! An entity that follows the recipe has all functions of an entity.
 
 use std::path::{Path, PathBuf};
 
@@ -89,7 +89,7 @@ fn an_empty_entity_leaves_no_trace_in_a_snapshot() {
 }
 
 #[test]
-fn a_section_that_nobody_knows_is_refused() {
+fn an_unknown_section_is_refused() {
     let mut header = Header::of(&State::new());
     header.announce(TAG + 1, 1);
     let refused = loaded(&[header.encode()]).unwrap_err();

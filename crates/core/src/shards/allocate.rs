@@ -1,4 +1,4 @@
-//! Who should have which shard: an even share for everyone, with as few moves as that takes.
+//! Allocation of shards: even shares, with as few moves as possible.
 //!
 //! Pure arithmetic over numbers: workers are counted in the order of their names, shards from 0. What comes out is a
 //! wish; how a shard gets from one worker to the next is a matter of rounds.
@@ -18,7 +18,7 @@ pub struct Place {
 pub struct Plan {
     /// Shards that their worker has to give up, in the order in which that helps most.
     pub withdraw: Vec<u32>,
-    /// Shards that nobody has, and the worker that each is for.
+    /// Free shards, and the worker that each is for.
     pub give: Vec<(u32, usize)>,
 }
 
@@ -30,7 +30,7 @@ const WANTED: u64 = 105;
 
 /// Plans with a weight for each shard; all weigh the same if none are given.
 ///
-/// `holders` says who has each shard. A shard that is on its way is nobody's, but cannot be given yet: it is not among
+/// `holders` has the worker of each shard. A moving shard is free, but cannot be granted yet: it is not among
 /// those that are `free`.
 #[must_use]
 pub fn plan(
@@ -50,7 +50,7 @@ pub fn plan(
     wish
 }
 
-/// A planted bug: shares as from nothing, whoever has what.
+/// A planted bug: shares as in a first assignment.
 pub(super) fn dealt_anew(places: &[Place], holders: &[Option<usize>], is_free: impl Fn(u32) -> bool) -> Plan {
     let wish = plan(places, &vec![None; holders.len()], None, |_| true).give;
     let other = |(shard, to): &(u32, usize)| {
@@ -73,7 +73,7 @@ fn quotas(places: &[Place], held: &[u32], shards: u32) -> Vec<u32> {
     }
     let mut quotas: Vec<u32> = places.iter().map(|place| capacity(place).min(low)).collect();
     let mut rest = u64::from(shards) - at_level(low);
-    // One more for those who have more anyway, then in the order of names.
+    // One more for workers that already have more, then in the order of names.
     for has_more in [true, false] {
         for (index, quota) in quotas.iter_mut().enumerate() {
             if rest > 0 && (held[index] > low) == has_more && capacity(&places[index]) > low {
@@ -114,7 +114,7 @@ fn numbered(holders: &[Option<usize>]) -> impl DoubleEndedIterator<Item = (u32, 
     (0..count).zip(holders.iter().copied())
 }
 
-/// Shares by weight. There is no quick way to the best of all, so the heaviest go first to whoever has least.
+/// Shares by weight. There is no quick way to the best plan, so the heaviest go first to the worker with the least.
 struct Weighing<'a> {
     places: &'a [Place],
     holders: &'a [Option<usize>],
@@ -189,7 +189,7 @@ impl<'a> Weighing<'a> {
         most * 100 * self.loads.len() as u64 <= total * hundredths
     }
 
-    /// Takes a shard from whoever has most to whoever has least, if that makes it less.
+    /// Moves a shard from the worker with the most to the one with the least, if that reduces the difference.
     fn move_one(&mut self) -> bool {
         let (Some((most, from)), Some(to)) = (self.by_load.last().copied(), self.least_loaded()) else {
             return false;
@@ -245,7 +245,7 @@ mod tests {
 
     const ANY: Place = Place { capacity: None };
 
-    /// Carries a plan out at once, as if nobody had to let go first. Answers how many shards moved.
+    /// Applies a plan at once, as if no worker had to release first. Returns how many shards moved.
     fn settle(places: &[Place], holders: &mut [Option<usize>], weights: Option<&[u32]>) -> usize {
         let moves = plan(places, holders, weights, |_| true).withdraw;
         for shard in &moves {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_on_its_way_is_given_to_nobody() {
+    fn a_moving_shard_is_not_granted() {
         let holders = [Some(0), Some(0), None, None];
         let plan = plan(&[ANY; 2], &holders, None, |shard| shard == 3);
         assert_eq!((plan.withdraw, plan.give), (vec![], vec![(3, 1)]));
@@ -294,7 +294,7 @@ mod tests {
         for workers in [10, 100] {
             let mut holders = vec![None; 1_024];
             settle(&vec![ANY; workers], &mut holders, None);
-            // One more, the last by name: it gets its share, and nobody else anything.
+            // One more, the last by name: it gets its share, and no other worker gets anything.
             assert_eq!(settle(&vec![ANY; workers + 1], &mut holders, None), 1_024 / (workers + 1));
             // The first leaves: only what was its own finds a new place.
             let share = counts(workers + 1, &holders)[0];
@@ -321,7 +321,7 @@ mod tests {
         best
     }
 
-    /// All ways to give out as many shards as can be, so that nobody has two more than one that could take one.
+    /// All ways to assign as many shards as possible, so that no worker has two more than one with free capacity.
     fn each_split(
         places: &[Place],
         left: u32,

@@ -1,4 +1,4 @@
-//! What may be asked about shards.
+//! Commands about shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,13 +34,13 @@ pub enum ShardCommand {
         worker: Name,
         shards: Vec<u32>,
     },
-    /// A worker was told to stop serving some of its shards, and does not listen.
+    /// A worker keeps serving withdrawn shards.
     Overrule {
         service: Name,
         worker: Name,
         shards: BTreeSet<u32>,
     },
-    /// Somebody changes the number of shards: a worker its own word, or an operator.
+    /// A worker changes its own shard count, or an operator sets it.
     SetCount {
         service: Name,
         count: u32,

@@ -1,4 +1,4 @@
-//! Whether what is asked about shards may happen. Changes nothing.
+//! Decides commands about shards. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +74,7 @@ impl Shards {
         Ok(joined(changed, None, None))
     }
 
-    /// There is room for one service more, and whoever makes it has not made too many.
+    /// There is room for one more service, and its creator has not made too many.
     fn check_room(&self, by: Option<&Name>) -> Result<(), Refusal> {
         let refused = |problem| Err(Refusal::Invalid { field: "service", problem });
         if self.services.len() >= SERVICES_MAX {
@@ -136,13 +136,13 @@ impl Shards {
         event(ShardsMoved { service: service.clone(), withdrawn, granted, capacity })
     }
 
-    /// Takes back what was withdrawn and is let go. Whoever lets go of what it should keep is given it again, or another.
+    /// Frees withdrawn shards that were released. A worker that releases a shard of its own gets it again, or another.
     fn let_go(&self, service: &Name, worker: &Name, shards: &[u32]) -> Decision {
         let Some(known) = self.services.get(service) else { return Decision::Nothing };
         let has = |number: &u32| {
             known.shards.get(*number as usize).is_some_and(|shard| shard.worker() == Some(worker))
         };
-        // Each once, whatever was said how often.
+        // Each once, even if it was named twice.
         let shards: BTreeSet<u32> = shards.iter().copied().filter(has).collect();
         if shards.is_empty() {
             return Decision::Nothing;

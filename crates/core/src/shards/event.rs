@@ -1,4 +1,4 @@
-//! What happens to services and their shards.
+//! Events of services and their shards.
 
 use std::collections::BTreeMap;
 
@@ -56,18 +56,18 @@ events! {
         #[n(1)] pub weights: BTreeMap<u32, u32>,
     }
 
-    /// A worker has stopped serving some shards; nobody has them now.
+    /// A worker has released some shards; they are free now.
     21 ShardsLetGo {
         #[n(0)] pub service: Name,
         #[n(1)] pub worker: Name,
         #[n(2)] pub shards: Runs,
-        /// It was told to stop and has not said that it did, and in this service nobody waits for that.
+        /// They were withdrawn and not released, and this service does not wait for that.
         #[n(3)]
         #[serde(skip_serializing_if = "Option::is_none")]
         pub overruled: Option<bool>,
     }
 
-    /// One round of a service: some workers are told to stop, some get what is free. The position of this event is the
+    /// One rebalance of a service: shards are withdrawn from some workers and granted to others. The position of this event is the
     /// token of what it grants.
     22 ShardsMoved {
         #[n(0)] pub service: Name,

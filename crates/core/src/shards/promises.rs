@@ -1,5 +1,5 @@
-//! What workers of services may still count on when a term begins: the terms before may have promised more than this one
-//! does, and whoever leads by then has not heard any of it.
+//! Promises to workers that hold when a term begins: earlier terms may have promised more than this one
+//! does, and the leader by then does not know of it.
 
 use minicbor::{Decode, Encode};
 
@@ -24,7 +24,7 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    /// Those of a term that begins `at`. The time between the `last` event before it and then does not count: nobody
+    /// Those of a term that begins `at`. The time between the `last` event before it and then does not count: no node
     /// knows how long it was.
     pub(crate) fn next(self, lease_ms: Option<u64>, last: Timestamp, at: Timestamp) -> Self {
         let left_ms = self.owed_ms.saturating_sub(last.since(self.since));
@@ -33,7 +33,7 @@ impl Promises {
     }
 }
 
-/// How long a promise of so many milliseconds is kept: a little longer than the worker was told. Clocks differ by up to
+/// How long a promise of so many milliseconds is kept: a little longer than promised. Clocks differ by up to
 /// 1 %, and the clock of a term is up to 1 % faster than that of its machine while it gets back to the wall clock.
 #[must_use]
 pub fn kept_ms(lease_ms: u64) -> u64 {

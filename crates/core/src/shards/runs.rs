@@ -1,4 +1,4 @@
-//! Many numbers of shards, as runs of neighbours.
+//! Sets of shard numbers, as runs of consecutive numbers.
 
 use minicbor::{Decode, Encode};
 use serde::Serialize;

@@ -86,7 +86,7 @@ struct Stored {
 struct Alike {
     #[n(0)]
     count: u32,
-    /// The place of their worker among the names; nobody has them if there is none.
+    /// The index of their worker among the names; `None` if they are free.
     #[n(1)]
     worker: Option<u32>,
     #[n(2)]

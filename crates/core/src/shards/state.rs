@@ -1,4 +1,4 @@
-//! Services as they are kept: who has which shard, and what would make shares even.
+//! The state of services: the worker of each shard, and the moves that make shares even.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,7 @@ pub enum Shard {
     Free,
     /// The token is the position of the event that granted it.
     Held { worker: Name, token: Position },
-    /// Told to stop at a position; not let go yet.
+    /// Withdrawn at a position; not released yet.
     Withdrawn { worker: Name, token: Position, since: Position },
 }
 
@@ -68,13 +68,13 @@ pub struct ShardWorker {
     /// The session of the process that joined, if it named one. Another session is another process.
     #[n(3)]
     pub session: Option<Name>,
-    /// The shards that it has, also those that it was told to stop.
+    /// The shards that it has, withdrawn ones included.
     #[cbor(skip)]
     pub(super) shards: BTreeSet<u32>,
 }
 
 impl Shard {
-    /// Whoever may serve it or may not have stopped yet.
+    /// The worker that may serve it or may not have stopped yet.
     #[must_use]
     pub fn worker(&self) -> Option<&Name> {
         match self {
@@ -98,7 +98,7 @@ impl Service {
         })
     }
 
-    /// The shards that a worker was told to stop, each with when.
+    /// The withdrawn shards of a worker, each with its position.
     pub fn withdrawn_from(&self, worker: &Name) -> impl Iterator<Item = (u32, Position)> {
         self.of(worker).filter_map(|(number, shard)| match shard {
             Shard::Withdrawn { since, .. } => Some((number, *since)),
@@ -160,7 +160,7 @@ impl Service {
             beyond.filter(|(_, shard)| matches!(shard, Shard::Held { .. })).map(|(number, _)| number);
         let beyond = beyond.filter(|_| !is_planted("shards-beyond-the-number"));
         let withdrawn: Runs = plan.withdraw.into_iter().chain(beyond).take(most).collect();
-        // What a worker was told to stop takes room until it has let go.
+        // A withdrawn shard counts against the capacity until it is released.
         let taken = self.workers.values().map(|worker| worker.shards.len());
         let mut room: Vec<usize> = places
             .iter()
@@ -223,7 +223,7 @@ impl Service {
         self.trim();
     }
 
-    /// Shards above the number go when nobody has them.
+    /// Shards above the shard count disappear when they are free.
     pub(super) fn trim(&mut self) {
         while self.shards.len() > self.count as usize && self.shards.last() == Some(&Shard::Free) {
             self.shards.pop();

@@ -87,7 +87,7 @@ fn ten_shards_are_split_as_the_protocol_says() {
 }
 
 #[test]
-fn nobody_gets_a_shard_before_its_worker_has_let_go() {
+fn no_worker_gets_a_shard_before_its_release() {
     let mut state = three();
     let before: Vec<_> = state.service(&name("s")).unwrap().held_by(&name("a")).collect();
     does(&mut state, join("d", 10)).unwrap();
@@ -105,7 +105,7 @@ fn nobody_gets_a_shard_before_its_worker_has_let_go() {
 }
 
 #[test]
-fn whoever_is_gone_has_nothing_and_the_rest_stays_where_it_is() {
+fn a_departed_worker_has_no_shards_and_others_keep_theirs() {
     let mut state = three();
     does(&mut state, leave("b")).unwrap();
     assert_eq!(does(&mut state, leave("b")), None);
@@ -180,7 +180,7 @@ fn refused(state: &State, command: ShardCommand) -> String {
 }
 
 #[test]
-fn whoever_names_no_group_names_the_default_one() {
+fn a_worker_without_a_group_is_in_the_default_group() {
     for (first, second) in [(None, Some("default")), (Some("default"), None)] {
         let mut state = State::new();
         assert!(does(&mut state, join_of("a", first)).is_some());
@@ -219,7 +219,7 @@ fn a_service_belongs_to_one_group_and_limits_are_kept() {
 }
 
 #[test]
-fn services_beyond_the_limit_are_refused_whoever_makes_them() {
+fn services_beyond_the_limit_are_refused_for_everyone() {
     let mut state = State::new();
     let made = |n: usize| ShardCommand::SetCount { service: name(&format!("s{n}")), count: 1, worker: None };
     for n in 0..SERVICES_MAX {
@@ -285,9 +285,9 @@ fn command(state: &State, act: Act) -> ShardCommand {
 }
 
 proptest! {
-    /// H3, H4 and H5: a shard changes hands only over nobody's, and tokens and generations only grow.
+    /// H3, H4 and H5: a shard is free before its next worker gets it, and tokens and generations only grow.
     #[test]
-    fn whatever_happens_a_shard_passes_through_nobodys_hands(acts in prop::collection::vec(act(), 1..80)) {
+    fn a_shard_is_always_free_between_two_workers(acts in prop::collection::vec(act(), 1..80)) {
         let mut state = State::new();
         let mut tokens: BTreeMap<u32, Position> = BTreeMap::new();
         let mut generation = Position(0);
@@ -332,7 +332,7 @@ proptest! {
 
     /// Rounds come to rest, everything is held, and shares are even.
     #[test]
-    fn when_everybody_lets_go_rounds_come_to_rest(acts in prop::collection::vec(act(), 1..60)) {
+    fn rebalances_end_when_all_shards_are_released(acts in prop::collection::vec(act(), 1..60)) {
         let mut state = State::new();
         for act in acts.into_iter().filter(|act| !matches!(act, Act::Weigh(..))) {
             let command = command(&state, act);

@@ -1,4 +1,4 @@
-//! What may be asked about tasks.
+//! Commands about tasks.
 
 use crate::command::{at_most, fits, in_range, invalid};
 use crate::limits::{
@@ -48,7 +48,7 @@ pub enum TaskCommand {
         lease: LeaseId,
         worker: Option<Name>,
     },
-    /// The answer that carried a lease reached nobody.
+    /// The answer with a lease was not delivered.
     Abandon {
         task: TaskId,
         lease: LeaseId,

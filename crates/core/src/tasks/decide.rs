@@ -1,4 +1,4 @@
-//! May this happen to a task? Looks, answers, and changes nothing.
+//! Decides commands about tasks. Changes nothing.
 
 use super::event::{
     AttemptEnd, CancelReason, CancelRequested, ExpiryReason, Extension, LeaseExpired, LeaseExtended,

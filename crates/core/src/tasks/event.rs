@@ -1,4 +1,4 @@
-//! What happens to tasks.
+//! Events of tasks.
 
 use minicbor::{Decode, Encode};
 use serde::Serialize;
@@ -50,7 +50,7 @@ events! {
         /// Whether it counts as an attempt.
         #[n(2)] pub charged: bool,
         #[n(3)] pub next: Next,
-        /// No worker ever had it: the answer that carried the lease reached nobody. Counts as nothing.
+        /// No worker ever had it: the answer with the lease was not delivered. No attempt is counted.
         #[n(4)] pub undelivered: Option<bool>,
     }
 
@@ -81,11 +81,11 @@ events! {
     10 TaskCancelled {
         #[n(0)] pub task: TaskId,
         #[n(1)] pub reason: CancelReason,
-        /// Who asked for it, if it was asked for just now by somebody who is known by name.
+        /// The name of the caller who requested it just now, if it is known.
         #[n(2)] pub actor: Option<Name>,
     }
 
-    /// A leased task is to be cancelled; its worker is told by the next heartbeat.
+    /// A leased task is to be cancelled; its worker learns it from the next heartbeat.
     11 CancelRequested {
         #[n(0)] pub task: TaskId,
         /// When it ends even if the worker does nothing.
@@ -166,10 +166,10 @@ pub enum ExpiryReason {
 #[cbor(index_only)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelReason {
-    /// Somebody asked while it waited.
+    /// Requested while it waited.
     #[n(0)]
     Requested,
-    /// Somebody asked while it was leased, and the worker did nothing for one lease length.
+    /// Requested while it was leased, and the worker did nothing for one lease length.
     #[n(1)]
     Unheeded,
 }

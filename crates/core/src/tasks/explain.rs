@@ -1,4 +1,4 @@
-//! Why a task is where it is, as far as the state knows.
+//! Explains the state of a task, as far as the journal knows.
 
 use crate::sorted::Keyed;
 use crate::{State, Timestamp};

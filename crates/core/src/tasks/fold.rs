@@ -1,4 +1,4 @@
-//! How events change tasks. Full of assertions, which stay on in release builds.
+//! Applies events to tasks. It has many assertions, also in release builds.
 
 use super::event::{
     AttemptEnd, CancelReason, CancelRequested, ExpiryReason, LeaseExpired, LeaseExtended, LeaseGranted,
@@ -12,7 +12,7 @@ use crate::limits::{ATTEMPTS_KEPT, KEYS_FORGOTTEN_MAX};
 use crate::planted::is_planted;
 use crate::{Json, LeaseId, Name, TaskId, Timestamp};
 
-/// The end that a lease promises, a little after what the worker is told: the clocks of two machines may
+/// The end of a lease, a little after the promised one: the clocks of two machines may
 /// differ in speed by 1 %, and times are whole milliseconds.
 #[must_use]
 pub(crate) fn lease_end(now: Timestamp, length_ms: u64) -> Timestamp {
@@ -41,7 +41,7 @@ impl Tasks {
         }
     }
 
-    /// A new term takes no lease away: the time since the `last` event before it is nobody's, however long it was by
+    /// A new term takes no lease away: the time since the `last` event before it does not count, however long it was by
     /// the clock of the new leader. The first since its worker was heard of gives a lease its whole length again, any
     /// other one what was left of it. An execution limit moves only as far as its worker may count on it. So a lease lasts for its length of time in terms at most, and is not kept
     /// by one change of leader after the other.
@@ -62,7 +62,7 @@ impl Tasks {
                 };
                 lease.prolonged = true;
                 if !is_planted("limit-passed-between-terms") {
-                    // Its worker was told no more than the lease and the limit had left.
+                    // Its worker was promised no more than the rest of the lease and of the limit.
                     let kept = |limit: Timestamp| limit.max(limit.plus(at.since(last)).min(lease.expires_at));
                     lease.timeout_at = lease.timeout_at.map(kept);
                 }

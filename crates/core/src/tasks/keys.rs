@@ -167,8 +167,8 @@ fn prefix(name: [u8; 16]) -> u64 {
     u64::from_le_bytes(name[..8].try_into().expect("eight bytes"))
 }
 
-/// A queue and a key in 16 bytes. Whoever wants two that are equal has to try 2^64 of them, and only within what it may
-/// submit; one that is equal to somebody else's, 2^128.
+/// A queue and a key in 16 bytes. An attacker who wants two equal ones has to try 2^64 of them, and only in queues where it may
+/// submit; to hit a given one, 2^128.
 fn name_hash(queue: &Name, key: &Key) -> [u8; 16] {
     let mut digest = Sha256::new();
     digest.update(queue.as_str());

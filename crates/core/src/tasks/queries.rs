@@ -1,4 +1,4 @@
-//! What others ask the state about tasks.
+//! Queries about tasks.
 
 use super::event::{
     CancelRequested, Extension, LeaseExpired, LeaseGranted, LeaseReleased, Purge, TaskCancelled,
@@ -117,7 +117,7 @@ impl State {
     }
 
     /// Lets tasks whose time has come stand in line, some at a time. Changes only indexes: whether a task may
-    /// be leased is a question of its `not_before` and the time of asking, whatever was called before. Answers
+    /// be leased is a question of its `not_before` and the time of asking alone. Returns
     /// their queues.
     pub fn advance(&mut self, now: Timestamp, mut woken: impl FnMut(&Name)) {
         for _ in 0..ADVANCE_TASKS_MAX {

@@ -102,7 +102,7 @@ impl Tasks {
         Ok(None)
     }
 
-    /// What the rules rely on and this task does not keep, if anything. Whoever reads a snapshot has checked that its
+    /// What the rules rely on and this task does not keep, if anything. The reader of a snapshot has checked that its
     /// bytes are those that were written; this keeps a state that never was from stopping a node later.
     fn flaw(&self, task: &Task, here: Moment) -> Option<&'static str> {
         let leased = task.state == TaskState::Leased;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_cannot_be_are_refused_and_stop_nobody() {
+    fn impossible_tasks_are_refused_and_stop_no_other() {
         let leased = |task: Task, id| Task { state: TaskState::Leased, lease: lease(id), ..task };
         assert!(load(&header(), &[task(1), leased(task(2), 3)]).is_ok());
         let impossible = [

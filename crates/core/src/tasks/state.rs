@@ -1,4 +1,4 @@
-//! Tasks as they are kept, and the indexes over them: `unindex` and `index` stand around every change of a task.
+//! The state of tasks, and the indexes over it: every change of a task is between `unindex` and `index`.
 
 use std::collections::BTreeMap;
 

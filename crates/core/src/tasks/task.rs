@@ -1,4 +1,4 @@
-//! One task as the state keeps it. Small: a million of them wait in memory.
+//! One task in the state. Small: a million of them wait in memory.
 
 use std::fmt;
 
@@ -128,12 +128,12 @@ pub struct LiveLease {
     pub attempt: u32,
     #[n(3)]
     pub granted_at: Timestamp,
-    /// The length that the worker is told.
+    /// The length that was promised to the worker.
     #[n(4)]
     pub length_ms: u64,
     #[n(5)]
     pub expires_at: Timestamp,
-    /// The execution limit. A new term moves it as far as the worker was told that it has, and never further.
+    /// The execution limit. A new term moves it as far as it was promised to the worker, and never further.
     #[n(6)]
     pub timeout_at: Option<Timestamp>,
     /// When a cancellation that was asked for takes effect anyway; never prolonged.
@@ -265,7 +265,7 @@ impl Task {
 }
 
 impl LiveLease {
-    /// When the first of its limits is reached, if nobody does anything.
+    /// When the first of its limits is reached, without a message of its worker.
     #[must_use]
     pub fn ends_at(&self) -> Timestamp {
         let earliest = |limit: Option<Timestamp>| limit.unwrap_or(Timestamp::NEVER);
@@ -273,20 +273,20 @@ impl LiveLease {
     }
 
     /// Milliseconds that its worker may count on from now: the length of the lease, or less if a limit comes
-    /// first. A limit is told as much too early as a lease is kept too long: clocks differ in speed.
+    /// first. A limit is promised as much shorter as a lease is kept longer: clocks differ in speed.
     #[must_use]
-    pub fn told_ms(&self, now: Timestamp) -> u64 {
+    pub fn promised_ms(&self, now: Timestamp) -> u64 {
         if crate::is_planted("told-too-long") {
             return self.length_ms * 2;
         }
         let limit = self.timeout_at.into_iter().chain(self.cancel_at).min();
-        self.length_ms.min(limit.map_or(u64::MAX, |limit| told_limit_ms(limit, now)))
+        self.length_ms.min(limit.map_or(u64::MAX, |limit| promised_limit_ms(limit, now)))
     }
 
-    /// Milliseconds of the attempt's time limit that its worker may count on from now, told as early as above.
+    /// Milliseconds of the attempt's time limit that its worker may count on from now, shortened as above.
     #[must_use]
-    pub fn told_timeout_ms(&self, now: Timestamp) -> Option<u64> {
-        self.timeout_at.map(|limit| told_limit_ms(limit, now))
+    pub fn promised_timeout_ms(&self, now: Timestamp) -> Option<u64> {
+        self.timeout_at.map(|limit| promised_limit_ms(limit, now))
     }
 
     /// Whether its worker may still act under it.
@@ -296,6 +296,6 @@ impl LiveLease {
     }
 }
 
-fn told_limit_ms(limit: Timestamp, now: Timestamp) -> u64 {
+fn promised_limit_ms(limit: Timestamp, now: Timestamp) -> u64 {
     limit.since(now).saturating_sub(1).saturating_mul(100) / 101
 }

@@ -1,4 +1,4 @@
-//! Tasks as others see them: from the state to the wire.
+//! Views of tasks: from the state to the wire.
 
 use super::decide::outcome;
 use crate::wire::{AttemptView, LeaseView, Leased, Outcome, TaskSummary, TaskView};
@@ -21,8 +21,8 @@ impl Task {
             queue: self.queue.clone(),
             attempt: lease.attempt,
             payload: self.payload.clone(),
-            lease_ms: lease.told_ms(now),
-            timeout_ms: lease.told_timeout_ms(now),
+            lease_ms: lease.promised_ms(now),
+            timeout_ms: lease.promised_timeout_ms(now),
         })
     }
 

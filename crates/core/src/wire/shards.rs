@@ -1,4 +1,4 @@
-//! What workers that divide shards say and hear. The names of these fields are those of the ZeroMQ protocol.
+//! Messages of shard workers and their answers. The field names are those of the ZeroMQ protocol.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct ShardRegister {
     /// The group that the service belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
-    /// Tells two processes of one name apart; whoever comes later wins. Required; over ZeroMQ it is the connection unless
+    /// Distinguishes two processes of one name; the later one wins. Required; over ZeroMQ it is the connection unless
     /// one is named.
     #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,7 @@ pub struct ShardRegister {
     /// Comes back in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// The token that was shown; nobody says it in a message.
+    /// The token of the request; it is never part of a message.
     #[serde(skip)]
     pub by: Option<Name>,
 }
@@ -40,7 +40,7 @@ pub struct ShardHeartbeat {
     pub max_shard_count: u32,
     /// What it serves now.
     pub assigned_shards: Vec<u32>,
-    /// The generation of the assignment that it acts on. Whoever says none is believed less.
+    /// The generation of its current assignment. A worker without it gets weaker guarantees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Position>,
     /// Comes back in the answer.
@@ -50,12 +50,12 @@ pub struct ShardHeartbeat {
     #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
-    /// As when it comes: whoever serves nothing and is not known comes by this.
+    /// As in a registration: an unknown worker without shards registers by this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Name>,
-    /// The token that was shown; nobody says it in a message.
+    /// The token of the request; it is never part of a message.
     #[serde(skip)]
     pub by: Option<Name>,
 }
@@ -136,7 +136,7 @@ pub struct ShardWorkerView {
     pub place: Option<u32>,
     /// Milliseconds after which its time is over if nothing is heard of it.
     pub left_ms: u64,
-    /// Whether it serves what it is told to serve. Missing unless it does not.
+    /// Whether it follows its assignments. Missing if it does.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub listens: bool,
 }
@@ -168,7 +168,7 @@ pub struct ServiceSummary {
     pub held: u64,
     pub withdrawn: u64,
     pub free: u64,
-    /// Shards that a plain worker said it serves though they are another's or nobody's. Missing if there are none.
+    /// Shards that a plain worker names although they are not assigned to it. Missing if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overlapping: u64,
 }

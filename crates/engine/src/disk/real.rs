@@ -1,7 +1,7 @@
 //! A folder of the operating system.
 //!
 //! **Invariant:** only this user can read what is in it: the folder has mode 0700, files 0600, a folder that
-//! everybody may write is refused, and no link is followed from it.
+//! is writable for everyone is refused, and no link is followed from it.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -16,7 +16,7 @@ use rustix::rand::GetRandomFlags;
 
 use super::{Disk, DiskFile, DiskLock, Lock};
 
-/// How often a lock is asked for before it counts as taken: whoever only looks for the holder has it for
+/// How often a lock is tried before it counts as taken: a process that only reads the holder has it for
 /// some microseconds.
 const LOCK_TRIES: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
@@ -36,14 +36,14 @@ impl RealDisk {
     /// Opens a folder to read and write; it is created if it is not there.
     ///
     /// # Errors
-    /// When it cannot be created or written, and when everybody may write it.
+    /// When it cannot be created or written, and when it is writable for everyone.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         create_folder(&path)?;
         let disk = Self::at(path, OFlags::RDWR)?;
         let mode = disk.folder.metadata()?.mode();
         if mode & 0o002 != 0 {
-            let why = format!("everybody may write the folder {}; use one of your own", disk.path.display());
+            let why = format!("the folder {} is writable for everyone; use another one", disk.path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let access = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
@@ -213,7 +213,7 @@ struct HeldLock {
 impl DiskLock for HeldLock {}
 
 /// Makes a folder, with those above it, and all their names durable: a journal is only as durable as its
-/// path. The name of a folder that is there is made durable too, if that is allowed here: whoever made it may
+/// path. The name of an existing folder is made durable too, if that is allowed here: its creator may
 /// have died before.
 fn create_folder(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|level| !is_there(level)).collect();
@@ -268,11 +268,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_everybody_may_write_is_refused() {
+    fn a_world_writable_folder_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
         let error = RealDisk::open(folder.path()).unwrap_err();
-        assert!(error.to_string().contains("everybody may write"), "{error}");
+        assert!(error.to_string().contains("is writable for everyone"), "{error}");
     }
 
     #[test]
@@ -296,9 +296,9 @@ mod tests {
         assert_eq!(disk.list().unwrap(), ["link", "real"]);
     }
 
-    /// Opening a pipe to read it would wait for somebody who writes.
+    /// Opening a pipe for reading would wait for a writer.
     #[test]
-    fn what_is_no_file_is_refused_and_keeps_nobody_waiting() {
+    fn a_pipe_or_folder_is_refused_and_blocks_nothing() {
         use rustix::fs::{CWD, FileType, mkdir, mknodat};
         let folder = tempfile::tempdir().unwrap();
         let disk = RealDisk::open_to_read(folder.path()).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_has_one_holder_who_can_be_named() {
+    fn a_lock_has_one_holder_with_a_name() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) =
             (RealDisk::open(folder.path()).unwrap(), RealDisk::open_to_read(folder.path()).unwrap());

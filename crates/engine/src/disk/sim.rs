@@ -1,4 +1,4 @@
-//! A disk in memory that can lose power, and whose faults are chosen by whoever owns it.
+//! A disk in memory that can lose power, and whose owner chooses the faults.
 //!
 //! Every file has the bytes that programs see and the bytes that are durable. They differ in *pending
 //! sectors*, which a sync makes durable and of which a crash keeps any subset. Names are durable separately:
@@ -27,7 +27,7 @@ pub const SECTOR_BYTES: usize = 512;
 pub struct Faults {
     /// After so many operations the power is off: every later one fails and does nothing.
     pub power_off_after: Option<u64>,
-    /// The operation with this number fails and does nothing, whatever it is.
+    /// The operation with this number fails and does nothing.
     pub fail: Option<(u64, Lasting)>,
     /// The sync of bytes with this number fails.
     pub fail_sync: Option<(u64, SyncFailure)>,

@@ -1,7 +1,7 @@
 //! The journal in files, ready to be appended to.
 //!
-//! **Invariant:** `end` is durable. Whatever goes wrong while it is moved stops this handle for ever, since
-//! nobody knows any more what the disk holds.
+//! **Invariant:** `end` is durable. Any failure while it moves stops this handle for ever, because
+//! the content of the disk is then unknown.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

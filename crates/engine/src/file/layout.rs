@@ -173,7 +173,7 @@ pub(crate) fn encode_mark(durable: Link, seed: u32) -> [u8; MARK_BYTES] {
     bytes
 }
 
-/// Whether a frame may begin with these bytes; cheap, for those who look for one.
+/// Whether a frame may begin with these bytes; cheap, for a search.
 pub(crate) fn may_be_frame(bytes: &[u8]) -> bool {
     bytes.starts_with(&FRAME_MAGIC)
 }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage() {
+    fn a_newer_format_is_not_reported_as_damage() {
         let mut bytes = HEADER.encode();
         bytes[8] = FORMAT + 1;
         let sum = crc32c::crc32c(&bytes[..124]);

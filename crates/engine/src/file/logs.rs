@@ -1,10 +1,10 @@
 //! The output of tasks in files: an append-only store of chunks with an index in memory.
 //!
-//! Whoever appends writes its record and waits; one of those who wait syncs for all. A deleted task leaves
+//! Each appender writes its record and waits; one of the waiting threads syncs for all. A deleted task leaves
 //! the index at once, and a tombstone says so to the next start. Files without anything alive are removed,
 //! files that are mostly dead are written anew.
 //!
-//! **Invariant:** a chunk is durable before anybody hears of it, and a deleted one never comes back.
+//! **Invariant:** a chunk is durable before it is acknowledged, and a deleted one never comes back.
 
 mod compact;
 mod index;
@@ -39,7 +39,7 @@ pub struct FileLogs {
     file_bytes: u64,
     state: Mutex<State>,
     synced: Condvar,
-    /// Held by whoever writes files anew.
+    /// Held while files are rewritten.
     compacting: Mutex<()>,
     recovery: LogRecovery,
     _lock: Box<dyn DiskLock>,
@@ -50,7 +50,7 @@ struct State {
     index: Index,
     /// All before this place is durable.
     durable: Stored,
-    /// Somebody is in a sync.
+    /// A sync is running.
     syncing: bool,
     stopped: bool,
     /// The frame being written; kept, so that an append allocates nothing.
@@ -171,7 +171,7 @@ impl FileLogs {
         }
     }
 
-    /// Waits until all that is written now is durable; syncs for everybody if nobody else does.
+    /// Waits until all current writes are durable; syncs for all if no other thread does.
     fn commit<'a>(&'a self, mut state: MutexGuard<'a, State>) -> Result<MutexGuard<'a, State>, Error> {
         let wanted = state.index.written();
         loop {

@@ -62,7 +62,7 @@ pub(crate) fn spare(number: u64) -> String {
     format!("{number:020}{SPARE}")
 }
 
-/// Numbers that nobody lives to reach are not ours: the next one would not fit.
+/// Numbers so large that the next one would not fit are not ours.
 pub(crate) fn spare_number(name: &str) -> Option<u64> {
     digits(name.strip_suffix(SPARE)?).filter(|number| *number <= ID_MAX)
 }

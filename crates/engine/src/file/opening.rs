@@ -1,6 +1,6 @@
-//! From files to a journal that can go on: what is there, what is whole, and where it ends.
+//! Recovery: finds and checks the files of a journal, and its end.
 //!
-//! **Invariant:** bytes are cut off only behind the last place that anything says was durable. Everything
+//! **Invariant:** bytes are cut off only behind the last place that is known to have been durable. Everything
 //! else that is not as it was written refuses to start, naming file and offset.
 
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ pub struct Opening {
 impl Opening {
     pub(super) fn start(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
         let lock = take_lock(&*disk)?;
-        // A process that died may have left names that everybody sees and that a crash would take back.
+        // A process that died may have left names that are visible but not durable.
         disk.sync_dir().map_err(|error| io_error(&*disk, "sync", "the data folder", error))?;
         let found = Found::list(&*disk)?;
         let pool = Arc::new(SegmentPool::new(Arc::clone(&disk), options, found.spares.clone()));

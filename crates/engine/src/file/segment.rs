@@ -1,7 +1,7 @@
 //! One segment of the journal, read frame by frame.
 //!
 //! **Invariant:** a batch is handed out only if its checksums hold and it follows the batch before it.
-//! Frames that are whole but do not fit are damage; bytes that are no frame end the walk, and whoever walks
+//! Frames that are whole but do not fit are damage; bytes that are no frame end the walk, and the caller
 //! decides by [`Walk::tail`] what they mean.
 
 use std::io;

@@ -29,7 +29,7 @@ const RESERVE_SPARES_MAX: u64 = 4;
 const RESERVE_SPARE_BYTES_MAX: u64 = 8 << 20;
 const RESERVE_SHARE: u64 = 4;
 
-/// With so much free, whatever is appended next fits, and what is prepared meanwhile.
+/// With so much free space, every next append fits, and all spares too.
 const PLENTY_BYTES: u64 = 2 * BATCH_BYTES_MAX as u64;
 /// New work may take this share of what is free; the rest is for what is prepared meanwhile.
 const NEW_WORK_SHARE: u64 = 2;
@@ -78,7 +78,7 @@ enum LastTry {
     Went,
     /// There was no room: what is in the pool is for what ends or frees work.
     NoRoom,
-    /// Something else failed, which says nothing about room. The pool is used up as if it would come back; whoever
+    /// Something else failed, which says nothing about room. The pool is used up as if the error would pass; the caller
     /// needs a segment when there is none left hears what fails.
     Failed,
 }
@@ -137,7 +137,7 @@ impl SegmentPool {
         }
         let free = self.disk.free_bytes().unwrap_or(0);
         let state = self.state();
-        // Whoever prepares the next one may not have got to it yet.
+        // The thread that prepares the next one may not have begun yet.
         let no_room = || state.last == LastTry::NoRoom || free < self.missing_size(&state);
         let reserve_only = self.missing(&state) > 0 && no_room();
         // What fails for another reason says nothing about room.
@@ -314,7 +314,7 @@ impl SegmentPool {
         match made {
             Ok(file) => Ok(SpareSegment { name, size, file }),
             Err(error) => {
-                // Under whichever name it is: the next try has another number. What cannot be removed now is removed
+                // Under any name: the next try has another number. What cannot be removed now is removed
                 // or taken over at the next start.
                 let _ = self.disk.remove(&beside);
                 let _ = self.disk.remove(&name);

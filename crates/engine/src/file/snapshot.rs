@@ -1,7 +1,7 @@
 //! Snapshots: one file each, complete or not there.
 //!
 //! A snapshot is written beside its name, synced, read back, and only then renamed. So a name promises a
-//! whole snapshot, and whoever reads one checks every byte of it all the same.
+//! whole snapshot, and a reader checks every byte of it all the same.
 //!
 //! **Invariant:** a snapshot counts for truncation only after this process saw all of it to be whole.
 
@@ -38,7 +38,7 @@ pub(super) struct SnapshotStore {
     /// Up to where the journal is durable; nothing above it may be in a snapshot.
     pub(super) durable: Arc<AtomicU64>,
     known: Arc<Mutex<Known>>,
-    /// The folder stays locked as long as anybody may write to it.
+    /// The folder stays locked as long as a writer of it exists.
     _lock: Option<Arc<dyn DiskLock>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct SnapshotStore {
 struct Known {
     /// Snapshots that were seen to be whole.
     sound: BTreeSet<Position>,
-    /// Names of files that somebody is writing now.
+    /// Names of files that are being written now.
     unfinished: BTreeSet<String>,
 }
 

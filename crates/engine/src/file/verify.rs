@@ -1,4 +1,4 @@
-//! Looking at a data folder without changing it: is everything in it what was written?
+//! Checks a data folder without changing it.
 //!
 //! No lock is taken, so a journal in use can be looked at too. It goes on meanwhile: files come and go, and what was read first
 //! may be older than what was read last. What looks like damage then is looked at again.

@@ -1,4 +1,4 @@
-//! What the server promises, found by asking it.
+//! The durability of the server, from its settings.
 
 use super::server::{Command, Failure, Server};
 use crate::{Cause, Error};
@@ -45,7 +45,7 @@ pub(super) fn warnings(server: &Server) -> Result<Vec<String>, Error> {
     Ok(warnings)
 }
 
-/// A setting; or why it is not told.
+/// A setting; or why it could not be read.
 fn config(server: &Server, setting: &str) -> Result<Result<Option<String>, String>, Error> {
     let mut command = Command::new("CONFIG");
     command.arg("GET").arg(setting);

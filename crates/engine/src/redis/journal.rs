@@ -1,8 +1,8 @@
 //! The journal in Redis: a stream with one entry for each batch, named by its last position.
 //!
-//! The end is noted a second time, in a hash. Whoever opens, refreshes or reads compares the two, so a server that lost
+//! The end is noted a second time, in a hash. Open, refresh and read compare the two, so a server that lost
 //! one of them is noticed; a handle remembers what it has seen, so a server that lost both is noticed, too. So does the
-//! script that appends; a handle that goes on appending has the server watch that nobody touches either (`watch.rs`).
+//! script that appends; a handle that continues to append lets the server watch both (`watch.rs`).
 //!
 //! **Invariant:** nothing is appended to a journal that ends before what this handle has seen.
 
@@ -31,7 +31,7 @@ static RAISE: Script =
 static TRIM: Script =
     Script::new(concat!(include_str!("scripts/ending.lua"), include_str!("scripts/trim.lua")));
 
-/// Batches in one answer. Bounds for how long a read keeps the server from everybody else.
+/// Batches in one answer. Bounds how long a read blocks the server for other clients.
 const READ_BATCHES_MAX: usize = 1000;
 /// Entries removed at once, for the same reason.
 const TRIM_ENTRIES_MAX: usize = 1000;
@@ -55,7 +55,7 @@ pub(super) struct RedisJournal {
     short_way: ShortWay,
 }
 
-/// What this handle was told, to be held against what it is told next.
+/// The last answers to this handle, to be compared with the next ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// What was last called the end. What leads to it was not read yet.
@@ -172,7 +172,7 @@ impl RedisJournal {
 
     /// The short way, where it is open. Nothing was written if it was dropped.
     fn append_watched(&mut self, batch: &Batch, link: Link) -> Result<Outcome, Failure> {
-        // Whoever has heard of a later end may not go on from here, whatever the server says.
+        // A handle that has seen a later end must not continue from here.
         if self.seen().end != batch.previous || self.unresolved.is_some() {
             self.short_way.give_up();
             return Ok(Outcome::Dropped);

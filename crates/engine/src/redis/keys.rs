@@ -1,4 +1,4 @@
-//! The names of everything that is kept in Redis.
+//! The names of all keys in Redis.
 
 use orchestrix_core::{Position, TaskId};
 
@@ -111,7 +111,7 @@ impl Keys {
         if key == LEADER { self.leader() } else { format!("{}{key}", self.cell_prefix()) }
     }
 
-    /// The cell of the leader, at the same place for everybody who looks for it.
+    /// The cell of the leader, with the same key on every node.
     pub(super) fn leader(&self) -> String {
         if self.domain == DEFAULT {
             "orchestrix:coordinator:leader".to_owned()

@@ -22,7 +22,7 @@ static DELETE: Script = Script::new(include_str!("scripts/log_delete.lua"));
 
 /// What a record adds to its bytes.
 const RECORD_BYTES_MORE: usize = 20;
-/// Tasks deleted or listed at once. Bounds for how long that keeps the server from everybody else.
+/// Tasks deleted or listed at once. Bounds how long that blocks the server for other clients.
 const TASKS_MAX: usize = 1000;
 
 const DO_WRITE: &str = "write task log";

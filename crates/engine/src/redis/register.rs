@@ -1,7 +1,7 @@
 //! The register in Redis: a hash for each cell, changed by one script.
 //!
 //! A version is a count of all writings and the random name of this one. A writing that is tried again keeps its
-//! name, so that it is recognised where it was written before and nobody heard of it.
+//! name, so that it is recognised if it was written before and the answer was lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ const DO_SET: &str = "write a cell";
 const DO_LIST: &str = "list cells";
 const DO_REMOVE: &str = "remove a cell";
 
-/// Shorter than anybody waits for a leader, longer than a look takes.
+/// Shorter than any wait for a leader, longer than one request takes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A handle of the register.

@@ -1,4 +1,4 @@
-//! Whether the user may do what the engine does, found by doing it once.
+//! Checks the rights of the user by doing everything once.
 //!
 //! A user that lacks a right is refused before anything is written, and not when the right is needed.
 

@@ -1,4 +1,4 @@
-//! The one place that knows the driver: connections to the server, how long anybody waits, and what a failure
+//! The one place that knows the driver: connections to the server, timeouts, and what a failure
 //! says about what was done.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ pub(super) enum Failure {
     Unsent { what: String, retryable: bool },
     /// The server said no, and did nothing.
     Refused { code: String, what: String },
-    /// It was sent, and nobody knows what became of it.
+    /// It was sent, and its outcome is unknown.
     Lost(String),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Script {
     name: OnceLock<String>,
 }
 
-/// A server, and connections to it. A caller that finds none idle opens one, so nobody waits for another.
+/// A server, and connections to it. A caller that finds none idle opens one, so no caller waits for another.
 pub(super) struct Server {
     client: Client,
     place: String,
@@ -94,7 +94,7 @@ impl Server {
         &self.place
     }
 
-    /// Nobody knows what became of a write.
+    /// The outcome of a write is unknown.
     pub(super) fn unknown(&self, doing: &str, what: &str) {
         self.outcomes.failed(SystemClock.boot(), doing, &format!("{}: {what}", self.place));
     }
@@ -242,7 +242,7 @@ impl Server {
     }
 
     /// Every answer is looked at before the first command: the driver would leave some to that, and take others for a
-    /// wrong password. Then nobody would know whether the command was sent.
+    /// wrong password. Then it would be unknown whether the command was sent.
     fn shake_hands(&self, mut connection: Connection) -> Result<Connection, RedisError> {
         connection.set_read_timeout(Some(self.timeout))?;
         connection.set_write_timeout(Some(self.timeout))?;
@@ -252,7 +252,7 @@ impl Server {
         if self.tls || self.greeting.is_empty() {
             match redis::cmd("PING").query::<()>(&mut connection) {
                 // To be refused is an answer, too, unless the connection is. A server without room for a client says so
-                // once and hangs up: whoever asked for something else would hear only the end.
+                // once and hangs up: a caller with another request would only see the end of the connection.
                 Err(error) if !is_refusal(&error) || passes("", &error.to_string()) => return Err(error),
                 Ok(()) | Err(_) => {}
             }
@@ -371,7 +371,7 @@ fn address(url: &str) -> Result<Address, Error> {
         let client = Client::open(info).map_err(|_| wrong(form))?;
         return Ok(Address { client, place, tls, greeting });
     }
-    // The driver asks for the one of the process. Whoever has chosen one keeps it.
+    // The driver asks for the one of the process. A program that has chosen one keeps it.
     if CryptoProvider::get_default().is_none() {
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
@@ -402,7 +402,7 @@ fn greeting(settings: &RedisConnectionInfo) -> Vec<Cmd> {
     greeting
 }
 
-/// Bytes that nobody else draws.
+/// Random bytes.
 pub(super) fn random() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|error| Error {

@@ -1,9 +1,9 @@
-//! The short way to append, for a handle that has just written.
+//! The cheap append, for a handle that has just written.
 //!
 //! A script carries a batch through Lua, which copies it several times; without, the server needs a fraction of the
 //! time. So a handle that has written lets the server watch both keys of the journal and begins a transaction, to which it
-//! adds its next batch; the server drops it if anybody has touched either key meanwhile. The same message begins the
-//! next watch, so that it costs no turn of its own. Whatever is not plain success goes the long way, by the script.
+//! adds its next batch; the server drops it if either key has changed meanwhile. The same message begins the
+//! next watch, so that it needs no round trip of its own. Everything except plain success is repeated by the script.
 //!
 //! **Invariant:** a batch is sent only on a connection whose WATCH and MULTI were answered with OK, and where the note, read
 //! between the two, has the end that the batch follows. So it is done if and only if the journal still ends there. A user
@@ -39,7 +39,7 @@ pub(super) struct Watch {
 /// What the server was asked to do, before the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// To watch, to say where the journal ends, and to begin a transaction; nobody has waited for the answers.
+    /// To watch, to say where the journal ends, and to begin a transaction; the answers were not read yet.
     Unheard,
     /// It does all of this. The journal ended so; nowhere if the note is none.
     Heard(Option<Link>),
@@ -86,7 +86,7 @@ impl ShortWay {
         end: Link,
         (link, frame): (Link, impl FnOnce() -> Vec<u8>),
     ) -> Result<Outcome, Failure> {
-        // Whatever does not end well ends the use of this connection: it is in a transaction.
+        // After any failure this connection is not used again: it is in a transaction.
         *self = match std::mem::take(self) {
             Self::Watched(watch) => watch.heard(server, id),
             other @ (Self::Unwatched | Self::Denied) => other,
@@ -171,7 +171,7 @@ impl fmt::Debug for Watch {
 fn denied(server: &Server, answer: &Value) -> bool {
     let Value::ServerError(error) = answer else { return false };
     let what = error.details().unwrap_or_default();
-    // Whatever refuses to execute a transaction is named behind the word that it was discarded.
+    // The reason of a refused transaction follows the word that it was discarded.
     let denied = error.code() == "NOPERM" || (error.code() == "EXECABORT" && what.contains(": NOPERM"));
     if denied {
         tracing::info!(place = server.place(), what, "no transactions: appending by scripts");

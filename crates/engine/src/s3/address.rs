@@ -1,4 +1,4 @@
-//! A URL of a bucket, the credentials for it, and what of both may be told.
+//! A URL of a bucket, its credentials, and the part of both that may be shown.
 //!
 //! **Invariant:** no credential, neither as it was written nor decoded, is ever in a text that leaves this engine.
 
@@ -102,7 +102,7 @@ impl Address {
         &self.place
     }
 
-    /// What somebody else said, without our secrets.
+    /// A foreign message, without our secrets.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }

@@ -6,7 +6,7 @@
 //! Numbers are little-endian; the checksum covers everything before it.
 //!
 //! **Invariant:** the floor only rises, and is the end of a batch. Batches at or below it are deleted only after it was
-//! raised; so whatever is found above a floor that was read later was there first, and was never deleted.
+//! raised; so a batch above a floor that was read later was there first, and was never deleted.
 
 use orchestrix_core::Position;
 
@@ -49,7 +49,7 @@ impl Head {
         Ok((head.map_err(|what| store.damaged(doing, &name, what))?, there))
     }
 
-    /// Makes a journal, unless somebody else just did.
+    /// Makes a journal, unless another node just did.
     pub(super) fn make(store: &Store, keys: &Keys, doing: &str) -> Result<(), Error> {
         let head = Self { id: JournalId(Nonce::draw()?.0), floor: Link::default(), nonce: Nonce::draw()? };
         match store.create(&keys.journal(), &head.encode()) {
@@ -79,7 +79,7 @@ impl Head {
             let raised = Self { floor, nonce: Nonce::draw()?, ..head };
             match store.replace(&keys.journal(), &etag, &raised.encode()) {
                 Ok(_) => return Ok(()),
-                // Whatever became of it, what is there now decides.
+                // Its outcome does not matter: the stored object decides.
                 Err(Failure::Unmet | Failure::Contested) => {}
                 Err(other @ Failure::Lost(_)) => failure = other,
                 Err(other @ (Failure::Unsent(_) | Failure::Refused(_))) => {

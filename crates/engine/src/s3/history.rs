@@ -1,10 +1,10 @@
-//! What is written in the journal: one object for each batch, named by its first position.
+//! The batches of the journal: one object each, named by its first position.
 //!
-//! The name of the next batch is known from the one before it, so nobody needs a listing to follow, and all who want to
+//! The name of the next batch is known from the one before it, so a follower needs no listing, and all who want to
 //! append after the same batch race for the same name. Listings say where to begin and what to read at once, never where
 //! the end is.
 //!
-//! **Invariant:** above the floor there are only batches that follow each other: a batch is written only by somebody
+//! **Invariant:** above the floor there are only batches that follow each other: a batch is written only by a writer
 //! who has seen the one before it, and the first one that is written stays.
 
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl History {
 
     fn walk(&self, doing: &str, from: Known) -> Result<Known, Error> {
         let mut at = from;
-        // Whoever begins at the floor has most likely a long way to go.
+        // A reader that begins at the floor most likely has much to read.
         let mut steps = if from.first == Position(0) { STEPS } else { 0 };
         loop {
             if steps == STEPS

@@ -1,4 +1,4 @@
-//! A handle of the journal: what it has seen, and what an answer of the store means for it.
+//! A handle of the journal: the last batch that it has seen, and the meaning of answers of the store.
 //!
 //! **Invariant:** a batch is sent only after one that this handle has seen, and is done only if the floor, read after
 //! it was written, is still below it: otherwise its name was free because history had left it behind.
@@ -39,7 +39,7 @@ pub(super) struct S3Journal {
     ahead: Mutex<Option<(Position, Vec<u8>)>>,
 }
 
-/// What this handle was told, to be held against what it is told next.
+/// The last answers to this handle, to be compared with the next ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     end: Known,
@@ -192,7 +192,7 @@ impl S3Journal {
                     return Err(store.error(DO_APPEND, failure));
                 }
             }
-            // Somebody was first, and it may have been us.
+            // Another write was first, and it may have been ours.
             match self.history.fetch(DO_APPEND, first) {
                 Ok(Some(there)) if there == frame => {
                     // It counts as if it had been written now; others may have gone on from it.
@@ -202,7 +202,7 @@ impl S3Journal {
                     };
                 }
                 Ok(Some(_)) => return self.settle(link),
-                // Nobody was, or history has left this place behind.
+                // There was none, or the journal was truncated past this place.
                 Ok(None) => match self.floor(DO_APPEND) {
                     Ok(floor) if floor.position <= batch.previous.position => {}
                     Ok(_) => return self.settle(link),

@@ -38,12 +38,12 @@ impl Keys {
         self.name("batches")
     }
 
-    /// The batches of one journal. Whoever still writes to one that was wiped has no part in the next.
+    /// The batches of one journal. A late write to a wiped journal does not reach the next one.
     pub(super) fn batches(&self, journal: JournalId) -> String {
         self.name(&format!("batches/{journal}"))
     }
 
-    /// A batch by its first position, which is known to whoever knows the batch before it.
+    /// A batch by its first position, which follows from the batch before it.
     pub(super) fn batch(&self, journal: JournalId, first: Position) -> String {
         self.name(&format!("batches/{journal}/{:020}", first.0))
     }
@@ -147,7 +147,7 @@ pub(super) fn decode(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|key| encode(key) == name)
 }
 
-/// Bytes that nobody else draws.
+/// Random bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nonce(pub(super) [u8; 16]);
 

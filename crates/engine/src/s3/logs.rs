@@ -88,7 +88,7 @@ impl S3Logs {
             return Ok(Some(Logged::Existed));
         }
         match self.store.replace(&name, &there.etag, record) {
-            // Somebody else has mended it.
+            // Another node has repaired it.
             Ok(_) | Err(Failure::Unmet | Failure::Contested) => Ok(Some(Logged::Existed)),
             Err(failure @ (Failure::Unsent(_) | Failure::Refused(_) | Failure::Lost(_))) => Err(failure),
         }
@@ -108,7 +108,7 @@ impl S3Logs {
                 if let Some(logged) = self.keep_or_mend(task, number, record)? {
                     return Ok(Some(logged));
                 }
-                // Deleted by somebody else: it begins again.
+                // Deleted by another node: it begins again.
                 *known = Known::default();
                 self.catch_up(task, known)?;
                 continue;

@@ -1,4 +1,4 @@
-//! What makes a snapshot visible, and the checksums of its chunks.
+//! The manifest of a snapshot, which makes it visible, and the checksums of its chunks.
 //!
 //! ```text
 //! manifest: format 1 | journal id 16 | position 8 | hash 16 | nonce 16 | chunks 4 | crc32c 4

@@ -1,4 +1,4 @@
-//! How often to look for more: soon after something came, and then less and less often.
+//! The intervals of polls: short after a new batch, then longer and longer.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Whether a store keeps its conditions, found by trying; and what cannot be found.
+//! Probes whether a store keeps its conditions, and warns of properties that cannot be probed.
 
 use super::keys::{Keys, Nonce};
 use super::store::{Failure, Store};

@@ -1,7 +1,7 @@
-//! The register: an object for each cell, written under the condition that nobody else wrote meanwhile.
+//! The register: an object for each cell, written under the condition that it did not change meanwhile.
 //!
 //! A version is the ETag of the object. A writing that is tried again keeps its nonce, so that it is recognised where
-//! it was written before and nobody heard of it.
+//! it was written before and the answer was lost.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,7 +123,7 @@ impl Register for S3Register {
             match there {
                 // The same was sent before, and its answer was lost.
                 Some((nonce, cell)) if nonce == writing.written.nonce => return Ok(Set::Done(cell.version)),
-                // As it was seen: whoever was in the way has written nothing.
+                // Unchanged: the other writer has written nothing.
                 there if there.as_ref().map(|(_, cell)| &cell.version) == seen => {}
                 there => {
                     self.store.settled(DO_SET);

@@ -17,7 +17,7 @@ use crate::{
     Clock as _, Error, Link, SNAPSHOT_CHUNK_MAX, SnapshotReader, SnapshotWriter, Snapshots, SystemClock,
 };
 
-/// What has no manifest may be being written by another node; after a day nobody is.
+/// Chunks without a manifest may belong to a writer on another node; after a day they do not.
 const UNFINISHED_FOR: Duration = Duration::from_secs(86_400);
 
 const DO_LIST: &str = "list snapshots";
@@ -85,7 +85,7 @@ impl S3Snapshots {
         format!("{}/{number:08}", self.folder(manifest))
     }
 
-    /// The chunks that no manifest names and nobody is writing.
+    /// The chunks that no manifest names and no writer uses.
     fn abandoned(&self, oldest_kept: Position) -> Result<Vec<String>, Error> {
         let mut folders: BTreeMap<String, Vec<Listed>> = BTreeMap::new();
         let listed = self.store().each(&self.history.keys.chunks(), None, |listed| {
@@ -102,7 +102,7 @@ impl S3Snapshots {
             };
             let in_use = match self.manifest(DO_PRUNE, at)? {
                 Some(Ok(manifest)) => manifest.nonce.text() == nonce,
-                // Nobody knows what a damaged one names.
+                // The chunks of a damaged manifest are unknown.
                 Some(Err(_)) => true,
                 None => false,
             };

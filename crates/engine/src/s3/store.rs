@@ -1,8 +1,8 @@
-//! The one place that knows the driver: objects in a bucket, how long anybody waits, and what a failure says about
+//! The one place that knows the driver: objects in a bucket, timeouts, and what a failure says about
 //! what was done.
 //!
 //! **Invariant:** what depends on a condition is sent once. Only what is the same however often it is done (reading,
-//! listing, deleting, and writing an object whose name nobody else has) is tried again.
+//! listing, deleting, and writing an object with a unique name) is tried again.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -49,7 +49,7 @@ pub(super) enum Failure {
     Contested,
     /// The store said no. Nothing was written.
     Refused(String),
-    /// It was sent, and nobody knows what became of it.
+    /// It was sent, and its outcome is unknown.
     Lost(String),
 }
 
@@ -110,7 +110,7 @@ impl Store {
         Ok(Self { driver, address, timeout, outcomes: LogThrottle::for_outcomes(), runtime: Some(runtime) })
     }
 
-    /// Nobody knows what became of a write.
+    /// The outcome of a write is unknown.
     pub(super) fn unknown(&self, doing: &str, why: &str) {
         let reason = format!("{}: {}", self.address.place(), self.address.scrub(why));
         self.outcomes.failed(SystemClock.boot(), doing, &reason);
@@ -154,7 +154,7 @@ impl Store {
         self.once(name, bytes, PutMode::Update(version))
     }
 
-    /// Writes an object that nobody else writes, whatever is there.
+    /// Writes an object with a single writer, unconditionally.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) -> Result<String, Failure> {
         let bytes = bytes::Bytes::copy_from_slice(bytes);
         let put = async || self.send(name, bytes.clone(), PutMode::Overwrite).await;
@@ -375,7 +375,7 @@ fn path(name: &str) -> Result<Path, Failure> {
 impl Drop for Store {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // Whoever drops it may be where waiting is not allowed.
+            // It may be dropped where blocking is not allowed.
             runtime.shutdown_background();
         }
     }

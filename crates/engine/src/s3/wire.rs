@@ -20,7 +20,7 @@ const WORDS_BYTES_MAX: u64 = 64 << 10;
 
 /// Connections kept for later. Bounds what an idle node costs the store.
 const IDLE_MAX: usize = 8;
-/// Stores close what is idle for longer; whoever uses such a connection loses an answer.
+/// Stores close connections that are idle for longer; a request on such a connection loses its answer.
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
 /// The store said no.
@@ -43,7 +43,7 @@ impl Connector {
     pub(super) fn new(timeout: Duration, tls: Tls) -> Result<Self, String> {
         let client = reqwest::Client::builder()
             .http1_only()
-            // A redirect may end at a store that nobody asked for; a proxy may answer from what it remembers.
+            // A redirect may lead to another store; a proxy may answer from its cache.
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
             .retry(reqwest::retry::never())
@@ -108,7 +108,7 @@ impl HttpService for Wire {
             if answer.status().is_success() {
                 return Ok(answer);
             }
-            // Of an unknown kind, so that nobody thinks of trying again.
+            // Of an unknown kind, so that it is not retried.
             Err(HttpError::new(HttpErrorKind::Unknown, no(answer).await))
         })
     }

@@ -1,4 +1,4 @@
-//! A URL of a database, and what of it may be told.
+//! A URL of a database, and the part of it that may be shown.
 //!
 //! **Invariant:** nothing that was between the user's name and the host, and no parameter, is ever in a text that
 //! leaves this engine, neither as it was written nor decoded.
@@ -76,7 +76,7 @@ impl Address {
         &self.place
     }
 
-    /// What somebody else said, without our secrets.
+    /// A foreign message, without our secrets.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }

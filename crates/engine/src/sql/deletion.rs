@@ -15,7 +15,7 @@ use super::session::Session;
 /// The most rows that one statement deletes. Bounds how long it holds its locks.
 const ROWS_MAX: i64 = 256;
 
-/// What deletes for one handle of a journal. It goes on when the handle is let go: nobody can read what is below a floor.
+/// What deletes for one handle of a journal. It continues when the handle is dropped: data below a floor cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Deletion(Option<JoinHandle<()>>);
 

@@ -63,7 +63,7 @@ impl SqlJournal {
         let values = [Value::Bytes(&id), Value::Text(&home.domain)];
         if state(&session, Position(0)).map_err(failed)?.is_none() {
             match session.execute(make, &values) {
-                // Somebody else made it.
+                // Another node made it.
                 Ok(_) | Err(Failure::Duplicate) => {}
                 Err(failure) => return Err(failed(failure)),
             }
@@ -272,7 +272,7 @@ impl Journal for SqlJournal {
                 }
                 Err(Failure::Busy(_)) if tries < TRIES => {}
                 Err(Failure::Refused(why)) => return Err(Failure::Refused(why).error(self.home(), doing)),
-                // Whoever stays busy may be free when the same comes again.
+                // A busy server may be free when the same request comes again.
                 Err(Failure::Busy(why) | Failure::Lost(why)) => {
                     self.home().unknown(doing, &why);
                     return Ok(Appended::Unknown);

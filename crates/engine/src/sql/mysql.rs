@@ -117,7 +117,7 @@ pub(super) const STATEMENTS: Statements = Statements {
     claim_first: "INSERT INTO helix_locks
             (owner_id, epoch, version, value, status, expires_at, created_at, updated_at, lock_key)
         VALUES (?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), ?)",
-    // A new version is never the old one, so a row that matches is a row that changes, whichever of the two the
+    // A new version is never the old one, so a matching row is a changed row, whichever of the two the
     // server counts.
     claim_next: "UPDATE helix_locks
         SET owner_id = ?, epoch = ?, version = ?, value = ?, status = ?,
@@ -278,7 +278,7 @@ fn failure(error: sqlx::Error) -> Failure {
         1021 | 1114 => Failure::Lost(format!("the store is full: {what}")),
         // ER_OUT_OF_RESOURCES, ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED, ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT,
         // ER_LOCK_DEADLOCK, ER_CON_COUNT_ERROR, and ER_HOST_IS_BLOCKED, which ends
-        // when somebody flushes the hosts.
+        // when an operator flushes the hosts.
         1041 | 1203 | 1226 | 1020 | 1205 | 1213 | 1040 | 1129 => Failure::Busy(what),
         // No right to the database, the table or a column, no such database, table or column, a text that is no statement, a
         // value that does not fit, a packet that is too large, a server that only reads or cannot

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Postgres, Row as _};
 use super::fault::Failure;
 use super::server::{Column, Field, Row, Statements, Value};
 
-/// Where appends are told of; the word is the domain.
+/// The channel of append notifications; the payload is the domain.
 const CHANNEL: &str = "orchestrix_journal";
 
 /// No second index of batches begins with the domain: while the table is small it would look as good as the first for
@@ -103,12 +103,12 @@ pub(super) const STATEMENTS: Statements = Statements {
                 ON orchestrix_logs (domain, task, number)",
         ],
     ],
-    // Whoever waits for a table keeps all others from it: not for long.
+    // A session that waits for a table lock blocks all later ones: so the wait is short.
     schema_begin: &["BEGIN", "SET LOCAL lock_timeout = '5s'"],
     schema_lock: "SELECT length(CAST(pg_advisory_xact_lock(8245914735310692975) AS TEXT)) + 1",
     schema_end: "COMMIT",
     schema_undo: "ROLLBACK",
-    // The row of the journal is locked against a floor that rises meanwhile. Whoever waits is told by the same
+    // The row of the journal is locked against a floor that rises meanwhile. A waiting session is notified by the same
     // statement: never without a batch, and never a batch without a word.
     append_first: "WITH written AS (
             INSERT INTO orchestrix_batches

@@ -33,7 +33,7 @@ pub(super) struct SqlRegister {
     session: Session,
     /// For listings, which may take longer than a renewal can wait.
     listing: Session,
-    /// What this handle wrote last in each cell. Whoever wrote it may pass it on before its time is over.
+    /// The last write of this handle in each cell. Its writer may transfer it before its time is over.
     written: Mutex<BTreeMap<String, i64>>,
 }
 

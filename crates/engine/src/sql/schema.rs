@@ -1,9 +1,9 @@
 //! The tables, and their version.
 //!
-//! Tables of an older version are brought up to date by whoever starts first, alone: in one transaction for each version
+//! The first node to start upgrades tables of an older version, alone: in one transaction for each version
 //! under an advisory lock on PostgreSQL, under a named lock on MySQL, which commits every change of a table by itself.
 //!
-//! **Invariant:** the version is noted last, so whoever reads one finds all that belongs to it. Every statement here does
+//! **Invariant:** the version is written last, so a reader of a version finds all of its tables. Every statement here does
 //! no harm when it was done before: what was broken off is done again.
 
 use std::path::PathBuf;
@@ -69,13 +69,13 @@ async fn alone(connection: &mut Connection, statements: &Statements) -> Result<(
     }
 }
 
-/// Makes the tables, or brings them to the next version, while nobody else does. Answers the version that they have then.
+/// Makes the tables, or upgrades them to the next version, under a lock. Returns their version after that.
 async fn raise(connection: &mut Connection, statements: &Statements) -> Result<i64, Failure> {
     let locked = connection.rows(statements.schema_lock, &[], &[Column::Int]).await?;
     if locked.into_iter().next().is_none_or(|mut row| row.int() != 1) {
         return Err(Failure::Busy("another node is changing the tables".to_owned()));
     }
-    // Somebody else may have been here meanwhile.
+    // Another node may have done this meanwhile.
     let found = version(connection, statements).await?;
     let known = newest(statements);
     if let Some(found) = found.filter(|found| *found >= known) {

@@ -150,7 +150,7 @@ impl Server {
 }
 
 impl Listener {
-    /// Returns when somebody may have appended to `domain`. Without a server that tells, after a while.
+    /// Returns when a batch may have been appended to `domain`. Without notifications, after a while.
     pub(super) async fn heard(&mut self, domain: &str, poll_interval: Duration) -> Result<(), Failure> {
         match self {
             #[cfg(feature = "mysql")]

@@ -93,7 +93,7 @@ impl Session {
             .map_err(|failure| failure.error(&self.home, "ask for settings"))
     }
 
-    /// Returns when somebody may have appended, and at the latest when the time is over.
+    /// Returns when a batch may have been appended, and at the latest when the time is over.
     pub(super) fn pause(&self, at_most: Duration) {
         let mut open = self.open();
         let Open { listener, runtime, .. } = &mut *open;
@@ -163,7 +163,7 @@ impl Drop for Session {
             let _inside = runtime.enter();
             drop((connection, listener));
         }
-        // Whoever lets go of a session may be in a runtime, where nobody may wait for another to end.
+        // A session may be dropped inside a runtime, where blocking is not allowed.
         runtime.shutdown_background();
     }
 }

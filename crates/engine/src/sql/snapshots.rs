@@ -82,7 +82,7 @@ impl Snapshots for SqlSnapshots {
             AND EXISTS (SELECT 1 FROM (SELECT DISTINCT s.at_position FROM orchestrix_snapshots s
                 WHERE s.domain = ? AND s.at_position = ?) there)";
         self.session.execute(drop, &[domain, kept, domain, kept, domain, kept]).map_err(failed)?;
-        // What is newer and has no row may be being written by another node; after a day nobody is.
+        // Newer chunks without a row may belong to a writer on another node; after a day they do not.
         let listing = "SELECT c.writing, c.number FROM orchestrix_chunks c
             WHERE c.domain = ? AND (c.at_position < ? OR c.stored_at < CURRENT_TIMESTAMP(6) - INTERVAL '1' DAY)
                 AND NOT EXISTS (SELECT 1 FROM orchestrix_snapshots s

@@ -100,7 +100,7 @@ pub fn a_deleted_log_is_gone_and_can_begin_again(make: MakeLogs<'_>) {
     assert_eq!(tasks(&*logs), [TaskId(2)]);
     assert_eq!(store(&*logs, 1, 9, 0, b"new"), Logged::Stored);
     assert_eq!(read(&*logs, 1, 0, 1 << 20), [chunk(9, 0, b"new")]);
-    // As many at once as there are, whatever an engine can say in one message.
+    // All at once, beyond the limit of one message of an engine.
     let many = [100, 101, 199, 200, 1_099, 1_100, 1_101];
     many.iter().for_each(|task| assert_eq!(store(&*logs, *task, 5, 0, b"line"), Logged::Stored));
     logs.delete(&(100..=1_100).map(TaskId).collect::<Vec<_>>()).expect("logs are deleted");

@@ -157,7 +157,7 @@ fn steps() -> u64 {
     std::env::var("ORCHESTRIX_EPOCH_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
 }
 
-/// Candidates acquire, renew, release and let offices end, in an order that nobody planned and often from an old view.
+/// Candidates acquire, renew, release and lose the leader lease, in random order and often with an old view.
 pub fn epochs_only_grow(make: MakeRegister<'_>, steps: u64) {
     let handles = make(3);
     let mut views: [Option<Cell>; 3] = [None, None, None];

@@ -22,9 +22,9 @@ pub fn shared(make: MakePlace<'_>) {
         one_of_many_that_append_after_the_same_batch_wins,
         a_repeat_by_another_handle_is_done_once,
         a_conflict_names_the_end,
-        whoever_waits_for_more_is_woken,
+        a_waiting_follower_is_woken_by_an_append,
         a_late_write_below_the_floor_is_refused,
-        a_follower_behind_the_floor_is_told_so,
+        a_follower_behind_the_floor_gets_an_error,
         snapshots_are_shared,
         logs_are_shared,
         of_two_nodes_that_append_output_one_is_refused,
@@ -118,7 +118,7 @@ pub fn a_conflict_names_the_end(connect: Connect<'_>) {
     append_one(&mut *second, 1, 10);
 }
 
-pub fn whoever_waits_for_more_is_woken(connect: Connect<'_>) {
+pub fn a_waiting_follower_is_woken_by_an_append(connect: Connect<'_>) {
     let (mut first, second) = (journal(&connect()), journal(&connect()));
     append_one(&mut *first, 1, 10);
     second.wait(Position(0), Duration::from_secs(60)).expect("what is there needs no waiting");
@@ -163,7 +163,7 @@ pub fn a_late_write_below_the_floor_is_refused(connect: Connect<'_>) {
     assert_eq!(read_all(&*writer, floor, 1 << 20).last(), batches.last());
 }
 
-pub fn a_follower_behind_the_floor_is_told_so(connect: Connect<'_>) {
+pub fn a_follower_behind_the_floor_gets_an_error(connect: Connect<'_>) {
     let follower = journal(&connect());
     let (writer, batches, floor) = truncated(connect);
     assert_eq!(follower.read(Position(0), 100).expect("reading is answered"), Read::Truncated(floor));

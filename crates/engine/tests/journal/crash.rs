@@ -10,26 +10,26 @@ use orchestrix_engine::{Error, Journal};
 
 /// What a workload was told before the power failed.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     history: History,
     /// So many batches were acknowledged.
     acknowledged: usize,
 }
 
 /// Batches over several segments, one too long for a segment, rests, snapshots, truncation, a restart.
-fn workload(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
-    long_workload(disk, 6, told)
+fn workload(disk: &SimDisk, acked: &mut Acknowledged) -> Result<(), Error> {
+    long_workload(disk, 6, acked)
 }
 
-fn long_workload(disk: &SimDisk, rounds: usize, told: &mut Told) -> Result<(), Error> {
-    told.history = History::new();
+fn long_workload(disk: &SimDisk, rounds: usize, acked: &mut Acknowledged) -> Result<(), Error> {
+    acked.history = History::new();
     for round in 0..rounds {
         let mut node = Node::start(Arc::new(disk.clone()), SMALL)?;
         for number in 0..9_usize {
             let bytes = if round == 2 && number == 4 { 1500 } else { 30 + (round * 31 + number * 17) % 120 };
-            let batch = told.history.next(&node.journal, 1 + number as u32 % 3, bytes);
+            let batch = acked.history.next(&node.journal, 1 + number as u32 % 3, bytes);
             node.append(&batch)?;
-            told.acknowledged += 1;
+            acked.acknowledged += 1;
             if number == 5 {
                 node.journal.rest()?;
             }
@@ -45,12 +45,12 @@ fn long_workload(disk: &SimDisk, rounds: usize, told: &mut Told) -> Result<(), E
 }
 
 /// What was acknowledged is there, and at most the one batch that was under way besides. Answers what was cut off.
-fn check(told: &Told, disk: &SimDisk) -> Option<Cut> {
+fn check(acked: &Acknowledged, disk: &SimDisk) -> Option<Cut> {
     let mut node = Node::start(Arc::new(disk.clone()), SMALL)
         .unwrap_or_else(|error| panic!("a crash alone never keeps a journal from starting: {error}"));
-    let reached = told.history.reached(&node.state);
-    assert!(reached >= told.acknowledged, "{} acknowledged, {reached} there", told.acknowledged);
-    assert!(reached <= told.acknowledged + 1);
+    let reached = acked.history.reached(&node.state);
+    assert!(reached >= acked.acknowledged, "{} acknowledged, {reached} there", acked.acknowledged);
+    assert!(reached <= acked.acknowledged + 1);
     assert_eq!(node.bad_snapshots, 0, "a snapshot that has its name is whole");
     let mut history = History { states: vec![node.state], batches: Vec::new() };
     let batch = history.next(&node.journal, 1, 40);
@@ -75,9 +75,9 @@ fn choices(seed: u64) -> impl FnMut() -> bool {
 
 fn operations() -> u64 {
     let disk = SimDisk::new(5);
-    let mut told = Told::default();
-    workload(&disk, &mut told).unwrap();
-    assert_eq!(told.acknowledged, 54);
+    let mut acked = Acknowledged::default();
+    workload(&disk, &mut acked).unwrap();
+    assert_eq!(acked.acknowledged, 54);
     disk.counts().operations
 }
 
@@ -91,10 +91,10 @@ fn nothing_acknowledged_is_lost_wherever_the_power_fails() {
         for last in 0..operations {
             let disk = SimDisk::with_sectors(5, sector);
             disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-            let mut told = Told::default();
-            workload(&disk, &mut told).unwrap_err();
+            let mut acked = Acknowledged::default();
+            workload(&disk, &mut acked).unwrap_err();
             let covered = disk.each_crash(4_096, 256, |after| {
-                torn += usize::from(check(&told, &after).is_some());
+                torn += usize::from(check(&acked, &after).is_some());
                 crashes += 1;
             });
             whole_points += usize::from(sector == 512 && covered == Covered::All);
@@ -112,17 +112,17 @@ fn nothing_acknowledged_is_lost_wherever_the_power_fails() {
 fn nothing_acknowledged_is_lost_in_a_long_life_either() {
     const ROUNDS: usize = 36;
     let disk = SimDisk::new(6);
-    long_workload(&disk, ROUNDS, &mut Told::default()).unwrap();
+    long_workload(&disk, ROUNDS, &mut Acknowledged::default()).unwrap();
     let operations = disk.counts().operations;
     assert!(operations >= 2_000, "{operations}");
     let mut crashes = 0;
     for last in 0..operations {
         let disk = SimDisk::new(6);
         disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-        let mut told = Told::default();
-        long_workload(&disk, ROUNDS, &mut told).unwrap_err();
+        let mut acked = Acknowledged::default();
+        long_workload(&disk, ROUNDS, &mut acked).unwrap_err();
         let covered = disk.each_crash(4_096, 256, |after| {
-            check(&told, &after);
+            check(&acked, &after);
             crashes += 1;
         });
         assert_eq!(covered, Covered::All, "operation {last}");
@@ -138,8 +138,8 @@ fn a_crash_during_recovery_loses_nothing_either() {
     for last in (0..operations).step_by(3) {
         let disk = SimDisk::with_sectors(5, 64);
         disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-        let mut told = Told::default();
-        workload(&disk, &mut told).unwrap_err();
+        let mut acked = Acknowledged::default();
+        workload(&disk, &mut acked).unwrap_err();
         let after = disk.crash(&mut choices(last));
         for second in 0..12 {
             let again = after.copy();
@@ -148,7 +148,7 @@ fn a_crash_during_recovery_loses_nothing_either() {
                 // Preparing spares may fail without keeping a journal from starting.
                 drop(node);
             }
-            check(&told, &again.crash(&mut choices(second)));
+            check(&acked, &again.crash(&mut choices(second)));
             seen += 1;
         }
     }
@@ -164,15 +164,15 @@ fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
         for more in 0..8 {
             let disk = SimDisk::with_sectors(5, 64);
             disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-            let mut told = Told::default();
-            workload(&disk, &mut told).unwrap_err();
+            let mut acked = Acknowledged::default();
+            workload(&disk, &mut acked).unwrap_err();
             unsynced += usize::from(disk.pending() > 0);
             disk.set_faults(Faults { power_off_after: Some(last + more), ..Faults::default() });
             if let Ok(node) = Node::start(Arc::new(disk.clone()), SMALL) {
-                told.acknowledged = told.history.reached(&node.state);
+                acked.acknowledged = acked.history.reached(&node.state);
             }
             disk.each_crash(16, 5, |after| {
-                check(&told, &after);
+                check(&acked, &after);
             });
         }
     }

@@ -356,7 +356,7 @@ fn a_second_handle_is_refused_while_the_first_lives() {
 
 const CHILD: &str = "ORCHESTRIX_TEST_HOLDS_JOURNAL";
 
-/// The other process of [`a_second_process_is_refused_and_told_who_has_the_folder`]; alone it does nothing.
+/// The other process of [`a_second_process_is_refused_and_the_first_is_named`]; alone it does nothing.
 #[test]
 fn holds_a_journal_for_another_test() {
     let Some(folder) = std::env::var_os(CHILD) else { return };
@@ -366,7 +366,7 @@ fn holds_a_journal_for_another_test() {
 }
 
 #[test]
-fn a_second_process_is_refused_and_told_who_has_the_folder() {
+fn a_second_process_is_refused_and_the_first_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "faults::holds_a_journal_for_another_test", "--nocapture"])

@@ -12,12 +12,12 @@ const STARTS: usize = 3;
 const ROUNDS: usize = 4;
 
 /// What a process was told over all of its starts.
-struct Told {
+struct Acknowledged {
     history: History,
     acknowledged: usize,
 }
 
-impl Told {
+impl Acknowledged {
     fn new() -> Self {
         Self { history: History::new(), acknowledged: 0 }
     }
@@ -25,8 +25,8 @@ impl Told {
     /// What is there is what was acknowledged, and perhaps the batch that was under way; from here it goes on.
     fn go_on_from(&mut self, node: &Node) {
         let reached = self.history.reached(&node.state);
-        let told = self.acknowledged;
-        assert!((told..=told + 1).contains(&reached), "{told} acknowledged, {reached} there");
+        let acked = self.acknowledged;
+        assert!((acked..=acked + 1).contains(&reached), "{acked} acknowledged, {reached} there");
         self.history.batches.truncate(reached);
         self.history.states.truncate(reached + 1);
         self.acknowledged = reached;
@@ -34,14 +34,14 @@ impl Told {
 }
 
 /// One life of a process. What cannot be appended ends it; a snapshot that cannot be taken does not.
-fn live(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
+fn live(disk: &SimDisk, acked: &mut Acknowledged) -> Result<(), Error> {
     let mut node = Node::start(Arc::new(disk.clone()), SMALL)?;
-    told.go_on_from(&node);
+    acked.go_on_from(&node);
     for number in 0..8 {
-        let bytes = 30 + (told.acknowledged * 37 + number * 17) % 150;
-        let batch = told.history.next(&node.journal, 1 + number as u32 % 3, bytes);
+        let bytes = 30 + (acked.acknowledged * 37 + number * 17) % 150;
+        let batch = acked.history.next(&node.journal, 1 + number as u32 % 3, bytes);
         node.append(&batch)?;
-        told.acknowledged += 1;
+        acked.acknowledged += 1;
         if number == 5 {
             node.journal.rest()?;
         }
@@ -53,11 +53,11 @@ fn live(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
 }
 
 /// A failing disk may end a process and keep it from starting, but nothing on it counts as damaged.
-fn live_on_a_failing_disk(disk: &SimDisk, told: &mut Told) -> usize {
+fn live_on_a_failing_disk(disk: &SimDisk, acked: &mut Acknowledged) -> usize {
     let mut failed = 0;
     for _ in 0..ROUNDS {
         for _ in 0..STARTS {
-            match live(disk, told) {
+            match live(disk, acked) {
                 Ok(()) => break,
                 Err(error) => {
                     assert!(matches!(error.source, Cause::Io(_)), "{error}");
@@ -70,13 +70,13 @@ fn live_on_a_failing_disk(disk: &SimDisk, told: &mut Told) -> usize {
 }
 
 /// Any part of what is not durable is lost, and the next process finds the rest.
-fn lose_power(disk: &SimDisk, told: &Told, what: &str) {
+fn lose_power(disk: &SimDisk, acked: &Acknowledged, what: &str) {
     disk.each_crash(4, 4, |after| {
         let node = Node::start(Arc::new(after), SMALL)
             .unwrap_or_else(|error| panic!("{what}: a failing disk damages nothing: {error}"));
-        let reached = told.history.reached(&node.state);
-        let told = told.acknowledged;
-        assert!((told..=told + 1).contains(&reached), "{what}: {told} acknowledged, {reached} there");
+        let reached = acked.history.reached(&node.state);
+        let acked = acked.acknowledged;
+        assert!((acked..=acked + 1).contains(&reached), "{what}: {acked} acknowledged, {reached} there");
     });
 }
 
@@ -85,19 +85,19 @@ fn survive(faults: Faults) -> usize {
     let what = format!("{faults:?}");
     let disk = SimDisk::new(41);
     disk.set_faults(faults);
-    let mut told = Told::new();
-    let failed = live_on_a_failing_disk(&disk, &mut told);
-    lose_power(&disk, &told, &what);
+    let mut acked = Acknowledged::new();
+    let failed = live_on_a_failing_disk(&disk, &mut acked);
+    lose_power(&disk, &acked, &what);
     disk.set_faults(Faults::default());
-    live(&disk, &mut told).unwrap_or_else(|error| panic!("{what}: a whole disk is enough: {error}"));
-    lose_power(&disk, &told, &what);
+    live(&disk, &mut acked).unwrap_or_else(|error| panic!("{what}: a whole disk is enough: {error}"));
+    lose_power(&disk, &acked, &what);
     failed
 }
 
 #[test]
 fn no_failing_operation_loses_acknowledged_writes() {
     let disk = SimDisk::new(41);
-    assert_eq!(live_on_a_failing_disk(&disk, &mut Told::new()), 0);
+    assert_eq!(live_on_a_failing_disk(&disk, &mut Acknowledged::new()), 0);
     let counts = disk.counts();
     assert!(counts.operations > 150, "{counts:?}");
     let mut failed = [0, 0];

@@ -11,40 +11,40 @@ use orchestrix_engine::{Error, Logs};
 
 /// What a workload was told before the power failed: per task the offsets, and whether it was deleted.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     stored: BTreeMap<u64, Vec<u64>>,
     under_way: Option<(u64, u64)>,
     deleted: Vec<u64>,
     being_deleted: Vec<u64>,
 }
 
-fn workload(disk: &SimDisk, told: &mut Told) -> Result<(), Error> {
+fn workload(disk: &SimDisk, acknowledged: &mut Acknowledged) -> Result<(), Error> {
     for round in 0..3 {
         let logs = FileLogs::open_with(Arc::new(disk.clone()), FILE_BYTES)?;
         for number in 0..16 {
             let (task, offset) = (round * 4 + number % 4 + 1, number / 4);
-            told.under_way = Some((task, offset));
+            acknowledged.under_way = Some((task, offset));
             append(&logs, task, offset)?;
-            told.under_way = None;
-            told.stored.entry(task).or_default().push(offset);
+            acknowledged.under_way = None;
+            acknowledged.stored.entry(task).or_default().push(offset);
         }
-        told.being_deleted = vec![round * 4 + 1, round * 4 + 2, round * 4 + 3];
-        logs.delete(&told.being_deleted.iter().copied().map(TaskId).collect::<Vec<_>>())?;
-        told.deleted.append(&mut told.being_deleted);
+        acknowledged.being_deleted = vec![round * 4 + 1, round * 4 + 2, round * 4 + 3];
+        logs.delete(&acknowledged.being_deleted.iter().copied().map(TaskId).collect::<Vec<_>>())?;
+        acknowledged.deleted.append(&mut acknowledged.being_deleted);
     }
     Ok(())
 }
 
-fn check(told: &Told, disk: &SimDisk) {
+fn check(acknowledged: &Acknowledged, disk: &SimDisk) {
     let logs = open(disk);
-    for (task, stored) in &told.stored {
+    for (task, stored) in &acknowledged.stored {
         let found = offsets(&logs, *task);
-        if told.deleted.contains(task) {
+        if acknowledged.deleted.contains(task) {
             assert!(found.is_empty(), "task {task} was deleted");
-        } else if told.being_deleted.contains(task) {
+        } else if acknowledged.being_deleted.contains(task) {
             assert!(found.is_empty() || found == *stored, "task {task} is there or gone, not {found:?}");
         } else {
-            let under_way = told.under_way.filter(|(of, _)| of == task).map(|(_, offset)| offset);
+            let under_way = acknowledged.under_way.filter(|(of, _)| of == task).map(|(_, offset)| offset);
             let more: Vec<_> = stored.iter().copied().chain(under_way).collect();
             assert!(found == *stored || found == more, "task {task}: {found:?}, expected {stored:?}");
         }
@@ -57,14 +57,14 @@ fn check(told: &Told, disk: &SimDisk) {
 #[test]
 fn a_power_failure_loses_no_stored_and_revives_no_deleted_log() {
     let disk = SimDisk::new(3);
-    workload(&disk, &mut Told::default()).unwrap();
+    workload(&disk, &mut Acknowledged::default()).unwrap();
     let operations = disk.counts().operations;
     assert!(operations > 150, "{operations}");
     for last in 0..operations {
         let disk = SimDisk::with_sectors(3, 16);
         disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-        let mut told = Told::default();
-        workload(&disk, &mut told).unwrap_err();
+        let mut acknowledged = Acknowledged::default();
+        workload(&disk, &mut acknowledged).unwrap_err();
         for seed in 0..6_u64 {
             let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ last;
             let after = disk.crash(&mut || {
@@ -75,7 +75,7 @@ fn a_power_failure_loses_no_stored_and_revives_no_deleted_log() {
                     _ => state >> 60 & 1 == 1,
                 }
             });
-            check(&told, &after);
+            check(&acknowledged, &after);
         }
     }
 }
@@ -84,38 +84,38 @@ fn a_power_failure_loses_no_stored_and_revives_no_deleted_log() {
 #[test]
 fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
     let disk = SimDisk::new(3);
-    workload(&disk, &mut Told::default()).unwrap();
+    workload(&disk, &mut Acknowledged::default()).unwrap();
     for last in 0..disk.counts().operations {
         for more in [1, 2, 3, 5, 8, 100] {
             let disk = SimDisk::with_sectors(3, 16);
             disk.set_faults(Faults { power_off_after: Some(last), ..Faults::default() });
-            let mut told = Told::default();
-            workload(&disk, &mut told).unwrap_err();
+            let mut acknowledged = Acknowledged::default();
+            workload(&disk, &mut acknowledged).unwrap_err();
             disk.set_faults(Faults { power_off_after: Some(last + more), ..Faults::default() });
             // A file that could not be made durable was left out, and may come back.
             if let Ok(logs) = FileLogs::open_with(Arc::new(disk.clone()), FILE_BYTES)
                 && logs.recovery().damaged == 0
             {
-                if let Some((task, offset)) = told.under_way
+                if let Some((task, offset)) = acknowledged.under_way
                     && offsets(&logs, task).contains(&offset)
                 {
-                    told.stored.entry(task).or_default().push(offset);
-                    told.under_way = None;
+                    acknowledged.stored.entry(task).or_default().push(offset);
+                    acknowledged.under_way = None;
                 }
                 let gone = |task: &u64| offsets(&logs, *task).is_empty();
-                if !told.being_deleted.is_empty() && told.being_deleted.iter().all(gone) {
-                    told.deleted.append(&mut told.being_deleted);
+                if !acknowledged.being_deleted.is_empty() && acknowledged.being_deleted.iter().all(gone) {
+                    acknowledged.deleted.append(&mut acknowledged.being_deleted);
                 }
                 if append(&logs, 998, 0).is_ok() {
-                    told.stored.insert(998, vec![0]);
+                    acknowledged.stored.insert(998, vec![0]);
                 } else {
-                    told.under_way = None;
+                    acknowledged.under_way = None;
                 }
             }
             for seed in 0..4_u32 {
                 let mut asked = seed;
                 check(
-                    &told,
+                    &acknowledged,
                     &disk.crash(&mut || {
                         asked = asked.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                         seed == 1 || (seed > 1 && asked >> 30 & 1 == 1)

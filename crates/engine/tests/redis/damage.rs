@@ -110,7 +110,7 @@ fn an_end_that_is_noted_otherwise_than_it_is_stops_everything() {
 }
 
 #[test]
-fn a_stream_that_somebody_has_touched_is_not_appended_to() {
+fn a_stream_with_foreign_entries_is_not_appended_to() {
     for damage in [
         "DEL orchestrix:default:journal",
         "XDEL orchestrix:default:journal 11-0",

@@ -130,7 +130,7 @@ fn a_full_server_refuses_and_has_written_nothing() {
 }
 
 #[test]
-fn whoever_waits_is_woken_at_once_and_not_later_than_asked() {
+fn a_waiter_is_woken_at_once_and_never_too_late() {
     let server = redis(&FORGETFUL);
     let mut handle = journal(server.port(), PATIENT);
     let mut waiting = journal(server.port(), PATIENT);

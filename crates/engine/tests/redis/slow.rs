@@ -30,7 +30,7 @@ fn a_slow_servers_late_write_is_unknown_and_done_once() {
         let claim = Claim { owner: "a".into(), epoch: 1, ttl_ms: 1_000, held: true, value: slow.into() };
         let mut seen = None;
         let version = eventually("the same claim is done once", || {
-            match register.compare_and_set("office", seen.as_ref(), &claim) {
+            match register.compare_and_set("leader", seen.as_ref(), &claim) {
                 Ok(Set::Done(version)) => Some(version),
                 Ok(Set::Conflict(Some(cell))) => {
                     seen = Some(cell.version);
@@ -39,7 +39,7 @@ fn a_slow_servers_late_write_is_unknown_and_done_once() {
                 Ok(Set::Conflict(None) | Set::Unknown) | Err(_) => None,
             }
         });
-        assert_eq!(register.read("office").unwrap().unwrap().version, version);
+        assert_eq!(register.read("leader").unwrap().unwrap().version, version);
         eventually("the same batch is done once", || match handle.append(&batch) {
             Ok(Appended::Done(_)) => Some(()),
             Ok(Appended::Unknown) | Err(_) => None,

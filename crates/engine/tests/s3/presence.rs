@@ -12,7 +12,7 @@ use orchestrix_testbed::eventually;
 
 const DEAD: usize = 1_000;
 const TTL: Duration = Duration::from_secs(6);
-/// Sixteen are read at once, so all of them take longer than the time of an office.
+/// Sixteen are read at once, so all of them take longer than the time of a leader lease.
 const SLOW: Duration = Duration::from_millis(150);
 
 #[test]

@@ -19,7 +19,7 @@ struct Trust {
     to: Duration,
 }
 
-struct Office {
+struct Leadership {
     began: Instant,
     trust: Mutex<Vec<Trust>>,
     /// Who leads now, plus one.
@@ -29,14 +29,14 @@ struct Office {
     stop: AtomicBool,
 }
 
-fn stand(database: &Database, n: usize, office: &Office) {
+fn stand(database: &Database, n: usize, leadership: &Leadership) {
     let register = database.connect().register();
     let me = Candidate { name: format!("n{n}"), incarnation: format!("{n}-0"), address: String::new() };
     let timing =
         Timing { ttl: TTL, renew: TTL / 3, poll_interval: register.poll_interval(), needs_proof: false };
     let mut elector = Elector::new(me, timing);
-    let now = || office.began.elapsed();
-    while !office.stop.load(SeqCst) && office.dead.load(SeqCst) != n + 1 {
+    let now = || leadership.began.elapsed();
+    while !leadership.stop.load(SeqCst) && leadership.dead.load(SeqCst) != n + 1 {
         match elector.next(now()) {
             Step::Wait(until) => {
                 // Not to the end: whether to stop is asked meanwhile.
@@ -53,35 +53,35 @@ fn stand(database: &Database, n: usize, office: &Office) {
         }
         let at = now();
         if let (Some(epoch), Some(to)) = (elector.leads(at), elector.trusted_until()) {
-            office.trust.lock().unwrap().push(Trust { epoch, from: at, to });
-            office.leader.store(n + 1, SeqCst);
+            leadership.trust.lock().unwrap().push(Trust { epoch, from: at, to });
+            leadership.leader.store(n + 1, SeqCst);
         }
     }
 }
 
 pub(crate) fn one_candidate_leads_at_a_time_and_another_takes_over(database: &Database) {
-    let office = Office {
+    let leadership = Leadership {
         began: Instant::now(),
         trust: Mutex::default(),
         leader: AtomicUsize::new(0),
         dead: AtomicUsize::new(0),
         stop: AtomicBool::new(false),
     };
-    let leader = || Some(office.leader.load(SeqCst)).filter(|leader| *leader > 0);
+    let leader = || Some(leadership.leader.load(SeqCst)).filter(|leader| *leader > 0);
     let passed = std::thread::scope(|scope| {
         for n in 0..3 {
-            let office = &office;
-            scope.spawn(move || stand(database, n, office));
+            let leadership = &leadership;
+            scope.spawn(move || stand(database, n, leadership));
         }
         let first = eventually("somebody leads", leader);
-        office.dead.store(first, SeqCst);
+        leadership.dead.store(first, SeqCst);
         let died = Instant::now();
         eventually("another leads", || leader().filter(|leader| *leader != first));
         let passed = died.elapsed();
-        office.stop.store(true, SeqCst);
+        leadership.stop.store(true, SeqCst);
         passed
     });
-    let trust = office.trust.into_inner().unwrap();
+    let trust = leadership.trust.into_inner().unwrap();
     for one in &trust {
         for other in &trust {
             let apart = one.epoch == other.epoch || one.to <= other.from || other.to <= one.from;

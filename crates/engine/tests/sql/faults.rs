@@ -48,7 +48,7 @@ pub(crate) fn a_lost_answer_to_an_append_is_unknown_and_nothing_is_doubled(datab
     assert_eq!(read_all(&*database.journal(), Position(0), 1 << 20).len(), 5);
 }
 
-pub(crate) fn a_lost_answer_is_a_conflict_if_somebody_else_wrote_since(database: &Database) {
+pub(crate) fn a_lost_answer_is_a_conflict_after_a_foreign_write(database: &Database) {
     let (proxy, mut journal) = behind(database);
     let batch = next_batch(&*journal);
     proxy.set(Wire::LosesAnswers);
@@ -180,7 +180,7 @@ pub(crate) fn output_under_a_number_that_is_being_written_is_refused(database: &
     assert_eq!(database.ask("SELECT COUNT(*) FROM orchestrix_logs"), "2");
 }
 
-pub(crate) fn nobody_waits_until_batches_are_deleted(database: &Database) {
+pub(crate) fn no_call_waits_for_the_deletion_of_batches(database: &Database) {
     let mut journal = database.journal_at(database.server.port());
     for _ in 0..2 {
         append_one(&mut *journal, 1, 10);
@@ -261,7 +261,7 @@ pub(crate) fn a_claim_that_lands_late_does_not_undo_another(database: &Database)
     assert_eq!((again, there.clone().map(|cell| cell.version)), (Set::Conflict(there), Some(third)));
 }
 
-pub(crate) fn whoever_waits_is_woken_while_others_sleep(database: &Database) {
+pub(crate) fn a_waiter_is_woken_while_others_sleep(database: &Database) {
     let mut writer = database.journal();
     append_one(&mut *writer, 1, 10);
     let mut waiter = database.journal();

@@ -53,7 +53,7 @@ pub(crate) fn a_clock_that_was_set_back_keeps_no_lock(database: &Database) {
     assert!(matches!(set(&*holder, Some(&taken), &claim("holder", 3, 60_000)), Set::Conflict(Some(_))));
 }
 
-pub(crate) fn whoever_holds_a_lock_may_pass_it_on(database: &Database) {
+pub(crate) fn the_holder_of_a_lock_may_transfer_it(database: &Database) {
     let (holder, heir) = (database.connect().register(), database.connect().register());
     let version = done(set(&*holder, None, &claim("holder", 1, 60_000)));
     let passed = done(set(&*holder, Some(&version), &claim("heir", 2, 60_000)));

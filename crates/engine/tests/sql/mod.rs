@@ -192,7 +192,7 @@ macro_rules! every_sentence {
             },
             faults::{
                 a_lost_answer_to_an_append_is_unknown_and_nothing_is_doubled,
-                a_lost_answer_is_a_conflict_if_somebody_else_wrote_since,
+                a_lost_answer_is_a_conflict_after_a_foreign_write,
                 an_append_may_land_after_it_was_looked_for_in_vain,
                 a_writer_that_was_frozen_inside_an_append_finds_a_conflict,
                 a_cut_wire_is_unknown_for_writers_and_an_error_for_readers,
@@ -201,12 +201,12 @@ macro_rules! every_sentence {
                 a_claim_that_lands_late_does_not_undo_another,
                 output_that_cannot_be_deleted_in_time_keeps_no_other,
                 output_under_a_number_that_is_being_written_is_refused,
-                nobody_waits_until_batches_are_deleted,
-                whoever_waits_is_woken_while_others_sleep,
+                no_call_waits_for_the_deletion_of_batches,
+                a_waiter_is_woken_while_others_sleep,
                 fifty_writers_on_fifty_connections_agree,
             },
             locks::{
-                a_live_lock_is_not_stolen, a_clock_that_was_set_back_keeps_no_lock, whoever_holds_a_lock_may_pass_it_on,
+                a_live_lock_is_not_stolen, a_clock_that_was_set_back_keeps_no_lock, the_holder_of_a_lock_may_transfer_it,
                 a_lock_can_be_given_back_twice_and_taken_at_once, an_epoch_never_begins_anew,
                 fractions_of_a_second_are_kept, times_are_added_as_times, the_row_of_the_leader_has_its_name,
                 a_key_that_a_server_would_confuse_is_refused,
@@ -226,7 +226,7 @@ macro_rules! every_sentence {
                 batches_below_a_floor_that_is_not_known_stay,
             },
             refusals::{
-                secrets_are_never_told, a_server_that_is_not_there_is_a_clear_error,
+                secrets_are_never_shown, a_server_that_is_not_there_is_a_clear_error,
                 tables_of_a_newer_version_are_refused_by_name, first_starts_that_race_are_fine, a_domain_has_a_plain_name,
                 tables_that_were_half_made_are_finished,
                 a_place_may_be_let_go_inside_a_runtime,

@@ -20,7 +20,7 @@ fn has_no_secret(text: &str) {
     }
 }
 
-pub(crate) fn secrets_are_never_told(database: &Database) {
+pub(crate) fn secrets_are_never_shown(database: &Database) {
     for sql in database.kind.create_user {
         let sql = sql.replace('#', &database.name);
         database.ask(&sql.replace("SECRET", PASSWORD));

@@ -27,7 +27,7 @@ pub(super) struct Counted {
     pub(super) bytes: u64,
     pub(super) dropped: u64,
     /// The last number of dropped lines that was stored.
-    pub(super) told: u64,
+    pub(super) reported: u64,
     /// Lines sent so far by each lease, dropped ones included.
     sent: BTreeMap<LeaseId, u64>,
     /// Of the last chunk that could be read.
@@ -114,10 +114,10 @@ impl Counted {
         if explained && !self.ends_in_hole { ahead.min(skipped) } else { 0 }
     }
 
-    /// Counts lines that arrived, whatever is kept of them.
+    /// Counts lines that arrived, also those that are dropped.
     pub(super) fn arrived(&mut self, lease: LeaseId, offset: u64, chunk: &Chunk) {
         self.dropped = self.dropped.max(chunk.dropped);
-        // The offset is whatever the worker said.
+        // The offset comes from the worker.
         self.sent.insert(lease, offset.saturating_add(chunk.sent));
         self.may_lack_end = false;
     }
@@ -136,7 +136,7 @@ impl Counted {
         self.lines.push(self.total() + u64::from(hole) + chunk.lines.len() as u64);
         self.bytes += chunk.lines.iter().map(|line| line.text.len() as u64).sum::<u64>();
         self.arrived(lease, offset, chunk);
-        self.told = self.dropped;
+        self.reported = self.dropped;
         self.origin = Some(origin);
         self.ends_in_hole = false;
     }

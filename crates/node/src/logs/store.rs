@@ -1,6 +1,6 @@
-//! The engine under the output of tasks: calls to it, deletions behind everybody's back, and its end.
+//! The engine under the output of tasks: calls to it, deletions in the background, and its end.
 //!
-//! Most tasks have no output, and a server that is asked to delete nothing has work all the same. So whoever walks over
+//! Most tasks have no output, and a server that is asked to delete nothing has work all the same. So a node that walks over
 //! all output at the beginning of a term ([`Sweep`]) knows afterwards which tasks have some.
 //!
 //! **Invariant:** when [`Store::close`] returns, nothing uses the engine any more: the folder is free for the
@@ -31,7 +31,7 @@ const CALL: &str = "store or read task output";
 /// Where calls of the engine run: they may block.
 pub(crate) enum Calls {
     Threads,
-    /// Whoever has the other end runs them, for a simulation.
+    /// A simulation has the other end and runs them.
     Handed(Sender<OutputCall>),
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for OutputCall {
 
 pub(super) struct Store {
     calls: Calls,
-    /// `None` once the node has stopped. Whoever calls the engine holds this, so closing waits for them.
+    /// `None` once the node has stopped. A caller of the engine holds this, so closing waits for all calls.
     engine: RwLock<Option<Arc<dyn Logs>>>,
     deletions: Mutex<Deletions>,
     /// There is something to delete, or this is the end.
@@ -64,7 +64,7 @@ pub(super) struct Store {
 /// What the thread does next.
 enum Next {
     Delete(Vec<TaskId>),
-    /// Nothing waits; whoever sweeps may go on.
+    /// Nothing waits; the sweep may continue.
     Idle,
     End,
 }
@@ -90,12 +90,12 @@ impl Store {
     fn start_call(&self, call: OutputCall) {
         match &self.calls {
             Calls::Threads => drop(tokio::task::spawn_blocking(|| call.run())),
-            // Whoever ran them is gone with the node.
+            // Their thread ended with the node.
             Calls::Handed(calls) => drop(calls.send(call)),
         }
     }
 
-    /// Calls the engine where blocking is allowed. A call that has begun ends, even if nobody waits for it.
+    /// Calls the engine where blocking is allowed. A call that has begun ends, even if its caller is gone.
     pub(super) async fn call<T: Send + 'static>(
         self: &Arc<Self>,
         call: impl FnOnce(&dyn Logs) -> Result<T, orchestrix_engine::Error> + Send + 'static,
@@ -130,7 +130,7 @@ impl Store {
         self.deletions().with_output.insert(task);
     }
 
-    /// Lets a thread delete the output of tasks: that may sync and write whole files anew, and nobody waits for
+    /// Lets a thread delete the output of tasks: that may sync and write whole files anew, and no call waits for
     /// it. What it does not get to is deleted at the next start, or by the next leader.
     pub(super) fn delete(self: &Arc<Self>, mut tasks: Vec<TaskId>) {
         let mut deletions = self.deletions();
@@ -159,7 +159,7 @@ impl Store {
         }
     }
 
-    /// Lets the thread sweep beside what it is told to delete. Called once, before anything is deleted.
+    /// Lets the thread sweep beside the requested deletions. Called once, before anything is deleted.
     pub(super) fn sweep(self: &Arc<Self>, sweep: Sweep) {
         let mut deletions = self.deletions();
         if deletions.thread.is_none() && !deletions.closed {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn deleting_keeps_nobody_waiting() {
+    fn deletion_delays_no_call() {
         let (engine, shut) = gated(1..=3);
         let store = Store::new(engine.clone(), Calls::Threads);
         let (done, deleted) = channel();
@@ -388,7 +388,7 @@ mod tests {
         let (engine, shut) = gated([1]);
         drop(shut);
         let store = Store::new(engine.clone(), Calls::Threads);
-        // Before it knows better it deletes whatever is purged.
+        // Until then it deletes the output of all purged tasks.
         store.delete(vec![TaskId(2)]);
         let mut sweep = Sweep::new(Position(10), Box::new(|_| Some(Vec::new())));
         while store.sweep_on(&mut sweep) != Some(Swept::Over) {}

@@ -1,7 +1,7 @@
-//! Output of tasks that nobody knows any more, found by walking over all of it.
+//! Deletes output whose task is gone. It walks over all output.
 //!
 //! A leader that dies between a purge and the deletion leaves output behind, and no later leader hears of that purge. So
-//! whoever begins to lead walks once over all tasks that have output, slowly: nobody waits for it.
+//! a new leader walks once over all tasks with output, slowly: no call waits for it.
 //!
 //! **Invariant:** only output of tasks is deleted whose id was given out before the term began and that the state does
 //! not know. Ids are positions: such a task was there and was purged, and none will have its id again.

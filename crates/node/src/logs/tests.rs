@@ -1,4 +1,4 @@
-//! What happens to the output of a task when parts of it are stored twice, by others, or damaged.
+//! Tests of output whose parts are stored twice, stored by others, or damaged.
 
 mod gaps;
 
@@ -222,7 +222,7 @@ async fn an_append_that_lands_after_others_is_not_stored() {
     assert_eq!(texts(&leader).await, ["one", "late", "two"]);
 }
 
-/// An office that ends when a test says so.
+/// A leader lease that ends when a test says so.
 #[derive(Default)]
 struct Ending(AtomicU32);
 
@@ -236,13 +236,13 @@ impl LeaderLease for Ending {
 
 #[tokio::test]
 async fn lines_stored_after_the_end_of_a_term_are_not_acknowledged() {
-    let (engine, office) = (MemoryLogs::default(), Arc::new(Ending::default()));
+    let (engine, lease) = (MemoryLogs::default(), Arc::new(Ending::default()));
     let deposed =
-        under(engine.clone(), WriteGuard { leader_lease: Some(office.clone()), ..WriteGuard::default() });
+        under(engine.clone(), WriteGuard { leader_lease: Some(lease.clone()), ..WriteGuard::default() });
     deposed.append(TASK, 1, lines(0, &["one"])).await.unwrap();
     let leader = logs(engine.clone());
     assert_eq!(texts(&leader).await, ["one"]);
-    office.0.store(1, SeqCst);
+    lease.0.store(1, SeqCst);
     for _ in 0..2 {
         // The present leader has counted before, and does not show it.
         assert_eq!(deposed.append(TASK, 1, lines(1, &["two"])).await.unwrap_err(), Error::OutcomeUnknown);

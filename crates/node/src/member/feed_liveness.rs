@@ -1,4 +1,4 @@
-//! Whether the leader tells this node what it writes. While it does, the engine is only asked now and then.
+//! Whether the replication feed is alive. While it is, the engine is only asked now and then.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

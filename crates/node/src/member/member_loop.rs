@@ -3,8 +3,8 @@
 //! Commands reach it in order: what there is to read, an election, the end of one. Another thread only waits for the
 //! journal to grow, so that no wait holds up an election.
 //!
-//! **Invariant:** whoever leads has read the journal to its end and made its `TermStarted` durable before it
-//! decides anything; and whoever is deposed drops its state and reads again.
+//! **Invariant:** a leader has read the journal to its end and made its `TermStarted` durable before it
+//! decides anything; a leader that steps down drops its state and reads again.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,7 +34,7 @@ pub(super) struct Leading(pub(super) Sender<Command>);
 
 impl Leading {
     fn tell(&self, command: Command) -> Work<'_> {
-        // A member that has stopped needs no office.
+        // A stopped member needs no leader lease.
         let _ = self.0.send(command);
         Box::pin(std::future::ready(()))
     }
@@ -58,7 +58,7 @@ impl Duty for Leading {
     }
 }
 
-/// The office of a leader that writes.
+/// The leader lease of the current term.
 struct ElectedLease {
     inner: Arc<Inner>,
     epoch: u64,
@@ -117,11 +117,11 @@ impl MemberLoop {
                 Ok(Command::Ended(epoch, failure)) => self.ended(epoch, &failure)?,
                 Ok(Command::Stop(reply)) => {
                     let stopped = self.stop();
-                    // Whoever asked may be gone.
+                    // The caller may have disconnected.
                     let _ = reply.send(stopped);
                     return Ok(());
                 }
-                // An engine that did not answer is asked again; whoever waits for it has not been answered either.
+                // An engine that did not answer is asked again; waiting callers have no answer yet either.
                 Err(RecvTimeoutError::Timeout)
                     if self.standby.follower().is_none() || self.waiting.is_some() =>
                 {
@@ -133,7 +133,7 @@ impl MemberLoop {
         }
     }
 
-    /// Goes on with what the leader has told. Whoever told it hears nothing if this node does not follow.
+    /// Applies batches of the replication feed. The sender gets no answer if this node does not follow.
     fn hint(
         &mut self,
         journal: JournalId,
@@ -149,7 +149,7 @@ impl MemberLoop {
         }
         self.tell_epoch(epoch);
         if let Some(follower) = self.standby.follower() {
-            // Whoever told it may be gone.
+            // The sender may be gone.
             let _ = reply.send(follower.link().position);
         }
         Ok(())
@@ -192,7 +192,7 @@ impl MemberLoop {
         }
     }
 
-    /// Begins a term, again and again while somebody else gets between the end and our first event.
+    /// Begins a term, and repeats this while another node writes before our first event.
     fn lead(&mut self, term: &Term) -> Result<(), Failure> {
         let goes_on = |inner: &Inner| !term.over.is_cancelled() && !inner.running.is_stopping();
         while goes_on(&self.inner) && self.leads.is_none() {
@@ -225,10 +225,10 @@ impl MemberLoop {
         };
         follower.skip_lost()?;
         let journal = follower.journal_id();
-        let office = ElectedLease { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
+        let leader_lease = ElectedLease { inner: Arc::clone(&self.inner), epoch: term.epoch, journal };
         let guard = WriteGuard {
             epoch: term.epoch,
-            leader_lease: Some(Arc::new(office)),
+            leader_lease: Some(Arc::new(leader_lease)),
             tick_ms: Some(self.inner.tick_ms),
             // What is in the register is checked like everything that comes from outside.
             actor: term.asked_by.as_deref().and_then(|name| Name::new(name).ok()),
@@ -264,7 +264,7 @@ impl MemberLoop {
         Ok(())
     }
 
-    /// The node that led has stopped by itself: it lost its office, or its engine.
+    /// The node that led has stopped by itself: it lost its leader lease, or its engine.
     fn ended(&mut self, epoch: u64, failure: &Failure) -> Result<(), Failure> {
         if self.leads.as_ref().is_none_or(|(leads, _)| *leads != epoch) {
             return Ok(());
@@ -280,10 +280,10 @@ impl MemberLoop {
         self.inner.role.send_replace(NodeRole::Follows);
         if let Some((_, node)) = self.leads.take() {
             node.abort();
-            // Why it ended does not matter: it was told to.
+            // The reason does not matter: this stop was requested.
             let _ = self.stopping(node.stopped());
         }
-        // Nothing is leased out here, and nobody waits.
+        // There are no leases and no waiting calls here.
         let stats = self.inner.following.stats();
         stats.tasks_leased.set(0);
         stats.keys_remembered.set(0);

@@ -1,4 +1,4 @@
-//! A full disk: new work is refused, and work ends, however large the groups are.
+//! Tests of a full disk: new work is refused, and running work ends, with groups of any size.
 
 use orchestrix_core::wire::{CompleteItem, LeaseQueues, Leased, Submit};
 use orchestrix_core::{Json, Name};

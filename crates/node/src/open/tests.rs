@@ -1,4 +1,4 @@
-//! What a node does when its journal does something else.
+//! Tests of a node whose journal fails.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -112,7 +112,7 @@ async fn the_loop_goes_on_deciding_while_old_segments_are_dropped() {
     assert!(!submitted.is_finished(), "nothing is answered before it is written");
     let_go.send(()).unwrap();
     submitted.await.unwrap().unwrap();
-    // A later truncation finds nobody who would let it go.
+    // A later truncation would find nothing that lets it go on.
     drop(let_go);
     waiting.abort();
 }
@@ -122,7 +122,7 @@ fn submit() -> Submit {
 }
 
 #[tokio::test]
-async fn a_node_stops_when_somebody_else_has_written_to_its_journal() {
+async fn a_node_stops_after_a_foreign_write_to_its_journal() {
     let mut shared = MemoryJournal::new(JournalId([7; 16]));
     let stored = Stored { end: shared.end(), journal: Box::new(shared.clone()), ..open_memory() };
     let node = begin(stored, Options::default());

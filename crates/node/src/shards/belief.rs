@@ -1,6 +1,6 @@
-//! Who is believed: which process speaks for a worker, and what it has let go of by what it says.
+//! Which process represents a worker, and which shards its heartbeats release.
 //!
-//! **Invariant:** a heartbeat counts as letting go only if its worker had heard of the withdrawal when it was sent.
+//! **Invariant:** a heartbeat releases a shard only if its worker knew of the withdrawal when it was sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ impl<R: Recipient> ShardDecisions<R> {
         body.generation.is_some_and(|generation| generation > decider.state.position())
     }
 
-    /// Whether a process that serves nothing comes anew: nobody of its name is there, or somebody else is whose place it
+    /// Whether a process without shards registers anew: no process of its name is there, or another one is whose place it
     /// may take without registering.
     pub(super) fn is_new(&self, decider: &Decider<R>, service: &Name, worker: &Name, session: &Name) -> bool {
         let there = decider.state.service(service).filter(|known| known.workers.contains_key(worker));
@@ -32,7 +32,7 @@ impl<R: Recipient> ShardDecisions<R> {
             Some(speaks) => {
                 !is_named(speaks) && !is_named(session) && !self.ended.contains(service, worker, session)
             }
-            // After a change of leader nobody is known to speak for it.
+            // After a change of leader no process is known for it.
             None => there.tokens_of(worker).next().is_some(),
         }
     }
@@ -91,11 +91,11 @@ impl<R: Recipient> ShardDecisions<R> {
         if let Some(before) = known.session.replace(session.clone()) {
             ended.add(service, worker, &before);
         }
-        (known.echoes, known.plain, known.told) = (false, false, Position(0));
+        (known.echoes, known.plain, known.answered) = (false, false, Position(0));
         true
     }
 
-    /// The shards that a worker was told to stop and serves no more.
+    /// The withdrawn shards that a worker does not serve any more.
     pub(super) fn let_go_of(
         &mut self,
         decider: &mut Decider<R>,

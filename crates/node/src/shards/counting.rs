@@ -1,4 +1,4 @@
-//! What is counted of shards: every event, and how long shards have no worker.
+//! Counters of shards: every event, and how long shards have no worker.
 
 use orchestrix_core::{ShardEvent, Timestamp};
 

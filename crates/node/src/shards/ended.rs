@@ -1,4 +1,4 @@
-//! Processes that do not speak for their worker any more: each was replaced, left, fell silent, or another one was heard of.
+//! Processes that no longer represent their worker: each was replaced, left, expired, or another one was seen.
 
 use std::collections::BTreeMap;
 

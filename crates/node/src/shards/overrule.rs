@@ -1,4 +1,4 @@
-//! Plain workers that do not listen. In a service that has no others, what such a worker was told to stop is taken from it;
+//! Plain workers that ignore assignments. In a service with only such workers, a withdrawn shard is taken from them;
 //! it may go on serving it beside the next worker.
 //!
 //! **Invariant:** nothing is taken before the worker was answered after the withdrawal, and nothing where a worker echoes
@@ -13,12 +13,12 @@ use super::ShardDecisions;
 use crate::decider::Decider;
 use crate::request::{Error, Recipient};
 
-/// Milliseconds before a registration must be answered in which nobody is waited for who was answered once: time for a
+/// Milliseconds before a registration must be answered in which workers that were answered once are overruled: time for a
 /// rebalance, and for the answer.
 pub(super) const PRESSING_MS: u64 = 1_000;
 
 impl<R: Recipient> ShardDecisions<R> {
-    /// The shards that a plain worker says it serves, though it was told to stop them in an answer before.
+    /// The shards that a plain worker names, although an earlier answer withdrew them.
     pub(super) fn ignored_by(
         &mut self,
         decider: &mut Decider<R>,
@@ -32,7 +32,7 @@ impl<R: Recipient> ShardDecisions<R> {
             return BTreeSet::new();
         };
         let Some(known) = soft.workers.get_mut(worker) else { return BTreeSet::new() };
-        // Whoever serves nothing has no generation to echo; a number says that it knows more than the plain protocol.
+        // A worker without shards has no generation to return; with a `seq` it knows more than the plain protocol.
         let is_plain = generation.is_none() && !known.echoes && (seq.is_none() || !serves.is_empty());
         known.plain = is_plain || (known.plain && !known.echoes);
         if !is_plain {
@@ -41,19 +41,20 @@ impl<R: Recipient> ShardDecisions<R> {
         }
         let serves: BTreeSet<u32> = serves.iter().copied().collect();
         let own: BTreeSet<u32> = there.tokens_of(worker).map(|(shard, _)| shard).collect();
-        let told = known.told;
+        let answered = known.answered;
         let ignored: BTreeSet<u32> = there
             .withdrawn_from(worker)
-            .filter(|(shard, since)| *since <= told && serves.contains(shard))
+            .filter(|(shard, since)| *since <= answered && serves.contains(shard))
             .map(|(shard, _)| shard)
             .collect();
-        let unheard = there.held_by(worker).any(|(shard, token)| token <= told && !serves.contains(&shard));
+        let unheard =
+            there.held_by(worker).any(|(shard, token)| token <= answered && !serves.contains(&shard));
         known.beyond = serves.difference(&own).count() as u64;
-        known.is_deaf = !ignored.is_empty() || unheard || (known.beyond > 0 && told > Position(0));
+        known.is_deaf = !ignored.is_empty() || unheard || (known.beyond > 0 && answered > Position(0));
         ignored
     }
 
-    /// Takes shards from a plain worker, if nobody in its service can be asked for more.
+    /// Takes shards from a plain worker, if no other worker of its service can release more.
     pub(super) fn overrule(
         &mut self,
         decider: &mut Decider<R>,
@@ -72,7 +73,7 @@ impl<R: Recipient> ShardDecisions<R> {
         Ok(())
     }
 
-    /// When the patience of one that waits is nearly over, those who were answered since are not waited for.
+    /// When a waiting registration must be answered soon, workers that were answered since are not waited for.
     pub(super) fn overrule_for_waiting(
         &mut self,
         decider: &mut Decider<R>,
@@ -85,12 +86,13 @@ impl<R: Recipient> ShardDecisions<R> {
         if !soft.waiting.iter().any(|waiting| waiting.is_pressing) {
             return Ok(());
         }
-        let told = soft.workers.iter().filter(|(_, known)| !known.replaced).map(|(worker, known)| {
-            let told = there.withdrawn_from(worker).filter(|(_, since)| *since <= known.told);
-            (worker.clone(), told.map(|(shard, _)| shard).collect())
+        let withdrawn = soft.workers.iter().filter(|(_, known)| !known.replaced).map(|(worker, known)| {
+            let withdrawn = there.withdrawn_from(worker).filter(|(_, since)| *since <= known.answered);
+            (worker.clone(), withdrawn.map(|(shard, _)| shard).collect())
         });
-        let told: Vec<(Name, BTreeSet<u32>)> = told.collect();
-        told.into_iter()
+        let withdrawn: Vec<(Name, BTreeSet<u32>)> = withdrawn.collect();
+        withdrawn
+            .into_iter()
             .try_for_each(|(worker, shards)| self.overrule(decider, service, &worker, shards, now))
     }
 

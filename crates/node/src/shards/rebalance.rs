@@ -1,4 +1,4 @@
-//! What time asks for: workers that fell silent, rebalances, and answers to those who wait for one.
+//! Timed work: expired workers, rebalances, and answers to waiting registrations.
 //!
 //! **Invariant:** a look at services is short: after so many shards the loop decides something else first.
 
@@ -42,7 +42,7 @@ impl<R: Recipient> ShardDecisions<R> {
             |soft: &Soft<R>| soft.ends.first().filter(|(at, _)| *at <= now).map(|(_, worker)| worker.clone());
         while let Some(worker) = self.services.get(service).and_then(over) {
             let soft = self.services.get_mut(service).expect("it was just looked at");
-            // Nobody is let in who does not wait any more.
+            // A caller that has disconnected is not accepted.
             soft.waiting.retain(|waiting| waiting.worker != worker || !waiting.to.is_gone());
             let next = soft.waiting.iter().position(|waiting| waiting.worker == worker);
             let known = soft.workers.get(&worker);
@@ -104,7 +104,7 @@ impl<R: Recipient> ShardDecisions<R> {
         }
     }
 
-    /// Answers those who came, when nothing is on its way any more or their patience is over.
+    /// Answers registrations when no shard is moving any more, or when they must be answered.
     fn answer_waiting(&mut self, decider: &mut Decider<R>, service: &Name, now: Timestamp) {
         let moving = decider.state.service(service).is_some_and(|known| known.on_their_way() > 0);
         let Some(soft) = self.services.get_mut(service) else { return };
@@ -114,7 +114,7 @@ impl<R: Recipient> ShardDecisions<R> {
             known.is_some_and(|known| known.session.as_ref() == Some(&waiting.session) && !known.replaced)
         };
         let (mut ready, mut later) = (Vec::new(), Vec::new());
-        // Whoever has gone is promised nothing.
+        // A caller that has disconnected is promised nothing.
         soft.waiting.retain(|waiting| !waiting.to.is_gone());
         for waiting in std::mem::take(&mut soft.waiting) {
             let over = waiting.until <= now;

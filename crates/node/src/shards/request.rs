@@ -1,4 +1,4 @@
-//! What callers ask about shards, and how long workers are believed.
+//! Asks about shards, and the times of shard leases.
 
 use orchestrix_core::wire::{ServiceChange, ShardDeregister, ShardHeartbeat, ShardRegister};
 use orchestrix_core::{Name, Refusal};

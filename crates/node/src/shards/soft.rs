@@ -1,4 +1,4 @@
-//! What a leader remembers of services besides the state; a new one begins without.
+//! What a leader knows of services besides the journal; a new leader starts without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,19 +84,19 @@ impl<R> Default for Soft<R> {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) until: Timestamp,
-    /// Who speaks for it; after a change of leader nobody knows, unless it names its session.
+    /// The process that represents it; unknown after a change of leader, unless it names its session.
     pub(super) session: Option<Name>,
     /// That is known from the journal, and the process was not heard of in this term.
     pub(super) is_unheard: bool,
-    /// Another process has come with its name: nobody is believed and nothing promised until its time is over.
+    /// Another process registered with its name: no process is accepted and nothing promised until its lease ends.
     pub(super) replaced: bool,
     /// It has echoed a generation: what comes without one is older, or from another process.
     pub(super) echoes: bool,
     /// It echoes none: it came without a number, or said without a generation what it serves.
     pub(super) plain: bool,
     /// The generation of the last answer that it was given.
-    pub(super) told: Position,
-    /// It is plain, and what it serves is not what it was told.
+    pub(super) answered: Position,
+    /// It is plain, and names other shards than its assignment.
     pub(super) is_deaf: bool,
     /// Shards that it said it serves though they are not its own.
     pub(super) beyond: u64,
@@ -134,7 +134,7 @@ impl<R: Recipient> Soft<R> {
         Some(known)
     }
 
-    /// A rebalance becomes needful; there is one in a time, whatever happens.
+    /// A rebalance becomes necessary; there is at most one per interval.
     pub(super) fn want_rebalance(&mut self, after_ms: u64, now: Timestamp) {
         let pause_ms = if is_planted("rounds-without-pause") { 0 } else { DEBOUNCE_MS };
         let due = now.plus(after_ms).max(self.last_rebalance.plus(pause_ms));
@@ -146,7 +146,7 @@ impl<R: Recipient> Soft<R> {
         self.workers.values().map(|known| known.beyond).sum()
     }
 
-    /// Whether nobody is there and nobody waits.
+    /// Whether it has no workers and no waiting registrations.
     pub(super) fn is_idle(&self) -> bool {
         self.workers.is_empty() && self.waiting.is_empty()
     }

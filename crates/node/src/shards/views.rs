@@ -1,4 +1,4 @@
-//! Services as people see them, and assignments as workers do.
+//! Views of services for people, and assignments for workers.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl<R: Recipient> ShardDecisions<R> {
         Assignment { assigned_shards, tokens, generation: known.generation, lease_ms, seq, fenced: false }
     }
 
-    /// A page of the shards of a service: everybody waits while it is made.
+    /// A page of the shards of a service: all other calls wait while it is made.
     pub(super) fn service_view(
         &self,
         decider: &Decider<R>,

@@ -1,10 +1,10 @@
-//! Lease calls in the first seconds of a term under an office.
+//! Lease calls in the first seconds of a term under a leader lease.
 //!
 //! When the leader changes, the calls of all workers arrive at once. So many are decided in a window; the rest wait in
 //! the order in which they came, as long as they would have waited for a task. Heartbeats and reports do not stand in this
-//! line: whoever has work already keeps it.
+//! line: workers keep the tasks that they have.
 //!
-//! **Invariant:** nobody is passed in the line. After the first seconds it is emptied as fast as groups are written.
+//! **Invariant:** calls are served in order. After the first seconds it is emptied as fast as groups are written.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ impl<R> Admission<R> {
         self.line.len()
     }
 
-    /// Nobody has to wait here any more.
+    /// No call has to wait here any more.
     pub(crate) fn is_over(&self, now: Timestamp) -> bool {
         self.line.is_empty() && self.is_late(now)
     }
@@ -87,7 +87,7 @@ impl<R> Admission<R> {
         self.line.pop_front()
     }
 
-    /// Those who have waited as long as they wanted.
+    /// Calls whose wait is over.
     pub(crate) fn take_over(&mut self, now: Timestamp) -> Vec<Waiting<R>> {
         if now < self.next_end {
             return Vec::new();
@@ -104,12 +104,12 @@ impl<R> Admission<R> {
         over
     }
 
-    /// Takes out the calls that nobody waits for any more.
+    /// Removes calls whose callers have disconnected.
     pub(crate) fn sweep(&mut self, is_gone: impl Fn(&R) -> bool) {
         self.line.retain(|waiting| !is_gone(&waiting.to));
     }
 
-    /// Everybody, when all have to go.
+    /// All calls, when the term ends.
     pub(crate) fn into_line(self) -> VecDeque<Waiting<R>> {
         self.line
     }

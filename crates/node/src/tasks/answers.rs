@@ -1,4 +1,4 @@
-//! Answers that change nothing: what there is, and why it is where it is.
+//! Reads: views and explanations.
 
 use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, TaskSummary, WorkerList};
@@ -9,7 +9,7 @@ use super::rates::Rate;
 use crate::decider::Decider;
 use crate::request::{Answer, Ask, Error, Recipient};
 
-/// Milliseconds after which a queue that nobody asked is said to have no worker.
+/// Milliseconds without a lease call after which a queue is shown as without workers.
 const NO_WORKER_MS: u64 = 60_000;
 
 /// As many as a page may have bytes, and where the next page begins. Counts texts as they are: no JSON of them is shorter.

@@ -1,4 +1,4 @@
-//! What is counted of tasks: every event and every repeat.
+//! Counters of tasks: every event and every repeat.
 
 use orchestrix_core::limits::KEYS_FORGOTTEN_MAX;
 use orchestrix_core::{

@@ -1,4 +1,4 @@
-//! Leases in the loop: who gets a task, who waits for one, who may keep it.
+//! Leases in the loop: grants, waiting calls and renewals.
 
 use std::mem;
 
@@ -21,7 +21,7 @@ const SWEEP_MS: u64 = 100;
 /// Leases that were handed out again, before those that ended are looked for.
 pub(crate) const HANDED_AGAIN_MIN: usize = 64;
 
-/// Leases in an answer that nobody took.
+/// Leases in an answer that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     /// Where they were handed out: [`Answer::Leases`] says it.
@@ -67,9 +67,9 @@ impl<R: Recipient> TaskDecisions<R> {
         let lease = lease.expect("a lease that was just extended is there");
         self.registry.saw(&lease.worker, None, now);
         Ok(Answer::Extended(Extended {
-            lease_ms: lease.told_ms(now),
+            lease_ms: lease.promised_ms(now),
             cancel_requested: lease.cancel_at.is_some(),
-            timeout_ms: lease.told_timeout_ms(now),
+            timeout_ms: lease.promised_timeout_ms(now),
         }))
     }
 
@@ -105,12 +105,12 @@ impl<R: Recipient> TaskDecisions<R> {
         let held = |id: &LeaseId| decider.state.leased(*id).and_then(|task| task.lease.as_deref());
         let cancel = extended.iter().filter(|id| held(id).is_some_and(|lease| lease.cancel_at.is_some()));
         let cancel = cancel.copied().collect();
-        let told = |id| held(id).map_or(0, |lease| lease.told_ms(now));
+        let told = |id| held(id).map_or(0, |lease| lease.promised_ms(now));
         let lease_ms_each: Vec<u64> = extended.iter().map(told).collect();
         let lease_ms = lease_ms_each.iter().copied().min().unwrap_or(0);
         let lease_ms_each =
             if is_planted("shortest-for-all") { vec![lease_ms; lease_ms_each.len()] } else { lease_ms_each };
-        let limit = |id| held(id).and_then(|lease| lease.told_timeout_ms(now));
+        let limit = |id| held(id).and_then(|lease| lease.promised_timeout_ms(now));
         let mut timeout_ms_each: Vec<Option<u64>> = extended.iter().map(limit).collect();
         if timeout_ms_each.iter().all(Option::is_none) {
             timeout_ms_each.clear();
@@ -245,7 +245,7 @@ impl<R: Recipient> TaskDecisions<R> {
         let Some(request_id) = &request.request_id else { return Vec::new() };
         let mut granted = decider.state.granted_to(&request.worker, request_id).to_vec();
         granted.sort();
-        // Whoever knows the name of a call gets no tasks of queues that it did not ask now.
+        // A repeat with the same id gets no tasks of queues that it does not name now.
         let asked = |task: &Task| request.queues.contains(&task.queue) || is_planted("repeat-of-any-queue");
         let (mut leases, mut bytes) = (Vec::new(), 0);
         for id in granted {
@@ -333,7 +333,7 @@ impl<R: Recipient> TaskDecisions<R> {
         }
     }
 
-    /// Gives back leases in answers that nobody took, unless another answer with the same lease was taken or still
+    /// Gives back leases in answers that were not taken, unless another answer with the same lease was taken or still
     /// may be. Every answer up to `durable` has been taken or is named here or was named before.
     pub(crate) fn abandon(
         &mut self,
@@ -358,7 +358,7 @@ impl<R: Recipient> TaskDecisions<R> {
         self.serve_polls(decider, now);
     }
 
-    /// Gives back leases in an answer that was sent to another node and reached nobody there. That may be known long after
+    /// Gives back leases in an answer to another node whose caller had disconnected. That may be known long after
     /// the answer: one of an earlier term is ignored, and so is one of a lease that was handed out again since.
     pub(crate) fn give_back(&mut self, decider: &mut Decider<R>, abandoned: &Abandoned, now: Timestamp) {
         if abandoned.at.0 >= decider.state.term().0 {
@@ -375,7 +375,7 @@ impl<R: Recipient> TaskDecisions<R> {
         }
     }
 
-    /// Whether somebody may have a lease though the answer with it at `at` was not taken.
+    /// Whether another answer may have delivered a lease though the one at `at` was not taken.
     fn is_held_by_another(&mut self, lease: LeaseId, at: Position, durable: Position) -> bool {
         let Some(handed) = self.handed_again.get_mut(&lease) else { return false };
         if is_planted("abandon-by-group") {

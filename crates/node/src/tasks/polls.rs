@@ -55,7 +55,7 @@ impl<R> Polls<R> {
         self.by_queue.get(queue).map_or(0, BTreeSet::len)
     }
 
-    /// Lets a call wait that came at `since`. Answers its name, and the call that it repeats, if that still waits: nobody listens to
+    /// Lets a call wait that came at `since`. Answers its name, and the call that it repeats, if that still waits: no caller listens to
     /// it any more.
     pub(crate) fn park(
         &mut self,
@@ -97,7 +97,7 @@ impl<R> Polls<R> {
         queues
     }
 
-    /// Takes out the calls that nobody waits for any more.
+    /// Removes calls whose callers have disconnected.
     pub(crate) fn sweep(&mut self, is_gone: impl Fn(&R) -> bool) {
         let gone = self.waiting.iter().filter(|(_, poll)| is_gone(&poll.to));
         let gone: Vec<PollId> = gone.map(|(id, _)| *id).collect();

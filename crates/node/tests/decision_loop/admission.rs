@@ -1,4 +1,4 @@
-//! Lease calls at the beginning of a term under an office: so many at a time, in their order.
+//! Lease calls at the beginning of a term under a leader lease: some at a time, in their order.
 
 use orchestrix_node::{Answer, Ask, Error, Options};
 
@@ -52,7 +52,7 @@ fn a_call_beyond_the_window_waits_for_the_next_one() {
 }
 
 #[test]
-fn whoever_has_work_is_answered_while_others_stand_in_line() {
+fn workers_with_tasks_are_answered_while_others_wait() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW + 1);
     let held = leases(world.commit().0.remove(0).1).remove(0);
@@ -70,7 +70,7 @@ fn whoever_has_work_is_answered_while_others_stand_in_line() {
 }
 
 #[test]
-fn nobody_is_passed_in_the_line() {
+fn calls_are_admitted_in_order() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "first", 5_000, WINDOW - 1);
@@ -101,7 +101,7 @@ fn a_call_whose_wait_ends_in_the_line_gets_an_empty_answer() {
 }
 
 #[test]
-fn a_call_of_somebody_who_left_the_line_takes_nothing() {
+fn a_call_whose_caller_left_takes_no_task() {
     let mut world = begun(Options::default());
     ask(&mut world, "w", 5_000, WINDOW);
     ask(&mut world, "gone", 5_000, 1);

@@ -8,12 +8,15 @@ use crate::common::World;
 use crate::sharding::{after, comes_empty, heartbeat, name, register, three, three_connections, view};
 
 /// Lets a lease go by while workers b and c keep what they have.
-fn pass_a_lease(world: &mut World, told: &[(&'static str, Assignment)]) -> Vec<(&'static str, Assignment)> {
+fn pass_a_lease(
+    world: &mut World,
+    assigned: &[(&'static str, Assignment)],
+) -> Vec<(&'static str, Assignment)> {
     let mut heard = Vec::new();
     for _ in 0..17 {
         heard.extend(after(world, 1_000));
-        for (worker, told) in &told[1..] {
-            heartbeat(world, worker, worker, &told.assigned_shards, Some(told.generation));
+        for (worker, assigned) in &assigned[1..] {
+            heartbeat(world, worker, worker, &assigned.assigned_shards, Some(assigned.generation));
         }
     }
     heard
@@ -22,12 +25,16 @@ fn pass_a_lease(world: &mut World, told: &[(&'static str, Assignment)]) -> Vec<(
 /// It was sent before another process took the name, and arrives when the first has come again.
 #[test]
 fn a_heartbeat_from_before_its_process_came_again_is_fenced() {
-    let (mut world, told) = three();
-    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    let (mut world, assigned) = three();
+    let (serves, generation) = (assigned[0].1.assigned_shards.clone(), Some(assigned[0].1.generation));
     register(&mut world, "a", "other");
-    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves, "the other process has them");
+    assert_eq!(
+        pass_a_lease(&mut world, &assigned)[0].1.assigned_shards,
+        serves,
+        "the other process has them"
+    );
     register(&mut world, "a", "a");
-    let again = pass_a_lease(&mut world, &told);
+    let again = pass_a_lease(&mut world, &assigned);
     assert_eq!(again[0].1.assigned_shards, serves, "the first has come again");
     let left = |world: &mut World| {
         let service = view(world);
@@ -42,25 +49,25 @@ fn a_heartbeat_from_before_its_process_came_again_is_fenced() {
 /// Each names what its worker has, as the protocol asks for, and neither listens.
 #[test]
 fn two_plain_processes_of_one_name_do_not_take_turns() {
-    let (mut world, told) = three();
-    let serves = told[0].1.assigned_shards.clone();
+    let (mut world, assigned) = three();
+    let serves = assigned[0].1.assigned_shards.clone();
     register(&mut world, "a", "other");
-    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    assert_eq!(pass_a_lease(&mut world, &assigned)[0].1.assigned_shards, serves);
     for _ in 0..3 {
         assert!(heartbeat(&mut world, "a", "a", &serves, None).fenced, "it was replaced");
         assert!(!heartbeat(&mut world, "a", "other", &serves, None).fenced);
     }
     // It speaks again when it has come again.
     register(&mut world, "a", "a");
-    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    assert_eq!(pass_a_lease(&mut world, &assigned)[0].1.assigned_shards, serves);
     assert!(!heartbeat(&mut world, "a", "a", &serves, None).fenced);
     assert!(heartbeat(&mut world, "a", "other", &serves, None).fenced);
 }
 
 #[test]
 fn a_silent_plain_process_is_not_taken_for_the_next() {
-    let (mut world, told) = three();
-    pass_a_lease(&mut world, &told);
+    let (mut world, assigned) = three();
+    pass_a_lease(&mut world, &assigned);
     assert_eq!(view(&mut world).workers.len(), 2, "its time is over");
     register(&mut world, "a", "next");
     let kept: Vec<_> = ["b", "c"].map(|worker| shares(&mut world, worker)).into_iter().collect();
@@ -85,8 +92,8 @@ fn shares(world: &mut World, worker: &str) -> Vec<u32> {
 /// Of two that go on with heartbeats after a change of leader, one is believed, and in the end it is the same one.
 #[test]
 fn after_a_change_of_leader_plain_processes_settle() {
-    let (world, told) = three_connections();
-    let serves = told[0].1.assigned_shards.clone();
+    let (world, assigned) = three_connections();
+    let serves = assigned[0].1.assigned_shards.clone();
     let mut next = next_leader(world);
     assert!(!heartbeat(&mut next, "a", "zmq-a", &serves, None).fenced, "nobody else was heard of");
     assert!(!heartbeat(&mut next, "a", "zmq-other", &serves, None).fenced, "it may be a new connection");
@@ -108,8 +115,8 @@ fn next_leader(mut world: World) -> World {
 /// It names shards of the worker and no generation, as a plain worker does.
 #[test]
 fn a_process_that_never_registered_takes_no_shards() {
-    let (mut world, told) = three();
-    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    let (mut world, assigned) = three();
+    let (serves, generation) = (assigned[0].1.assigned_shards.clone(), Some(assigned[0].1.generation));
     assert!(!heartbeat(&mut world, "a", "a", &serves, generation).fenced);
     for session in ["other", "zmq-other"] {
         for named in [&serves[..], &[0, 7, 9]] {
@@ -123,8 +130,8 @@ fn a_process_that_never_registered_takes_no_shards() {
 
 #[test]
 fn a_plain_connection_does_not_replace_one_that_echoes() {
-    let (mut world, told) = three_connections();
-    let (serves, generation) = (told[0].1.assigned_shards.clone(), Some(told[0].1.generation));
+    let (mut world, assigned) = three_connections();
+    let (serves, generation) = (assigned[0].1.assigned_shards.clone(), Some(assigned[0].1.generation));
     assert!(!heartbeat(&mut world, "a", "zmq-a", &serves, generation).fenced);
     assert!(heartbeat(&mut world, "a", "zmq-other", &serves, None).fenced);
     assert!(!heartbeat(&mut world, "a", "zmq-a", &serves, generation).fenced);
@@ -133,10 +140,10 @@ fn a_plain_connection_does_not_replace_one_that_echoes() {
 /// The one that was replaced speaks first, and is not taken for its successor.
 #[test]
 fn a_new_leader_knows_which_process_joined_last() {
-    let (mut world, told) = three();
-    let serves = told[0].1.assigned_shards.clone();
+    let (mut world, assigned) = three();
+    let serves = assigned[0].1.assigned_shards.clone();
     register(&mut world, "a", "other");
-    assert_eq!(pass_a_lease(&mut world, &told)[0].1.assigned_shards, serves);
+    assert_eq!(pass_a_lease(&mut world, &assigned)[0].1.assigned_shards, serves);
     let mut next = next_leader(world);
     for _ in 0..2 {
         assert!(heartbeat(&mut next, "a", "a", &serves, None).fenced, "it was replaced before");
@@ -150,16 +157,16 @@ fn a_new_leader_knows_which_process_joined_last() {
 #[test]
 fn an_empty_heartbeat_replaces_no_process_that_lives() {
     for prefix in ["", "zmq-"] {
-        let (mut world, told) = if prefix.is_empty() { three() } else { three_connections() };
+        let (mut world, assigned) = if prefix.is_empty() { three() } else { three_connections() };
         let (first, other) = (format!("{prefix}a"), format!("{prefix}other"));
-        let serves = told[0].1.assigned_shards.clone();
+        let serves = assigned[0].1.assigned_shards.clone();
         register(&mut world, "a", &other);
         let mut granted = Vec::new();
         for _ in 0..17 {
             granted.extend(after(&mut world, 1_000));
-            for (worker, told) in &told[1..] {
+            for (worker, assigned) in &assigned[1..] {
                 let session = format!("{prefix}{worker}");
-                heartbeat(&mut world, worker, &session, &told.assigned_shards, Some(told.generation));
+                heartbeat(&mut world, worker, &session, &assigned.assigned_shards, Some(assigned.generation));
             }
         }
         assert_eq!(granted[0].1.assigned_shards, serves, "the other process has them");
@@ -172,13 +179,13 @@ fn an_empty_heartbeat_replaces_no_process_that_lives() {
 }
 
 #[test]
-fn whoever_names_no_session_is_refused() {
-    let (mut world, told) = three();
+fn a_message_without_a_session_is_refused() {
+    let (mut world, assigned) = three();
     let (service, worker) = (name("s"), name("a"));
     let register = ShardRegister { max_shard_count: 10, ..ShardRegister::default() };
     let beat = ShardHeartbeat {
         max_shard_count: 10,
-        assigned_shards: told[0].1.assigned_shards.clone(),
+        assigned_shards: assigned[0].1.assigned_shards.clone(),
         ..ShardHeartbeat::default()
     };
     let empty = ShardHeartbeat { max_shard_count: 10, ..ShardHeartbeat::default() };
@@ -203,7 +210,7 @@ fn whoever_names_no_session_is_refused() {
 /// What another process of the name should serve would let it serve that, too.
 #[test]
 fn a_new_leader_shows_no_shards_before_a_heartbeat() {
-    let (world, told) = three_connections();
+    let (world, assigned) = three_connections();
     let mut next = next_leader(world);
     let look = |world: &mut World, session: &str| {
         let ask = ShardAsk::Assignment { service: name("s"), worker: name("a"), session: name(session) };
@@ -217,9 +224,9 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
     for session in ["zmq-a", "zmq-other"] {
         assert_eq!(look(&mut next, session), Assignment::default(), "nobody is known to speak for it");
     }
-    let (serves, generation) = (&told[0].1.assigned_shards, Some(told[0].1.generation));
+    let (serves, generation) = (&assigned[0].1.assigned_shards, Some(assigned[0].1.generation));
     assert!(!heartbeat(&mut next, "a", "zmq-a", serves, generation).fenced);
-    assert_eq!(look(&mut next, "zmq-a").tokens, told[0].1.tokens);
+    assert_eq!(look(&mut next, "zmq-a").tokens, assigned[0].1.tokens);
     assert!(look(&mut next, "zmq-other").fenced);
     let (world, _) = three();
     let mut next = next_leader(world);
@@ -231,7 +238,7 @@ fn a_new_leader_shows_no_shards_before_a_heartbeat() {
 #[test]
 fn an_idle_process_gets_other_tokens_after_a_new_term() {
     for by_register in [false, true] {
-        let (world, told) = three();
+        let (world, assigned) = three();
         let mut next = next_leader(world);
         if by_register {
             register(&mut next, "a", "a");
@@ -241,11 +248,11 @@ fn an_idle_process_gets_other_tokens_after_a_new_term() {
         let mut heard = Vec::new();
         for _ in 0..17 {
             heard.extend(after(&mut next, 1_000));
-            for (worker, told) in &told[1..] {
-                heartbeat(&mut next, worker, worker, &told.assigned_shards, Some(told.generation));
+            for (worker, assigned) in &assigned[1..] {
+                heartbeat(&mut next, worker, worker, &assigned.assigned_shards, Some(assigned.generation));
             }
         }
-        assert_eq!(heard[0].1.assigned_shards, told[0].1.assigned_shards);
-        assert!(heard[0].1.tokens[0] > told[0].1.tokens[0], "{heard:?}");
+        assert_eq!(heard[0].1.assigned_shards, assigned[0].1.assigned_shards);
+        assert!(heard[0].1.tokens[0] > assigned[0].1.tokens[0], "{heard:?}");
     }
 }

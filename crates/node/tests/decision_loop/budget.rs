@@ -47,7 +47,7 @@ fn a_million_shards_are_granted_in_slices() {
         assert!(slices <= 200, "it comes to an end");
         answered.extend(answers(&mut world));
     }
-    assert!(answered.iter().all(|(_, told)| told.assigned_shards.len() == 100_000));
+    assert!(answered.iter().all(|(_, assignment)| assignment.assigned_shards.len() == 100_000));
     assert_eq!(before, 1_000_000);
 }
 

@@ -25,11 +25,11 @@ fn register(world: &mut World, caller: &'static str, worker: &str, seq: u64) {
 fn after(world: &mut World, millis: u64) -> Vec<(&'static str, Assignment)> {
     world.now = world.now.plus(millis);
     world.decisions.tick(world.now);
-    let told = |answer| match answer {
-        Ok(Answer::Assignment(told)) => told,
+    let assignment = |answer| match answer {
+        Ok(Answer::Assignment(assignment)) => assignment,
         other => panic!("{other:?}"),
     };
-    world.commit().0.into_iter().map(|(caller, answer)| (caller, told(answer))).collect()
+    world.commit().0.into_iter().map(|(caller, answer)| (caller, assignment(answer))).collect()
 }
 
 fn world() -> World {
@@ -63,8 +63,8 @@ fn a_worker_known_by_heartbeat_keeps_capacity_and_group() {
     };
     let (service, worker) = (name("s"), name("a"));
     world.ask("a", Ask::Shards(Box::new(ShardAsk::Heartbeat { service, worker, body })));
-    let told = after(&mut world, 250).pop().unwrap().1;
-    assert_eq!((told.assigned_shards.len(), told.seq), (3, Some(5)));
+    let assignment = after(&mut world, 250).pop().unwrap().1;
+    assert_eq!((assignment.assigned_shards.len(), assignment.seq), (3, Some(5)));
     world.ask("operator", Ask::Shards(Box::new(ShardAsk::Service(name("s").into()))));
     let Ok(Answer::Service(service)) = world.commit().0.pop().unwrap().1 else { panic!("a service") };
     assert_eq!((service.group.as_str(), service.workers[0].capacity), ("eu", Some(3)));
@@ -105,7 +105,7 @@ fn who_registers_again_may_take_more_shards_or_fewer() {
 }
 
 #[test]
-fn whoever_does_not_wait_any_more_is_not_let_in() {
+fn a_disconnected_worker_is_not_registered() {
     let mut world = world();
     register(&mut world, "first", "a", 1);
     after(&mut world, 250);
@@ -114,8 +114,8 @@ fn whoever_does_not_wait_any_more_is_not_let_in() {
     register(&mut world, "third", "a", 1);
     world.gone.lock().unwrap().insert("second");
     after(&mut world, 15_500);
-    let told = after(&mut world, 250).pop().unwrap();
-    assert_eq!((told.0, told.1.assigned_shards.len()), ("third", 8));
+    let assignment = after(&mut world, 250).pop().unwrap();
+    assert_eq!((assignment.0, assignment.1.assigned_shards.len()), ("third", 8));
 }
 
 fn beats(world: &mut World, caller: &'static str, worker: &str, generation: Option<Position>) -> Assignment {
@@ -160,15 +160,15 @@ fn a_second_process_replaces_one_that_serves_nothing() {
 }
 
 #[test]
-fn whoever_has_heard_of_what_never_was_begins_anew() {
+fn a_worker_of_a_lost_generation_starts_again() {
     let mut world = world();
-    let told = beats(&mut world, "a", "a", Some(Position(500)));
-    assert!(told.fenced, "it knows another journal: {told:?}");
+    let assignment = beats(&mut world, "a", "a", Some(Position(500)));
+    assert!(assignment.fenced, "it knows another journal: {assignment:?}");
     assert_eq!(beats(&mut world, "a", "a", None).assigned_shards.len(), 8);
 }
 
 #[test]
-fn whoever_cannot_come_is_in_nobodys_way() {
+fn a_refused_registration_blocks_no_other() {
     let mut world = world();
     register(&mut world, "first", "a", 1);
     after(&mut world, 250);

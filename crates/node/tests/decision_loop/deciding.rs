@@ -246,7 +246,7 @@ fn dead_letters_are_forgotten_while_other_tasks_keep_ending() {
 /// The first lease of the answer to a name.
 
 #[test]
-fn a_worker_is_told_the_limit_that_comes_first() {
+fn a_worker_gets_the_limit_that_comes_first() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     task.timeout_ms = Some(5_051);

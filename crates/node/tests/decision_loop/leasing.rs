@@ -47,7 +47,7 @@ fn a_delayed_task_wakes_a_poll_when_its_time_comes() {
 }
 
 #[test]
-fn a_poll_is_told_how_long_it_waited_and_never_more() {
+fn a_poll_learns_how_long_it_waited_and_never_more() {
     let mut world = World::new();
     world.poll("w", "mail", 60_000);
     world.wait(10_000);
@@ -104,7 +104,7 @@ fn a_repeat_of_a_waiting_request_takes_its_place() {
 }
 
 #[test]
-fn one_more_poll_than_may_wait_is_told_to_come_back() {
+fn one_more_poll_than_may_wait_gets_overloaded() {
     let mut world = World::with(Options { polls_max: 2, ..Options::default() });
     ["a", "b", "c"].into_iter().for_each(|name| world.poll(name, "mail", 5_000));
     let (answers, _) = world.commit();
@@ -210,7 +210,7 @@ fn a_task_that_has_outlived_its_ttl_is_not_handed_out() {
 }
 
 #[test]
-fn ten_thousand_delayed_tasks_stand_in_nobodys_way() {
+fn ten_thousand_delayed_tasks_delay_no_other() {
     let mut world = World::new();
     let mut task = Submit::new(Name::new("mail").unwrap(), Json::null());
     (task.delay_ms, task.priority) = (3_600_000, 10);
@@ -246,7 +246,7 @@ fn a_lease_passes_many_expired_tasks_to_the_first_live_one() {
 
 /// The disk takes longer than the lease is long.
 #[test]
-fn a_lease_that_nobody_heard_of_costs_no_attempt() {
+fn a_lease_without_a_delivered_answer_costs_no_attempt() {
     let mut world = World::new();
     world.submit("mail");
     world.poll("w", "mail", 0);

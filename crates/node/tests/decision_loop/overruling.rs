@@ -60,8 +60,8 @@ impl Deaf {
         let until = self.now + millis;
         while self.now < until {
             self.now += 50;
-            for (worker, told) in after(&mut self.world, 50) {
-                self.serve.entry(worker).or_insert((told.assigned_shards, self.now + BEAT_MS));
+            for (worker, assigned) in after(&mut self.world, 50) {
+                self.serve.entry(worker).or_insert((assigned.assigned_shards, self.now + BEAT_MS));
             }
             let due: Vec<&'static str> =
                 self.serve.iter().filter(|(_, (_, at))| *at <= self.now).map(|(worker, _)| *worker).collect();
@@ -121,7 +121,7 @@ fn a_heartbeat_with_withdrawn_shards_is_overruled_at_once() {
 }
 
 #[test]
-fn nobody_is_overruled_beside_a_worker_that_echoes_generations() {
+fn no_worker_is_overruled_beside_an_aware_one() {
     for comes_with_number in [true, false] {
         let mut deaf = Deaf::new();
         deaf.register("w1", None);
@@ -156,7 +156,7 @@ fn who_was_not_answered_since_is_not_overruled() {
 }
 
 #[test]
-fn a_new_leader_overrules_nobody_before_it_has_heard_of_all() {
+fn a_new_leader_hears_of_all_before_it_overrules_any() {
     let mut deaf = Deaf::new();
     for worker in ["w1", "w2"] {
         deaf.register(worker, None);

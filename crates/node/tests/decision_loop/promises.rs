@@ -21,8 +21,8 @@ fn next_term(mut world: World, epoch: u64, lease_ms: u64) -> World {
 
 #[test]
 fn a_shorter_shard_lease_keeps_what_was_promised() {
-    let (world, told) = three();
-    assert_eq!(told[0].1.lease_ms, 15_000);
+    let (world, assignment) = three();
+    assert_eq!(assignment[0].1.lease_ms, 15_000);
     let mut next = next_term(world, 2, 2_000);
     register(&mut next, "d", "d");
     after(&mut next, 15_300);
@@ -60,10 +60,10 @@ fn a_promise_is_kept_from_a_snapshot_on() {
 
 #[test]
 fn a_longer_shard_lease_is_promised_and_kept() {
-    let (world, told) = three();
+    let (world, assignment) = three();
     let mut next = next_term(world, 2, 30_000);
-    let (worker, told) = &told[0];
-    let kept = heartbeat(&mut next, worker, worker, &told.assigned_shards, Some(told.generation));
+    let (worker, assignment) = &assignment[0];
+    let kept = heartbeat(&mut next, worker, worker, &assignment.assigned_shards, Some(assignment.generation));
     assert_eq!(kept.lease_ms, 30_000);
     let mut last = next_term(next, 3, 2_000);
     after(&mut last, 30_600);

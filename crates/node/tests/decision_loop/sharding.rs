@@ -94,28 +94,28 @@ fn three_with(prefix: &str) -> (World, Vec<(&'static str, Assignment)>) {
         register(&mut world, worker, &format!("{prefix}{worker}"));
     }
     assert!(answers(&mut world).is_empty(), "they wait for each other");
-    let mut told = after(&mut world, 250);
-    told.sort_by_key(|(worker, _)| *worker);
-    (world, told)
+    let mut assigned = after(&mut world, 250);
+    assigned.sort_by_key(|(worker, _)| *worker);
+    (world, assigned)
 }
 
 #[test]
-fn those_who_come_together_are_told_the_split_of_the_protocol() {
-    let (mut world, told) = three();
-    let shares: Vec<&[u32]> = told.iter().map(|(_, told)| &told.assigned_shards[..]).collect();
+fn workers_that_register_together_get_the_documented_split() {
+    let (mut world, assigned) = three();
+    let shares: Vec<&[u32]> = assigned.iter().map(|(_, assigned)| &assigned.assigned_shards[..]).collect();
     assert_eq!(shares, [&[0, 1, 2, 3][..], &[4, 5, 6], &[7, 8, 9]]);
-    for (_, told) in &told {
-        assert_eq!((told.tokens.len(), told.lease_ms), (told.assigned_shards.len(), LEASE_MS));
+    for (_, assigned) in &assigned {
+        assert_eq!((assigned.tokens.len(), assigned.lease_ms), (assigned.assigned_shards.len(), LEASE_MS));
     }
     // Whoever comes again on the same socket hears the same at once.
     register(&mut world, "a", "a");
-    assert_eq!(answers(&mut world), [("a", told[0].1.clone())]);
+    assert_eq!(answers(&mut world), [("a", assigned[0].1.clone())]);
 }
 
 #[test]
 fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
-    let (mut world, told) = three();
-    let generation = Some(told[0].1.generation);
+    let (mut world, assigned) = three();
+    let generation = Some(assigned[0].1.generation);
     register(&mut world, "d", "d");
     assert!(after(&mut world, 250).is_empty(), "it waits for the others to let go");
     // Whoever has not heard of it yet lets go of nothing, whatever it serves.
@@ -124,7 +124,7 @@ fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
     assert!(after(&mut world, 250).is_empty());
     heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(new.generation));
     assert!(after(&mut world, 250).is_empty(), "it still serves what it should not");
-    let told = heartbeat(&mut world, "a", "a", &[0, 1, 2], Some(new.generation));
+    let assigned = heartbeat(&mut world, "a", "a", &[0, 1, 2], Some(new.generation));
     let withdrawn: Vec<u32> = view(&mut world)
         .shards
         .iter()
@@ -137,16 +137,16 @@ fn a_late_comer_gets_a_shard_only_when_its_worker_let_go() {
         .into_iter()
         .filter(|shard| *shard != withdrawn[0])
         .collect();
-    heartbeat(&mut world, other, other, &serves, Some(told.generation));
-    let told = after(&mut world, 250);
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].0, &told[0].1.assigned_shards[..]), ("d", &[3, withdrawn[0]][..]));
+    heartbeat(&mut world, other, other, &serves, Some(assigned.generation));
+    let assigned = after(&mut world, 250);
+    assert_eq!(assigned.len(), 1);
+    assert_eq!((assigned[0].0, &assigned[0].1.assigned_shards[..]), ("d", &[3, withdrawn[0]][..]));
 }
 
 #[test]
 fn a_register_that_waits_in_vain_gets_what_is_free() {
-    let (mut world, told) = three();
-    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(told[1].1.generation));
+    let (mut world, assigned) = three();
+    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(assigned[1].1.generation));
     register(&mut world, "d", "d");
     for _ in 0..13 {
         // The others live, and do not let go.
@@ -155,8 +155,8 @@ fn a_register_that_waits_in_vain_gets_what_is_free() {
         }
         assert!(after(&mut world, 1_000).is_empty());
     }
-    let told = after(&mut world, 1_000);
-    assert_eq!((told[0].0, told[0].1.assigned_shards.len()), ("d", 0));
+    let assigned = after(&mut world, 1_000);
+    assert_eq!((assigned[0].0, assigned[0].1.assigned_shards.len()), ("d", 0));
 }
 
 #[test]
@@ -176,8 +176,8 @@ fn a_plain_worker_is_believed_after_two_heartbeats() {
 /// Such heartbeats are from before it joined, and were long under way.
 #[test]
 fn an_omitted_generation_releases_nothing_once_one_was_sent() {
-    let (mut world, told) = three();
-    heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(told[0].1.generation));
+    let (mut world, assigned) = three();
+    heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], Some(assigned[0].1.generation));
     register(&mut world, "d", "d");
     after(&mut world, 250);
     for _ in 0..2 {
@@ -189,8 +189,8 @@ fn an_omitted_generation_releases_nothing_once_one_was_sent() {
 
 #[test]
 fn in_between_it_may_say_that_it_serves_it_after_all() {
-    let (mut world, told) = three();
-    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(told[1].1.generation));
+    let (mut world, assigned) = three();
+    heartbeat(&mut world, "b", "b", &[4, 5, 6], Some(assigned[1].1.generation));
     register(&mut world, "d", "d");
     after(&mut world, 250);
     for serves in [&[0, 1, 2][..], &[0, 1, 2, 3], &[0, 1, 2]] {
@@ -202,8 +202,8 @@ fn in_between_it_may_say_that_it_serves_it_after_all() {
 
 #[test]
 fn a_silent_worker_loses_its_shards_exactly_in_time() {
-    let (mut world, told) = three();
-    let generation = Some(told[0].1.generation);
+    let (mut world, assigned) = three();
+    let generation = Some(assigned[0].1.generation);
     // What it is told is 15 s; a clock that runs 1 % slow is waited for, by one that is set 1 % fast.
     for _ in 0..3 {
         after(&mut world, 5_000);
@@ -234,7 +234,7 @@ fn a_silent_worker_loses_its_shards_exactly_in_time() {
 }
 
 #[test]
-fn whoever_says_that_it_goes_is_replaced_at_once() {
+fn a_worker_that_leaves_is_replaced_at_once() {
     let (mut world, _) = three();
     after(&mut world, 1_000);
     let body = ShardDeregister { session: Some(name("a")), seq: None };
@@ -301,8 +301,8 @@ fn a_shard_without_a_worker_is_counted_by_how_long() {
 
 #[test]
 fn a_second_process_waits_until_the_firsts_time_is_over() {
-    let (mut world, told) = three();
-    let generation = Some(told[0].1.generation);
+    let (mut world, assigned) = three();
+    let generation = Some(assigned[0].1.generation);
     register(&mut world, "a", "other");
     assert!(answers(&mut world).is_empty());
     let fenced = heartbeat(&mut world, "a", "a", &[0, 1, 2, 3], generation);
@@ -320,32 +320,32 @@ fn a_second_process_waits_until_the_firsts_time_is_over() {
         (&None, 3),
         "now it is, and the second is in"
     );
-    let told = after(&mut world, 250);
-    assert_eq!((told[0].0, told[0].1.assigned_shards.len()), ("a", 4));
+    let assigned = after(&mut world, 250);
+    assert_eq!((assigned[0].0, assigned[0].1.assigned_shards.len()), ("a", 4));
 }
 
 #[test]
 fn a_restart_right_after_a_heartbeat_gets_its_share() {
-    let (mut world, told) = three();
-    let generation = Some(told[0].1.generation);
-    for (worker, told) in &told {
-        heartbeat(&mut world, worker, worker, &told.assigned_shards, generation);
+    let (mut world, assigned) = three();
+    let generation = Some(assigned[0].1.generation);
+    for (worker, assigned) in &assigned {
+        heartbeat(&mut world, worker, worker, &assigned.assigned_shards, generation);
     }
     register(&mut world, "a", "a-again");
     for _ in 0..15 {
         assert!(after(&mut world, 1_000).is_empty(), "the time of the first is not over");
-        for (worker, told) in &told[1..] {
-            heartbeat(&mut world, worker, worker, &told.assigned_shards, generation);
+        for (worker, assigned) in &assigned[1..] {
+            heartbeat(&mut world, worker, worker, &assigned.assigned_shards, generation);
         }
     }
     let mut heard: Vec<_> = (0..5).flat_map(|_| after(&mut world, 250)).collect();
-    let (worker, told) = heard.pop().unwrap();
-    assert_eq!((worker, told.assigned_shards.len()), ("a", 4));
+    let (worker, assigned) = heard.pop().unwrap();
+    assert_eq!((worker, assigned.assigned_shards.len()), ("a", 4));
 }
 
 #[test]
-fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
-    let (mut world, told) = three_connections();
+fn a_new_leader_treats_all_as_live_and_moves_nothing() {
+    let (mut world, assigned) = three_connections();
     let before = view(&mut world).shards;
     let state = std::mem::take(world.decisions.state_mut());
     let mut next = World::new();
@@ -354,9 +354,9 @@ fn a_new_leader_takes_everybody_for_live_and_moves_nothing() {
     next.decisions.start_term(2, None, next.now);
     after(&mut next, LEASE_MS);
     assert_eq!(view(&mut next).shards, before, "nobody was heard of, and all keep what they have");
-    let kept = heartbeat(&mut next, "a", "zmq-reconnected", &[0, 1, 2, 3], Some(told[0].1.generation));
+    let kept = heartbeat(&mut next, "a", "zmq-reconnected", &[0, 1, 2, 3], Some(assigned[0].1.generation));
     assert!(!kept.fenced);
-    assert_eq!(kept.tokens, told[0].1.tokens);
+    assert_eq!(kept.tokens, assigned[0].1.tokens);
     after(&mut next, 303);
     assert_eq!(view(&mut next).workers.len(), 1, "then only whoever was heard of is there");
 }
@@ -394,9 +394,11 @@ pub(crate) fn comes_empty(
 
 #[test]
 fn a_second_process_gets_nothing_by_heartbeats() {
-    let (mut world, told) = three();
-    let generation = Some(told[0].1.generation);
-    let none = |heard: Vec<(&str, Assignment)>| heard.iter().all(|(_, told)| told.assigned_shards.is_empty());
+    let (mut world, assigned) = three();
+    let generation = Some(assigned[0].1.generation);
+    let none = |heard: Vec<(&str, Assignment)>| {
+        heard.iter().all(|(_, assigned)| assigned.assigned_shards.is_empty())
+    };
     // By heartbeats alone, and then by heartbeats after a register.
     assert!(none(comes_empty(&mut world, "a", "other")), "the first still serves them");
     register(&mut world, "a", "other");
@@ -413,7 +415,7 @@ fn a_second_process_gets_nothing_by_heartbeats() {
 
 #[test]
 fn a_new_process_waits_under_a_new_leader_as_well() {
-    let (mut world, told) = three_connections();
+    let (mut world, assigned) = three_connections();
     let mut state = std::mem::take(world.decisions.state_mut());
     for by_heartbeat in [false, true] {
         let mut next = World::new();
@@ -426,9 +428,9 @@ fn a_new_process_waits_under_a_new_leader_as_well() {
             register(&mut next, "a", "zmq-other");
             answers(&mut next)
         };
-        assert!(heard.iter().all(|(_, told)| told.assigned_shards.is_empty()), "{heard:?}");
+        assert!(heard.iter().all(|(_, assigned)| assigned.assigned_shards.is_empty()), "{heard:?}");
         // Whoever speaks for the name is not known; whoever served is not believed any more, and stops.
-        assert!(heartbeat(&mut next, "a", "zmq-a", &[0, 1, 2, 3], Some(told[0].1.generation)).fenced);
+        assert!(heartbeat(&mut next, "a", "zmq-a", &[0, 1, 2, 3], Some(assigned[0].1.generation)).fenced);
     }
 }
 
@@ -444,8 +446,8 @@ fn copy_of(state: &mut State) -> State {
 
 #[test]
 fn a_process_that_slept_is_not_taken_for_its_successor() {
-    let (mut world, told) = three_connections();
-    let (asleep, generation) = (told[0].1.clone(), Some(told[0].1.generation));
+    let (mut world, assigned) = three_connections();
+    let (asleep, generation) = (assigned[0].1.clone(), Some(assigned[0].1.generation));
     for _ in 0..3 {
         after(&mut world, 5_101);
         heartbeat(&mut world, "b", "zmq-b", &[4, 5, 6], generation);

@@ -15,7 +15,7 @@ const WORKERS: usize = 100;
 struct Worker {
     name: &'static str,
     process: u32,
-    told: Assignment,
+    assignment: Assignment,
     /// A call of its waits.
     waits: bool,
 }
@@ -41,8 +41,8 @@ impl Worker {
     fn says(&self, world: &mut World) {
         let body = ShardHeartbeat {
             max_shard_count: SHARDS,
-            assigned_shards: self.told.assigned_shards.clone(),
-            generation: Some(self.told.generation),
+            assigned_shards: self.assignment.assigned_shards.clone(),
+            generation: Some(self.assignment.generation),
             seq: None,
             session: self.session(),
             ..ShardHeartbeat::default()
@@ -67,16 +67,16 @@ fn second(world: &mut World, workers: &mut [Worker]) {
 
 fn hear(world: &mut World, workers: &mut [Worker]) {
     for (name, answer) in world.commit().0 {
-        let Ok(Answer::Assignment(told)) = answer else { panic!("{name} heard {answer:?}") };
+        let Ok(Answer::Assignment(assignment)) = answer else { panic!("{name} heard {answer:?}") };
         let worker = workers.iter_mut().find(|worker| worker.name == name).unwrap();
-        (worker.told, worker.waits) = (told, false);
+        (worker.assignment, worker.waits) = (assignment, false);
     }
 }
 
 fn holders(workers: &[Worker]) -> BTreeMap<u32, &'static str> {
     workers
         .iter()
-        .flat_map(|worker| worker.told.assigned_shards.iter().map(|shard| (*shard, worker.name)))
+        .flat_map(|worker| worker.assignment.assigned_shards.iter().map(|shard| (*shard, worker.name)))
         .collect()
 }
 
@@ -88,7 +88,7 @@ fn twenty_of_a_hundred_workers_restart_undisturbed() {
         .map(|n| Worker {
             name: format!("w{n:03}").leak(),
             process: 1,
-            told: Assignment::default(),
+            assignment: Assignment::default(),
             waits: false,
         })
         .collect();
@@ -102,7 +102,7 @@ fn twenty_of_a_hundred_workers_restart_undisturbed() {
         if at < 30 && at % 3 != 1 {
             let worker = &mut workers[at * 3];
             worker.process += 1;
-            worker.told = Assignment::default();
+            worker.assignment = Assignment::default();
             worker.comes(&mut world);
         }
         second(&mut world, &mut workers);

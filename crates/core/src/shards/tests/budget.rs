@@ -1,4 +1,4 @@
-//! How many shards and services there may be, whose word counts, and how much room a worker has.
+//! Limits of shards and services, the last shard count, and the capacity of workers.
 
 use super::*;
 use crate::limits::SHARD_GRANTS_MAX;
@@ -135,7 +135,7 @@ fn what_is_not_let_go_of_takes_room() {
     does(&mut state, takes("c", None)).unwrap();
     does(&mut state, shuffle()).unwrap();
     assert_eq!((held(&state, "a").len(), withdrawn(&state, "a")), (2, vec![2]));
-    // Another goes, so there is more for everybody; but it still serves three.
+    // Another leaves, so the shares grow; but it still serves three.
     does(&mut state, leave("b")).unwrap();
     does(&mut state, shuffle()).unwrap();
     assert_eq!(held(&state, "a").len(), 2, "it takes three at most, and may still serve the third");

@@ -1,4 +1,4 @@
-//! All that a loss of power could leave.
+//! All disks that a loss of power could leave.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Giving back the room of deleted logs.
+//! Frees the space of deleted logs.
 //!
 //! A file is written anew beside itself and takes its own place, so the order of records never changes, and
 //! a crash leaves the old file or the new one.

@@ -1,4 +1,4 @@
-//! Where every live chunk is, and how much of every file is alive.
+//! The index: the place of every live chunk, and the live bytes of every file.
 //!
 //! **Invariant:** the chunks of a task are listed in the order in which they were first stored.
 

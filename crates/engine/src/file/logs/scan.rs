@@ -1,7 +1,7 @@
-//! Finding the chunks again when the logs are opened, and beginning new files.
+//! Finds the chunks when the logs are opened, and begins new files.
 //!
 //! In the newest file every record is checked whole, since its end may be torn. In older files, which were
-//! durable before the next one began, only headers are read; bodies are checked when somebody reads them, and
+//! durable before the next one began, only headers are read; bodies are checked when they are read, and
 //! when a record comes a second time: a flawed one must not hide the one that was sent in its place.
 //!
 //! **Invariant:** output is not truth: what is damaged or cannot be read is left out and reported, and never
@@ -40,7 +40,7 @@ pub struct LogRecovery {
 pub(super) fn scan(disk: &Arc<dyn Disk>) -> Result<(Index, LogRecovery), Error> {
     let (mut index, mut recovery) = (Index::default(), LogRecovery::default());
     let mut found = Vec::new();
-    // A process that died may have left names that everybody sees and that a crash would take back.
+    // A process that died may have left names that are visible but not durable.
     disk.sync_dir().map_err(|error| io_error(&**disk, "sync", "the data folder", error))?;
     for name in disk.list().map_err(|error| io_error(&**disk, "list", "task logs", error))? {
         if names::is_unfinished_log(&name) {
@@ -167,7 +167,7 @@ impl Scan<'_> {
                 }
             }
         }
-        // Of a file that cannot be read as a whole nobody knows where it ends, or what it would hold.
+        // If a file cannot be read as a whole, its end and its content are unknown.
         let readable = window.failures == 0;
         if !(self.newest && readable) {
             self.keep(index, recovery, &mut behind);

@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_nobody_are_no_question(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_no_question(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(question) = decoded::<Question>(&bytes) {
             comes_back(&question);
         }

@@ -1,4 +1,4 @@
-//! Lines that were sent, but that nobody took in time: the log says in their place how many never arrived.
+//! Lines that were sent, but not taken in time: the log says in their place how many never arrived.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn missing(lines: u64) -> String {
 }
 
 #[tokio::test]
-async fn the_log_says_in_its_place_what_nobody_took() {
+async fn the_log_marks_lines_that_were_not_accepted() {
     let engine = MemoryLogs::default();
     let shared = logs(engine.clone());
     let (three, one) = (missing(3), missing(1));
@@ -144,7 +144,7 @@ fn capped(engine: MemoryLogs, task_bytes: u64) -> TaskLogs {
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Answered,
-    /// It is stored, but nobody says so in time.
+    /// It is stored, but the answer does not come in time.
     Unheard,
     Lost,
     /// It arrives after so many others.
