@@ -21,7 +21,7 @@ use crate::process::start_node;
 use crate::setup::Setup;
 use crate::stores::Kind;
 
-/// How long an office lasts: the shortest that etcd grants a lease for.
+/// The length of a leader lease: the shortest that etcd grants.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 /// Both renew three times in that time.
 const RENEW: Duration = Duration::from_millis(TTL.as_millis() as u64 / 3);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_time_is_held_to_the_goal_and_the_median_is_told() {
+    fn the_worst_time_must_meet_the_goal_and_the_median_is_shown() {
         let figure = FailoverFigure::new(Contender::On(Kind::Redis), Loss::Killed, vec![1.9, 2.2, 1.5]);
         let goal = figure.goal().unwrap();
         assert!(!goal.reached);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_multiples_of_the_office_and_the_ratio_to_etcd() {
+    fn a_row_has_multiples_of_the_ttl_and_the_ratio_to_etcd() {
         let figures = [
             FailoverFigure::new(Contender::On(Kind::MariaDb), Loss::Killed, vec![2.0]),
             FailoverFigure::new(Contender::Etcd, Loss::Stopped, vec![0.003]),

@@ -1,4 +1,4 @@
-//! The machine of a run: what has to be known to read its figures.
+//! The machine of a run: its processor, memory, kernel and file system.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What a server does when nobody coordinates: appends in the simplest way that it has.
+//! Raw appends to a server, in its simplest way.
 //!
 //! Two measures. [`Raw::appends`]: as many bytes as a node appends at once, one append at a time; so what is left between
 //! the two is what a node adds. [`Raw::tasks`]: one entry or row for each task, so many in a call as callers of a node

@@ -60,7 +60,7 @@ fn memory_is_not_taken_for_a_disk() {
 }
 
 #[test]
-fn what_was_measured_before_a_part_failed_is_told() {
+fn figures_before_a_failed_part_are_printed() {
     let data = folder();
     // A server that says its version, and ends when it is started.
     let weed = data.path().join("weed");

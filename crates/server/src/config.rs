@@ -63,7 +63,7 @@ settings! {
     /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE")]
     engine: Address,
-    /// File with what --engine would say: a password in it is not among the arguments, which everybody on the machine sees
+    /// File with the value of --engine: a password in it is not in the arguments, which every account on the machine can read
     #[arg(long, value_name = "FILE")]
     engine_file: PathBuf,
     /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
@@ -107,11 +107,11 @@ settings! {
     /// Where the other nodes reach this one [default: http:// and the address that is listened on]
     #[arg(long, value_name = "URL", help_heading = "Cluster")]
     advertise: String,
-    /// How long a leader holds its office without renewing it [default: 30s]
+    /// How long a leader lease lasts without renewal [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Cluster", alias = "controller-ttl")]
     #[serde(alias = "controller_ttl")]
     leader_ttl: Span,
-    /// How often a leader renews its office [default: a third of the above]
+    /// How often the leader renews its lease [default: a third of the above]
     #[arg(long, value_name = "TIME", help_heading = "Cluster")]
     leader_renew: Span,
     /// Go on with an engine that was wiped, rolled back or exchanged; once, and on every node
@@ -256,7 +256,7 @@ impl Settings {
         let mut settings = Self::checked(set)?;
         if in_arguments {
             settings.warnings.push(
-                "the password of the engine is among the arguments, where everybody on this machine can see it: give \
+                "the password of the engine is in the arguments, which every account of this machine can read: give \
                  --engine-file FILE",
             );
         }
@@ -379,7 +379,7 @@ impl Settings {
     }
 }
 
-/// On a shared engine, a worker outlives a change of leader: whoever leads next is heard of before its time is over.
+/// On a shared engine, a worker outlives a change of leader: it hears of the next leader before its lease ends.
 fn shard_times(
     lease: Option<Span>,
     check: Option<Span>,

@@ -155,7 +155,7 @@ impl Coordinator {
                     self.reach(position).await?;
                 }
                 match here(node).await {
-                    // The office went elsewhere between the look and the question; nothing was changed.
+                    // The leader changed between the check and the ask; nothing was changed.
                     Err(Fault::Node(Error::Stopping)) if may_go_elsewhere() => {}
                     Err(Fault::Node(Error::OutcomeUnknown))
                         if question.changes_nothing && may_go_elsewhere() => {}

@@ -1,4 +1,4 @@
-//! What the journal stands on, as it is written in settings: a word, or the address of a server.
+//! The engine in settings: a word, or the address of a server.
 
 use std::fmt;
 use std::path::Path;
@@ -22,7 +22,7 @@ const CONNECT: &str = "connect to the engine";
 /// Parameters of addresses that are secrets.
 const SECRETS: [&str; 4] = ["password", "access_key", "secret_key", "session_token"];
 
-/// What was given as the engine, before anybody has looked at it: it may hold a password, so it is never shown.
+/// The unchecked setting of the engine. It may contain a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Address(String);

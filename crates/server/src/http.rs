@@ -282,7 +282,7 @@ impl Listening {
         let app = Arc::new(App::new(coordinator.into(), options, address.ip()));
         let ended = Arc::clone(&app);
         tokio::spawn(async move {
-            // Why it stopped is for whoever started the node; here it counts only that it did.
+            // The owner of the node gets the reason; here it counts only that it stopped.
             let _ = ended.coordinator.stopped().await;
             ended.node_ended.store(true, Relaxed);
         });

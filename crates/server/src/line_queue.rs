@@ -1,11 +1,11 @@
 //! Lines on their way to a pipe, a file or a terminal that may not take them.
 //!
-//! Standard output and standard error may be pipes that nobody reads. A thread that writes to a full one stands still
-//! until somebody does, so nothing that has other work writes there itself: it puts its lines into a queue, and a thread
+//! Standard output and standard error may be pipes without a reader. A thread that writes to a full one blocks
+//! until it is read, so a thread with other work never writes there itself: it puts its lines into a queue, and a thread
 //! of the queue's own writes them. When the queue is full, lines are dropped and counted, and a line says how many are
 //! missing as soon as lines are taken again.
 //!
-//! **Invariant:** [`LineQueue::push`] never waits for whoever reads the lines, and [`LineQueue::flush`] only so long.
+//! **Invariant:** [`LineQueue::push`] never waits for the reader of the lines, and [`LineQueue::flush`] only for a limited time.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,7 +37,7 @@ struct Shared {
     filled: Condvar,
     /// Everything is written.
     drained: Condvar,
-    /// Lines that nobody will ever see, of all queues that count here.
+    /// Dropped lines of all queues that count here.
     dropped: Arc<Counter>,
     /// A line could not be written, and no line will be: the reader is gone.
     unread: CancellationToken,
@@ -209,7 +209,7 @@ impl Shared {
     }
 }
 
-/// Whether nobody can read any more: the other end of a pipe is closed, or a terminal is gone.
+/// Whether there is no reader any more: the other end of a pipe is closed, or a terminal is gone.
 fn is_unread(error: &io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe || error.raw_os_error() == Some(Errno::IO.raw_os_error())
 }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_limit_is_dropped_and_told_in_its_place() {
+    fn lines_beyond_the_limit_are_dropped_and_marked() {
         let (mut reader, queue, dropped) = queue();
         fill(&queue);
         // The thread has the last line of the filling; the queue itself is empty.
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_keeps_nobody() {
+    fn a_closed_reader_blocks_nothing() {
         let (reader, queue, dropped) = queue();
         drop(reader);
         for _ in 0..10 {

@@ -1,6 +1,6 @@
 //! What `GET /metrics` tells, in Prometheus' text format, and the names of it; those about ZeroMQ are in `zmq.rs`.
 //!
-//! **Invariant:** no label holds the id of a task, lease or worker, and the number of queues told apart is
+//! **Invariant:** no label holds the id of a task, lease or worker, and the number of separate queues is
 //! bounded, so that the number of series is.
 
 use std::fmt::{Display, Write};
@@ -15,7 +15,7 @@ use crate::http::ROUTES;
 use crate::link::LinkMetrics;
 use crate::zmq::ZmqMetrics;
 
-/// Queues with series of their own; the rest is told together as `other`.
+/// Queues with series of their own; the rest is summed as `other`.
 const QUEUES_MAX: usize = 100;
 /// The label of the rest.
 const OTHER: &str = "other";
@@ -27,7 +27,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// In what a number is kept. It is told in base units: times in seconds.
+/// The unit of a stored number. Metrics are in base units: times in seconds.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     One,
@@ -72,12 +72,12 @@ const fn time(name: &'static str, meaning: &'static str, value: fn(&Stats) -> &C
 pub const ROWS: &[Row] = &[
     counter(
         "orchestrix_duplicate_executions_total",
-        "Grants of a task whose last lease ended by time: its worker may still be at it.",
+        "Grants of a task whose last lease expired: its worker may still run it.",
         |s| &s.duplicate_executions,
     ),
     counter(
         "orchestrix_stale_reports_total",
-        "Reports under a lease that was not valid any more; refused.",
+        "Refused reports under a lease that was no longer valid.",
         |s| &s.stale_reports,
     ),
     counter(
@@ -93,18 +93,18 @@ pub const ROWS: &[Row] = &[
     ),
     counter("orchestrix_leases_granted_total", "Leases granted.", |s| &s.leased),
     counter("orchestrix_leases_extended_total", "Extensions of leases.", |s| &s.extended),
-    counter("orchestrix_leases_released_total", "Leases given back by their worker.", |s| &s.released),
-    counter("orchestrix_leases_abandoned_total", "Leases given back because nobody took the answer.", |s| {
-        &s.abandoned
+    counter("orchestrix_leases_released_total", "Leases released by their worker.", |s| &s.released),
+    counter(
+        "orchestrix_leases_abandoned_total",
+        "Leases released because the caller had disconnected.",
+        |s| &s.abandoned,
+    ),
+    counter("orchestrix_leases_expired_silent_total", "Leases that expired without a heartbeat.", |s| {
+        &s.expired_silent
     }),
     counter(
-        "orchestrix_leases_expired_silent_total",
-        "Leases that ended because nothing was heard of the worker.",
-        |s| &s.expired_silent,
-    ),
-    counter(
         "orchestrix_leases_expired_timeout_total",
-        "Leases that ended because the attempt took too long.",
+        "Leases that ended at the time limit of the attempt.",
         |s| &s.expired_timeout,
     ),
     counter("orchestrix_tasks_completed_total", "Tasks completed.", |s| &s.completed),
@@ -116,11 +116,11 @@ pub const ROWS: &[Row] = &[
         "Tasks cancelled because they waited longer than their ttl.",
         |s| &s.ttl_expired,
     ),
-    counter("orchestrix_tasks_retried_total", "Dead letters that got a new round.", |s| &s.retried),
-    counter("orchestrix_tasks_purged_total", "Ended tasks that were forgotten.", |s| &s.purged),
+    counter("orchestrix_tasks_retried_total", "Dead letters that were retried.", |s| &s.retried),
+    counter("orchestrix_tasks_purged_total", "Ended tasks that were purged.", |s| &s.purged),
     counter(
         "orchestrix_keys_forgotten_early_total",
-        "Keys of purged tasks forgotten because there were more than may be remembered.",
+        "Keys of purged tasks forgotten because of the limit of keys.",
         |s| &s.keys_forgotten_early,
     ),
     counter("orchestrix_refusals_total", "Commands that the rules refused.", |s| &s.refused),
@@ -131,25 +131,27 @@ pub const ROWS: &[Row] = &[
         &s.storage_full
     }),
     counter("orchestrix_journal_batches_total", "Batches written to the journal.", |s| &s.batches),
-    counter("orchestrix_stale_appends_total", "Batches refused because another node had written.", |s| {
-        &s.stale_appends
-    }),
+    counter(
+        "orchestrix_stale_appends_total",
+        "Batches refused because another node had written first first.",
+        |s| &s.stale_appends,
+    ),
     counter("orchestrix_journal_bytes_total", "Bytes of events written to the journal.", |s| &s.batch_bytes),
     counter("orchestrix_snapshots_total", "Snapshots taken.", |s| &s.snapshots),
-    counter("orchestrix_shard_rounds_total", "Rounds that withdrew or granted shards.", |s| &s.shard_rounds),
-    counter("orchestrix_shards_withdrawn_total", "Shards that workers were told to give up.", |s| {
-        &s.shards_withdrawn
+    counter("orchestrix_shard_rounds_total", "Rebalances that withdrew or granted shards.", |s| {
+        &s.shard_rounds
     }),
-    counter("orchestrix_shards_granted_total", "Shards that workers were given.", |s| &s.shards_granted),
+    counter("orchestrix_shards_withdrawn_total", "Shards withdrawn from workers.", |s| &s.shards_withdrawn),
+    counter("orchestrix_shards_granted_total", "Shards granted to workers.", |s| &s.shards_granted),
     counter(
         "orchestrix_shards_overruled_total",
-        "Shards taken from plain workers that had not said they stopped: two may have served each.",
+        "Shards taken from plain workers that had not released them: two workers may have served each.",
         |s| &s.shards_overruled,
     ),
-    counter("orchestrix_services_expired_total", "Services forgotten because they had no workers.", |s| {
+    counter("orchestrix_services_expired_total", "Services removed because they had no workers.", |s| {
         &s.services_expired
     }),
-    counter("orchestrix_shard_workers_lost_total", "Workers of services that fell silent.", |s| {
+    counter("orchestrix_shard_workers_lost_total", "Workers of services whose lease expired.", |s| {
         &s.shard_workers_lost
     }),
     counter("orchestrix_snapshot_failures_total", "Snapshots that failed.", |s| &s.snapshot_failures),
@@ -164,13 +166,13 @@ pub const ROWS: &[Row] = &[
     gauge("orchestrix_snapshot_position", "The position of the last snapshot.", |s| &s.snapshot_position),
     gauge("orchestrix_term", "The term of the leader.", |s| &s.term),
     gauge("orchestrix_epoch", "The epoch of the leader.", |s| &s.epoch),
-    gauge("orchestrix_leases", "Leases at the moment.", |s| &s.tasks_leased),
+    gauge("orchestrix_leases", "Current leases.", |s| &s.tasks_leased),
     gauge("orchestrix_polls", "Lease calls that wait for a task.", |s| &s.polls),
     gauge("orchestrix_keys_remembered", "Keys of purged tasks that are remembered.", |s| &s.keys_remembered),
-    gauge("orchestrix_storage_low", "1 while the journal lives from its reserve.", |s| &s.space_low),
+    gauge("orchestrix_storage_low", "1 while the journal uses its reserve.", |s| &s.space_low),
     time(
         "orchestrix_turn_max_seconds",
-        "The longest time the decision loop was busy without a look at new requests.",
+        "The longest time the decision loop was busy without reading new requests.",
         |s| &s.turn_max_us,
     ),
     time(
@@ -180,7 +182,7 @@ pub const ROWS: &[Row] = &[
     ),
     time(
         "orchestrix_snapshot_pause_max_seconds",
-        "The longest time that a snapshot kept the decision loop from deciding, at one go, in processor time.",
+        "The longest pause of the decision loop for a snapshot, in processor time.",
         |s| &s.snapshot_pause_max_us,
     ),
 ];
@@ -201,7 +203,7 @@ const fn queue_sum(name: &'static str, meaning: &'static str, value: fn(&QueueVi
 
 const QUEUE_ROWS: [QueueRow; 9] = [
     queue_sum("orchestrix_queue_ready", "Waiting tasks that could be leased now.", |q| q.ready),
-    queue_sum("orchestrix_queue_delayed", "Waiting tasks whose time has not come.", |q| q.delayed),
+    queue_sum("orchestrix_queue_delayed", "Waiting tasks that are delayed.", |q| q.delayed),
     queue_sum("orchestrix_queue_leased", "Leased tasks.", |q| q.leased),
     queue_sum("orchestrix_queue_completed", "Completed tasks that are kept.", |q| q.completed),
     queue_sum("orchestrix_queue_failed", "Dead letters that are kept.", |q| q.failed),
@@ -209,14 +211,14 @@ const QUEUE_ROWS: [QueueRow; 9] = [
     queue_sum("orchestrix_queue_polls", "Lease calls that wait for a task of the queue.", |q| q.polls),
     QueueRow {
         name: "orchestrix_queue_oldest_seconds",
-        meaning: "How long the task that has been ready for longest has been so.",
+        meaning: "How long the oldest ready task has been ready.",
         unit: Unit::Millis,
         value: |q| q.oldest_ms.unwrap_or(0),
         together: u64::max,
     },
     QueueRow {
         name: "orchestrix_queue_next_seconds",
-        meaning: "How long the task that is next in line has been ready.",
+        meaning: "How long the next task has been ready.",
         unit: Unit::Millis,
         value: |q| q.next_ms.unwrap_or(0),
         together: u64::max,
@@ -224,12 +226,10 @@ const QUEUE_ROWS: [QueueRow; 9] = [
 ];
 
 /// Not of the node, but of the process around it.
-const UNPRINTED: (&str, &str) = (
-    "orchestrix_own_log_dropped_total",
-    "Lines of the coordinator's own log that were dropped because nobody read them in time.",
-);
+const UNPRINTED: (&str, &str) =
+    ("orchestrix_own_log_dropped_total", "Dropped lines of the coordinator's own log.");
 
-/// Statuses told apart; any other is counted with the first of its hundred.
+/// Statuses with series of their own; any other is counted with the first of its hundred.
 const STATUSES: [u16; 20] =
     [200, 201, 202, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 500, 503, 507, 300, 100];
 
@@ -347,23 +347,23 @@ fn render_services(text: &mut Text, services: &[ServiceSummary]) {
         ("orchestrix_shard_workers", "Workers of services.", sum(|service| service.workers)),
         (
             "orchestrix_shards",
-            "Shards of all services; there may be 1,000,000.",
+            "Shards of all services; the limit is 1,000,000.",
             sum(|service| service.held + service.withdrawn + service.free),
         ),
         ("orchestrix_shards_held", "Shards that a worker serves.", sum(|service| service.held)),
         (
             "orchestrix_shards_moving",
-            "Shards whose worker was told to stop and has not let go yet.",
+            "Withdrawn shards that their worker has not released yet.",
             sum(|service| service.withdrawn),
         ),
         (
             "orchestrix_shards_overlapping",
-            "Shards that a plain worker said it serves though they are not its own.",
+            "Shards that a plain worker names although they are not assigned to it.",
             sum(|service| service.overlapping),
         ),
         (
             "orchestrix_shards_unowned",
-            "Shards that nobody serves: wake somebody when it stays above 0.",
+            "Shards without a worker: alert when this stays above 0.",
             sum(|service| service.free),
         ),
     ] {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_beyond_the_cap_are_told_together() {
+    fn queues_beyond_the_cap_are_summed() {
         let mut queues: Vec<QueueView> = (0..QUEUES_MAX + 3).map(|n| view(&format!("q{n}"), 2)).collect();
         queues[QUEUES_MAX].oldest_ms = Some(70);
         queues[QUEUES_MAX + 1].oldest_ms = Some(50);

@@ -1,5 +1,5 @@
 //! What `orchestrix serve` prints: its greeting on standard output, its log and complaints on standard error. None of it
-//! waits for whoever reads it.
+//! waits for the reader.
 
 use std::io::{self, IsTerminal};
 use std::panic::PanicHookInfo;
@@ -26,7 +26,7 @@ pub(crate) struct Printing {
     stdout: LineQueue,
     stderr: LineQueue,
     format: Arc<OnceLock<LogFormat>>,
-    /// Lines that nobody will see.
+    /// Dropped lines.
     pub(crate) dropped: Arc<Counter>,
 }
 
@@ -96,7 +96,7 @@ fn tell_panic(panic: &PanicHookInfo<'_>) {
 
 /// Says how many lines are missing, as the log would.
 fn notice(missing: u64, format: LogFormat) -> String {
-    const WHAT: &str = "log lines were dropped: nobody read them in time";
+    const WHAT: &str = "log lines were dropped: the reader was too slow";
     let mut at = String::new();
     // A time that cannot be written is left out.
     let _ = SystemTime.format_time(&mut Writer::new(&mut at));

@@ -1,4 +1,4 @@
-//! Files that hold a secret, and what is said about them when they cannot be used: never what is in them.
+//! Files with secrets, and errors about them, which never show their content.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ pub(crate) struct Text {
 
 /// Reads a regular file, unless others can read it too. `what` says which file it is.
 pub(crate) fn read_private(path: &Path, what: &str) -> Result<String, String> {
-    // Without waiting: nobody may ever write to a pipe that has a name.
+    // Without waiting: a named pipe may never get a writer.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let shown = path.display();
@@ -155,7 +155,7 @@ mod tests {
         let is_root = rustix::process::geteuid().is_root();
         for mode in [0o640, 0o440] {
             let (file, read) = with_mode(mode);
-            // Whoever runs the tests has the group of the file; only root's file may be read by it.
+            // The user of the tests has the group of the file; a group may only read files of root.
             assert_eq!(read.is_ok(), is_root, "{mode:o}");
             if is_root {
                 let foreign = (60_000..).find(|gid| !is_own_group(*gid));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_without_the_values() {
+    fn a_mistake_is_reported_without_values() {
         for (text, told) in [
             ("a = 1\nengine = \"redis://u:canary@h\"\nengine = 2\n", "line 3"),
             ("engine = redis://u:canary@h\n", "line 1"),

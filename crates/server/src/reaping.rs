@@ -1,11 +1,11 @@
-//! Children of this process can be waited for, whatever its parent did.
+//! Makes child processes waitable, even if the parent process ignored SIGCHLD.
 
 use std::io;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Whoever started this process may have let it ignore SIGCHLD. Then the kernel forgets children as soon as they end, and nobody
+/// The parent process may have started this one with SIGCHLD ignored. Then the kernel forgets children as soon as they end, and no one
 /// learns how they did. A handler takes the place of that, for good; children begin with the usual behaviour again. Call it
 /// before the first child.
 ///

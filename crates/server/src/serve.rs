@@ -52,7 +52,7 @@ impl From<Failure> for Ended {
     }
 }
 
-/// Runs a coordinator until it is told to stop. Starts its own runtime: call it outside of one.
+/// Runs a coordinator until it is stopped. Starts its own runtime: call it outside of one.
 #[must_use]
 pub fn run(args: ServeArgs) -> ExitCode {
     let printing = match Printing::start() {
@@ -96,7 +96,7 @@ fn try_run(args: ServeArgs, printing: &Printing) -> Result<(), Ended> {
 }
 
 /// Nodes that know callers by tokens know each other by one, too: the leader believes what a follower says of a caller. A node
-/// that checks no tokens must not have one, since it would vouch for everybody.
+/// that checks no tokens must not have one, because it would vouch for every caller.
 fn check_node_token(engine: &Engine, with_tokens: bool, with_node_token: bool) -> Result<(), Ended> {
     let why = match (engine, with_tokens, with_node_token) {
         (Engine::Shared(_), true, false) => {
@@ -104,7 +104,7 @@ fn check_node_token(engine: &Engine, with_tokens: bool, with_node_token: bool) -
              that has the role node"
         }
         (Engine::Shared(_), false, true) => {
-            "--node-token vouches for callers, and without tokens nobody checks them: give --tokens FILE, the same on all \
+            "--node-token vouches for callers, and without tokens they are not checked: give --tokens FILE, the same on all \
              nodes, or leave out --node-token"
         }
         (Engine::Shared(_), true, true)
@@ -212,7 +212,7 @@ impl Reload {
         let started = thread.spawn(move || {
             let tokens = files.tokens.as_deref().map(Tokens::load);
             let node_token = files.node_token.as_deref().map(Secret::load);
-            // Nobody waits for it any more when the process ends.
+            // No caller waits for it when the process ends.
             let _ = sender.send(ReadTokens { tokens, node_token });
         });
         match started {
@@ -252,7 +252,7 @@ impl Reload {
     }
 }
 
-/// A coordinator, and what people are told of it.
+/// A coordinator, and the lines that describe it at the start.
 struct Opened {
     coordinator: Coordinator,
     node: String,
@@ -451,7 +451,7 @@ fn cannot_listen(address: SocketAddr, error: &io::Error, option: &str) -> Ended 
     failed(format!("cannot listen on {address}: {error}; choose another address with {option}"))
 }
 
-/// Takes the address for ZeroMQ, and tells what people are told of it. Another coordinator on this machine may have the
+/// Takes the address for ZeroMQ, and returns its line for the start. Another coordinator on this machine may have the
 /// usual one.
 fn listen_zmq(place: Option<zmq::Place>) -> Result<(Option<zmq::Listening>, String), Ended> {
     let address = match place {

@@ -1,4 +1,4 @@
-//! Who may do what: bearer tokens, known only by their digests.
+//! Bearer tokens and their rights. Only digests are stored.
 //!
 //! **Invariant:** the text of a token is in memory only while a request is checked or one is made, and it is
 //! never written to a log: [`Secret`] cannot be shown.

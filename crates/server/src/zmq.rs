@@ -64,7 +64,7 @@ impl ZmqMetrics {
                 "ZeroMQ connections refused because there were too many.",
                 &self.connections_refused,
             ),
-            counter("orchestrix_zmq_messages_total", "Messages that came over ZeroMQ.", &self.messages),
+            counter("orchestrix_zmq_messages_total", "Messages received over ZeroMQ.", &self.messages),
             counter(
                 "orchestrix_zmq_errors_total",
                 "Messages that were answered with an error.",
@@ -72,17 +72,17 @@ impl ZmqMetrics {
             ),
             counter(
                 "orchestrix_zmq_broken_total",
-                "ZeroMQ peers that were left because they broke the rules of the transport.",
+                "ZeroMQ peers disconnected because they broke the protocol.",
                 &self.broken,
             ),
             counter(
                 "orchestrix_zmq_stuck_total",
-                "ZeroMQ peers that were left because they did not take what they were told.",
+                "ZeroMQ peers disconnected because they did not read their messages.",
                 &self.stuck,
             ),
             counter(
                 "orchestrix_zmq_pushes_total",
-                "Assignments that workers were told without asking.",
+                "Assignments sent to workers without a request.",
                 &self.pushed,
             ),
         ]

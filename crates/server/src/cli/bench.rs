@@ -1,4 +1,4 @@
-//! `bench`: becomes `orchestrix-bench`, a program of its own that does not ship, if it stands beside this one.
+//! `bench`: executes `orchestrix-bench`, a separate program that does not ship, if it is in the same folder.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

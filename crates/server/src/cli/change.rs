@@ -1,4 +1,4 @@
-//! `orchestrix cancel` and `orchestrix retry`: acts on many tasks, each for itself.
+//! `orchestrix cancel` and `orchestrix retry`: changes many tasks, each separately.
 
 use futures_util::{StreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -104,7 +104,7 @@ fn tell(context: &Context, outcome: Result<Outcome, Error>) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-/// A bar on stderr, for more than a handful, when somebody looks.
+/// A progress bar on stderr, for many items, if stderr is a terminal.
 fn bar(length: usize) -> ProgressBar {
     const HANDFUL: usize = 10;
     if length <= HANDFUL {

@@ -1,4 +1,4 @@
-//! `orchestrix explain`: why a task is where it is.
+//! `orchestrix explain`: explains the state of a task.
 
 use orchestrix_core::TaskId;
 

@@ -34,7 +34,7 @@ work ends with 0 when it was told to stop, whatever became of its tasks.";
 pub(crate) struct Fail {
     pub(crate) exit: Exit,
     code: String,
-    /// Empty when everything has been said, or nobody listens.
+    /// Empty if the error was already printed, or there is no reader.
     text: String,
 }
 

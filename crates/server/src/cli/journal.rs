@@ -177,7 +177,7 @@ fn in_words(report: &Report, out: Out) -> Result<(), Fail> {
         out.line(&format!("  in use by {}", clean(holder)))?;
     }
     if let Some(torn) = &report.torn {
-        out.line(&format!("  a start will cut off what was never durable: {}", clean(&place(torn))))?;
+        out.line(&format!("  a start will cut off bytes that were never durable: {}", clean(&place(torn))))?;
     }
     if let Some(damage) = &report.damage {
         out.line(&out.paint(Style::Bad, &format!("DAMAGED {}", clean(&place(damage)))))?;

@@ -1,4 +1,4 @@
-//! `orchestrix logs`: what a task wrote.
+//! `orchestrix logs`: the output of a task.
 
 use orchestrix_core::TaskId;
 use orchestrix_core::wire::{LogLine, LogStream};

@@ -1,4 +1,4 @@
-//! The command line: what can be said, and who does it.
+//! The command line: its commands and common options.
 
 mod bench;
 mod change;
@@ -207,7 +207,7 @@ fn run_with(
         Fail::new(Exit::Refused, format!("cannot start the threads of this program: {error}"))
     })?;
     let ended = runtime.block_on(command(Context { client, out }));
-    // A read of stdin that nobody waits for any more must not hold up the exit.
+    // A pending read of stdin must not delay the exit.
     runtime.shutdown_background();
     ended
 }

@@ -2,7 +2,7 @@
 //! (`orchestrix tasks | head`) ends the program quietly.
 //!
 //! **Invariant:** what came from outside is cleaned before it reaches a terminal, so no task can move the
-//! cursor or rename the window of whoever looks at it.
+//! cursor or rename the window of the reader.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -142,7 +142,7 @@ fn paint(colored: bool, style: Style, text: &str) -> String {
     if colored { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Writes lines to stderr, without anything that a terminal would act upon. There is nobody left to tell when that fails.
+/// Writes lines to stderr, without anything that a terminal would act upon. A failure of that cannot be reported.
 pub(crate) fn note(text: &str) {
     let lines: Vec<String> = text.split('\n').map(plain).collect();
     drop(writeln!(io::stderr(), "{}", lines.join("\n")));

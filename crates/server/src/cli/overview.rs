@@ -39,7 +39,7 @@ pub(crate) struct NodesArgs {
     /// Say what keeps the cluster from having a leader that works
     #[arg(long)]
     why: bool,
-    /// Pass the leader's office to this node; with an empty name there is an election
+    /// Transfer leadership to this node; with an empty name there is an election
     #[arg(long, value_name = "NODE")]
     lead: Option<String>,
     /// Even if the node is far behind
@@ -133,7 +133,7 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
     if why {
         return say_why(out, &cluster);
     }
-    let leader = cluster.leader.as_deref().unwrap_or("nobody");
+    let leader = cluster.leader.as_deref().unwrap_or("none");
     let mut table = Table::new(&[
         ("NODE", Align::Left),
         ("ROLE", Align::Left),
@@ -160,13 +160,13 @@ pub(crate) async fn nodes(context: &Context, args: NodesArgs) -> Result<(), Fail
     out.table(&table)?;
     let sign = cluster.leader.as_ref().map(|_| last_sign(&cluster)).unwrap_or_default();
     out.note(&format!(
-        "{leader} leads: term {}, epoch {}, position {}{sign}",
+        "leader {leader}: term {}, epoch {}, position {}{sign}",
         cluster.term, cluster.epoch, cluster.position
     ));
     Ok(())
 }
 
-/// Passes the office, and answers with the cluster as it is when somebody has it. The one who had it answers at once.
+/// Transfers leadership, and returns the cluster when there is a leader. The old leader answers at once.
 async fn pass(context: &Context, lead: Lead) -> Result<Cluster, Fail> {
     let (out, client) = (context.out, &context.client);
     let before = client.cluster().await?;
@@ -181,11 +181,11 @@ async fn pass(context: &Context, lead: Lead) -> Result<Cluster, Fail> {
         // The node that answers may be about to lead, or to hear who does.
         cluster = client.cluster().await?;
     }
-    let had = before.leader.as_deref().unwrap_or("nobody");
+    let had = before.leader.as_deref().unwrap_or("none");
     let told = match &cluster.leader {
-        Some(leader) if is_done(&cluster) && leader == had => format!("{leader} leads, as it did"),
-        Some(leader) if is_done(&cluster) => format!("the office went from {had} to {leader}"),
-        Some(_) | None => "the office is on its way; look again with `orchestrix nodes`".to_owned(),
+        Some(leader) if is_done(&cluster) && leader == had => format!("{leader} is still the leader"),
+        Some(leader) if is_done(&cluster) => format!("leadership moved from {had} to {leader}"),
+        Some(_) | None => "the transfer is not complete; check again with `orchestrix nodes`".to_owned(),
     };
     if !out.is_json() {
         out.note(&told);

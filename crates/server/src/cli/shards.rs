@@ -17,7 +17,7 @@ const ROW: usize = 50;
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const WITHDRAWN: &str = "~";
 const FREE: &str = ".";
-/// What stands beside a worker that says it serves other shards than it was told.
+/// The mark of a worker that names other shards than its assignment.
 const DEAF: &str = "does not listen";
 
 #[derive(Debug, clap::Args)]
@@ -123,7 +123,7 @@ fn draw(out: Out, service: &ServiceView) -> Result<(), Fail> {
         told += &format!("; {moving} on their way ({WITHDRAWN})");
     }
     if free > 0 {
-        told += &out.paint(Style::Bad, &format!("; {free} that nobody has ({FREE})"));
+        told += &out.paint(Style::Bad, &format!("; {free} without a worker ({FREE})"));
     }
     out.line(&told)
 }

@@ -1,4 +1,4 @@
-//! `orchestrix task`: all that is known of one task.
+//! `orchestrix task`: one task in full.
 
 use orchestrix_core::wire::{AttemptView, TaskView};
 use orchestrix_core::{TaskId, Timestamp};

@@ -1,4 +1,4 @@
-//! `orchestrix submit`: a new task, and its end for who waits for it.
+//! `orchestrix submit`: submits a task, and waits for its end with `--wait`.
 
 use std::io::Read;
 use std::time::Duration;

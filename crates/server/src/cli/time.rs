@@ -1,4 +1,4 @@
-//! Durations and moments as people write and read them.
+//! Durations and times for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -108,7 +108,7 @@ fn what_is_kept_of_ended_tasks_can_be_set() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place() {
+fn a_mistake_is_reported_with_its_place() {
     let told = |arguments: &[&str], variables: &[(&str, &str)]| resolve(arguments, variables).unwrap_err();
     let unknown = file("listne = \"127.0.0.1:5\"");
     let told_of_file = told(&["--config", unknown.path().to_str().unwrap()], &[]);
@@ -162,7 +162,7 @@ fn an_invalid_engine_address_hides_its_password() {
 }
 
 #[test]
-fn production_logs_in_json_unless_told_otherwise() {
+fn production_logs_in_json_by_default() {
     let format = |arguments: &[&str]| resolve(arguments, &[("NODE_ENV", "production")]).unwrap().log_format;
     assert_eq!(format(&[]), LogFormat::Json);
     assert_eq!(format(&["--log-format", "text"]), LogFormat::Text);

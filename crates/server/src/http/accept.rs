@@ -21,7 +21,7 @@ const ONE_TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     {\"code\":\"overloaded\",\"detail\":\"there are too many connections; close some or try later\",\"status\":503,\
     \"title\":\"Too much at once\"}";
 
-/// Serves until told to stop, then waits for what is in flight, up to the grace.
+/// Serves until the stop, then waits for running requests, up to the grace.
 pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {
     let connections = TaskTracker::new();
     let mut backoff = BACKOFF_MIN;

@@ -1,4 +1,4 @@
-//! Who may ask what, for all wires: the role and the scope of a route's row, as far as no state is needed. The decision loop
+//! Authorization for all wires: the role and the scope of a route's row, as far as no state is needed. The decision loop
 //! keeps callers who are limited to some queues within these.
 
 use std::net::IpAddr;

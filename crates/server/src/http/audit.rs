@@ -1,6 +1,6 @@
-//! Who changed what, and who was refused, as lines of the log.
+//! Audit lines in the log: changes and refusals, with their callers.
 //!
-//! Work itself is not told: submits, leases, heartbeats, reports and output are in the journal. Everything else that a caller
+//! Work itself is not logged: submits, leases, heartbeats, reports and output are in the journal. Everything else that a caller
 //! changes is a line. Refusals are lines, too, but a flood of them cannot fill the log.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::http::App;
 use crate::http::error::Fault;
 use crate::http::routes::{Audit, Endpoint, Route};
 
-/// Lines about refusals of one caller in one period; what is beyond is counted, and told with the next line.
+/// Lines about refusals of one caller in one period; more are counted, and the next line has the number.
 const REFUSALS_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 

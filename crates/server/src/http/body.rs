@@ -76,7 +76,7 @@ async fn next(body: &mut RequestBody) -> Option<Result<Bytes, hyper::Error>> {
 }
 
 /// Types that are taken for JSON: what says so, and what simple tools put there without being asked. Forms of
-/// foreign pages use those too; they are told apart by their origin.
+/// foreign pages use those too; the origin distinguishes them.
 const SIMPLE_TOOLS: [&str; 2] = ["application/x-www-form-urlencoded", "text/plain"];
 
 /// A missing type is taken for JSON; one that says something else is a mistake.

@@ -1,5 +1,5 @@
 //! One connection and its clock: a peer that sends its headers too slowly, says nothing for too long or does
-//! not take its answer is let go, and nobody else notices.
+//! not take its answer is closed, and others are not affected.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -68,7 +68,7 @@ fn carries_other_bytes(response: &Response<Body>) -> bool {
         || response.headers().get(CONTENT_TYPE).is_some_and(|content| content == BYTES)
 }
 
-/// Runs a connection until it ends, is overdue, or is told to finish what it has.
+/// Runs a connection until it ends, times out, or has to finish for a stop.
 async fn run<C: Connection>(mut connection: Pin<&mut C>, mut watch: Watch, app: &App) {
     let mut stop = pin!(app.stop.cancelled());
     let mut stopping = false;

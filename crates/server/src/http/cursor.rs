@@ -1,4 +1,4 @@
-//! Where the next page of a list begins: opaque to callers, and good only for the list it came from.
+//! Cursors of pages: opaque to callers, and valid only for their own list.
 
 use orchestrix_core::TaskId;
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! The dashboard: three files in the binary. It shows what the interface tells and can do nothing else.
+//! The dashboard: three files in the binary. It only uses the public interface.
 
 use http::StatusCode;
 

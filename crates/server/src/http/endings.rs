@@ -1,4 +1,4 @@
-//! Wakes those who follow a task when something about it ends: one reader of the events for all of them.
+//! Wakes the streams of a task when something about it ends: one reader of the events for all of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,7 @@ impl Endings {
         Following { endings: Arc::clone(self), task, woken }
     }
 
-    /// Reads events until nobody follows anything.
+    /// Reads events until there is no stream left.
     async fn read(self: Arc<Self>, mut events: Events) {
         loop {
             let happening = events.next().await;

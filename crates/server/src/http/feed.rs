@@ -1,4 +1,4 @@
-//! What the leader writes, on its way to those who follow: both ends of `GET /v1/cluster/batches`.
+//! The replication feed from the leader to followers: both ends of `GET /v1/cluster/batches`.
 //!
 //! A message is the length of a batch frame in 4 bytes, little-endian, and the frame; a length of 0 is a sign of life. What
 //! comes is a hint: the member checks that it follows, and the engine is the truth.
@@ -93,7 +93,7 @@ fn take_frame(read: &mut BytesMut) -> Result<Option<Bytes>, String> {
     Ok(Some(read.split_to(length).freeze()))
 }
 
-/// The other end: asks whoever leads, as long as this node does not.
+/// The other end: reads from the leader, as long as this node is a follower.
 pub(crate) async fn take(app: Arc<App>) {
     let Some(member) = app.coordinator.member() else { return };
     loop {
@@ -166,7 +166,7 @@ async fn hear(member: &Member, mut body: Incoming) -> Result<(), String> {
     }
 }
 
-/// Whether this node has what was told.
+/// Whether this node has the batch.
 async fn is_applied(member: &Member, frame: &[u8]) -> Result<bool, String> {
     if frame.is_empty() {
         return Ok(true);

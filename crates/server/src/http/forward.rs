@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a refusal that are looked at.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// Says which node passes a request on. Nobody passes it on again.
+/// Names the node that passes a request on. It is never passed on again.
 const FORWARDED: HeaderName = HeaderName::from_static("orchestrix-forwarded");
 
 /// The address of the caller, for the log of the leader.
@@ -145,7 +145,7 @@ impl LeaderClient {
         let Some(request) = request(question, member, leader, token) else { return Passed::NotAccepted };
         let sent = tokio::select! {
             sent = self.client.request(request) => sent,
-            // Whoever leads now does not wait for the one before, and neither does this.
+            // The new leader does not wait for the one before, and neither does this.
             () = replaced(member, epoch) => return Passed::Unknown,
             // Nor does a stop wait for another node; what was passed on is withdrawn there.
             () = question.app.stop.cancelled() => return Passed::Unknown,
@@ -279,7 +279,7 @@ async fn refused(response: Response<Incoming>, changes_nothing: bool) -> Passed 
     Passed::Answer(Response::from_parts(head, Body::whole(body))).tidied()
 }
 
-/// Waits until somebody else leads.
+/// Waits until another node is leader.
 pub(crate) async fn replaced(member: &Member, epoch: u64) {
     while member.leadership().leader().is_none_or(|(_, now)| now == epoch) {
         tokio::time::sleep(2 * LOOK_EVERY).await;

@@ -1,6 +1,6 @@
-//! Doors for the fuzzer: what understands requests, one part at a time and without a socket.
+//! Functions for the fuzzer: the decoders of requests, one part at a time, without a socket.
 //!
-//! Nothing here does anything of its own: whoever goes through one of these meets the code that serves.
+//! These functions only call the code of the server.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a browser could be tricked into: requests of foreign pages are refused before anything is done.
+//! Protection against browsers: requests of foreign pages are refused before anything is done.
 
 use std::net::IpAddr;
 

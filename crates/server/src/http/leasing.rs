@@ -1,4 +1,4 @@
-//! Tasks as workers see them: lease, heartbeat, complete, fail, release.
+//! Routes of workers: lease, heartbeat, complete, fail, release.
 
 use orchestrix_core::wire::{CompletedBatch, Item, LeaseQueue, WorkerHeartbeat};
 use orchestrix_node::{Answer, Ask};

@@ -1,4 +1,4 @@
-//! What one caller may cost: every limit of the sockets, with its unit and its reason.
+//! Limits of callers: every limit of the sockets, with its unit and its reason.
 
 use std::time::Duration;
 

@@ -120,7 +120,7 @@ impl Reader {
 /// What a look at a followed task shows.
 enum Seen {
     Running,
-    /// With what is told about the end.
+    /// With the fields about the end.
     Ended(serde_json::Value),
     /// The node is on its way out; the reader comes back and asks another time.
     Unknown,
@@ -130,7 +130,7 @@ fn seen(state: &Result<TaskState, Error>) -> Seen {
     match state {
         Ok(state) if state.is_terminal() => Seen::Ended(json!({ "state": state })),
         Ok(_) | Err(Error::Overloaded | Error::StorageFull | Error::Unavailable) => Seen::Running,
-        // It was purged while somebody followed it.
+        // It was purged while it was followed.
         Err(Error::Refused(Refusal::NotFound(_))) => Seen::Ended(json!({ "state": null })),
         Err(Error::Refused(_) | Error::Stopping | Error::OutcomeUnknown) => Seen::Unknown,
     }

@@ -1,4 +1,4 @@
-//! Paths and queries: numbers, names and switches out of text. What is not known is refused.
+//! Paths and queries: numbers, names and switches from text. Unknown parameters are refused.
 
 use std::borrow::Cow;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What one token may ask for: requests at one time, and requests per second.
+//! Quotas of tokens: concurrent requests, and requests per second.
 //!
 //! A rate is kept by one number per token, the time at which all that was asked so far would have been asked
 //! evenly. A token that was silent for a second may ask for a whole second's worth at once, and no more.

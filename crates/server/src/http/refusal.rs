@@ -1,4 +1,4 @@
-//! What hyper answers by itself to bytes that are no request, told as every other problem is.
+//! Refusals by hyper itself, for bytes that are no request, as problem documents.
 
 use http::StatusCode;
 use orchestrix_core::wire::Problem;

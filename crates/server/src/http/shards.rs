@@ -1,4 +1,4 @@
-//! Services and their shards: workers that come, stay and go, and what operators see and change.
+//! Routes of services: registrations and heartbeats of workers, and views and changes for operators.
 
 use std::time::Duration;
 
@@ -97,23 +97,23 @@ async fn tell(
     keep_alive: Duration,
 ) -> Result<(), Gone> {
     let Follower { service, worker, session } = follower;
-    let mut told = None;
+    let mut sent = None;
     loop {
         let ask = ShardAsk::Assignment {
             service: service.clone(),
             worker: worker.clone(),
             session: session.clone(),
         };
-        // Whoever leads next is asked by a new stream.
+        // A new stream asks the next leader.
         let Ok(now) = node.shards(ask).await else { return Ok(()) };
         let mut piece = Piece::default();
         let fenced = now.fenced;
         // In generation 0 nothing is known of the process; the answer to its next heartbeat says more.
         let says_something = fenced || now.generation.0 > 0;
-        if says_something && told.as_ref().is_none_or(|told: &Assignment| fenced || told.tokens != now.tokens)
+        if says_something && sent.as_ref().is_none_or(|sent: &Assignment| fenced || sent.tokens != now.tokens)
         {
             piece.frame(Some("assignment"), Some(now.generation.0), &now);
-            told = Some(now);
+            sent = Some(now);
         }
         sink.send(piece).await?;
         if fenced {

@@ -1,7 +1,7 @@
-//! Answers that go on: the task that fills one, and caps, so that watchers cannot crowd out those who work.
+//! Streaming answers: the task that fills one, and limits, so that streams cannot crowd out workers.
 //!
 //! **Invariant:** a stream is filled only as fast as its reader takes it. A reader that takes nothing holds a
-//! few pieces of memory, is let go by the clock of its connection, and nobody else notices.
+//! few pieces of memory, is closed by the timeout of its connection, and others are not affected.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Tasks as those see them who submit and ask: submit, look, cancel, retry.
+//! Routes of clients: submit, read, cancel, retry.
 
 use http::StatusCode;
 use orchestrix_core::limits::{PAGE_BYTES_MAX, PAGE_MAX};

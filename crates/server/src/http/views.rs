@@ -1,4 +1,4 @@
-//! What there is, as a whole: queues, workers, the cluster, health and metrics.
+//! Views of the whole: queues, workers, the cluster, health and metrics.
 
 use std::borrow::Cow;
 use std::mem;
@@ -83,7 +83,7 @@ async fn tell_news(
     }
 }
 
-/// Asks the leader to pass its office on, or to give it back.
+/// Asks the leader to transfer its leader lease, or to release it.
 pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
     call.no_query()?;
     let asked: Lead = parse(&call.body)?;

@@ -1,7 +1,7 @@
-//! The tokens that are known now. They are replaced as a whole when their file is read again.
+//! The current tokens. A reload of their file replaces all of them at once.
 //!
 //! **Invariant:** what goes on under a token that is not known any more, or whose time is over, ends: the token is out of
-//! the ring before its end is told, so nothing new begins under it.
+//! the ring before its end is announced, so nothing new begins under it.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Keyring {
         Arc::clone(&self.tokens.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What tells two token files apart, whatever order and words they are written in.
+    /// Distinguishes two token files, regardless of their order and spelling.
     pub(crate) fn hash(&self) -> [u8; 32] {
         let mut tokens: Vec<String> = self.now().tokens.iter().map(|token| token.canonical()).collect();
         tokens.sort();

@@ -43,7 +43,7 @@ fn moment(text: &str) -> Result<toml::value::Datetime, String> {
     // One without a zone is refused with all the rest.
     match unix_seconds(&at) {
         Some(seconds) if seconds <= wall_seconds() => {
-            Err("this is in the past: nobody could use it".to_owned())
+            Err("this is in the past: the token would be expired".to_owned())
         }
         Some(_) | None => Ok(at),
     }

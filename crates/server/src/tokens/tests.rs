@@ -1,4 +1,4 @@
-//! Tokens files, and what is refused of them.
+//! Tokens files, valid and refused ones.
 
 use std::os::unix::fs::PermissionsExt;
 

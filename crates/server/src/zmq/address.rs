@@ -1,4 +1,4 @@
-//! Where ZeroMQ is spoken, as it is written in settings.
+//! The ZeroMQ address in settings.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! A door for the fuzzer: what understands messages, without a socket.
+//! A function for the fuzzer: the decoder of messages, without a socket.
 
 use bytes::Bytes;
 use orchestrix_core::Name;

@@ -1,4 +1,4 @@
-//! Messages as workers write and read them: a type, and data.
+//! Messages of workers and their answers: a type, and data.
 
 use std::borrow::Cow;
 

@@ -105,7 +105,7 @@ struct End {
 }
 
 impl End {
-    /// The peer does not take what it is told.
+    /// The peer does not read its messages.
     fn stuck(&self) {
         if !self.token.is_cancelled() {
             self.app.zmq.stuck.add(1);
@@ -132,7 +132,7 @@ impl Outbox {
         self.end.token.is_cancelled()
     }
 
-    /// Tells something that was not asked for. Nobody waits for a peer that does not read: it is left.
+    /// Sends a push. A peer that does not read is disconnected.
     pub(super) fn push(&self, body: Bytes) {
         if self.socket != SocketType::Req {
             self.put(Outgoing::Message { delimited: false, body });
@@ -387,7 +387,7 @@ impl Session {
                 if assignment.fenced || message.kind == Kind::Deregister {
                     pushes.goes(&message.service, &message.worker, &self.outbox);
                 } else {
-                    pushes.told(&message.service, &message.worker, &self.outbox, &assignment);
+                    pushes.note(&message.service, &message.worker, &self.outbox, &assignment);
                 }
                 if assignment.fenced {
                     self.say(message::fenced(), delimited);

@@ -1,7 +1,7 @@
-//! What workers are told without being asked: their shards, as the journal changes them.
+//! Pushes to workers: assignments without a request, when the journal changes them.
 //!
 //! A push promises no time; only an answer does. It is made from the events alone, so every node can make it, the
-//! leader or not. Whoever misses one hears the same in the answer to its next heartbeat.
+//! leader or not. A worker that misses one gets the same in the answer to its next heartbeat.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub(super) struct Pushes {
     services: Mutex<HashMap<Name, HashMap<Name, Spoken>>>,
 }
 
-/// A worker, what it was told last, and the way to it.
+/// A worker, its last assignment, and its connection.
 #[derive(Debug)]
 struct Spoken {
     outbox: Outbox,
@@ -36,20 +36,21 @@ impl Spoken {
 
 impl Pushes {
     /// A worker was answered through a connection: from now on, it hears there what changes.
-    pub(super) fn told(&self, service: &Name, worker: &Name, outbox: &Outbox, told: &Assignment) {
+    pub(super) fn note(&self, service: &Name, worker: &Name, outbox: &Outbox, assignment: &Assignment) {
         let mut services = self.lock();
-        // Nobody would take such a one out again.
+        // Such an entry would never be removed.
         if outbox.is_over() {
             return;
         }
         let known = services.get(service).and_then(|workers| workers.get(worker));
-        if known.is_some_and(|known| known.outbox.is(outbox) && known.generation > told.generation) {
+        if known.is_some_and(|known| known.outbox.is(outbox) && known.generation > assignment.generation) {
             return;
         }
-        let shards = told.assigned_shards.iter().copied().zip(told.tokens.iter().copied()).collect();
-        let spoken = Spoken { outbox: outbox.clone(), shards, generation: told.generation };
+        let shards =
+            assignment.assigned_shards.iter().copied().zip(assignment.tokens.iter().copied()).collect();
+        let spoken = Spoken { outbox: outbox.clone(), shards, generation: assignment.generation };
         let before = services.entry(service.clone()).or_default().insert(worker.clone(), spoken);
-        // Whoever spoke for it through another connection does no more.
+        // An earlier connection of the worker counts no more.
         if let Some(before) = before.filter(|before| !before.outbox.is(outbox)) {
             before.tell_fenced();
         }
@@ -116,7 +117,7 @@ impl Pushes {
         pushed
     }
 
-    /// Some events were missed: nothing is known of anybody until it is answered again.
+    /// Some events were missed: every worker is unknown until its next answer.
     fn forget(&self) {
         self.lock().clear();
     }

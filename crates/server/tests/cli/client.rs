@@ -181,7 +181,7 @@ async fn heartbeats_keep_a_lease_for_as_long_as_the_handler_runs() {
 }
 
 #[tokio::test]
-async fn a_cancelled_handler_is_told_and_may_still_complete() {
+async fn a_cancelled_handler_gets_a_signal_and_may_still_complete() {
     let coordinator = Coordinator::start();
     let client = Client::new(&coordinator.url()).unwrap();
     let ids = submit(&client, 2).await;
@@ -416,7 +416,7 @@ async fn an_append_without_lines_tells_how_many_have_arrived() {
 }
 
 #[tokio::test]
-async fn a_coordinator_tells_how_it_feels_and_who_leads() {
+async fn a_client_reads_health_and_leader() {
     let coordinator = Coordinator::start();
     let client = Client::new(&coordinator.url()).unwrap();
     assert_eq!(client.health().await.unwrap().status, "healthy");

@@ -314,7 +314,7 @@ fn damage_before_the_first_event_is_not_called_an_empty_folder() {
 }
 
 #[test]
-fn a_new_token_is_told_in_json_and_a_wrong_date_with_an_example() {
+fn a_new_token_is_json_and_a_wrong_date_gets_an_example() {
     let nobody = Coordinator::prepared();
     let made = nobody.json(&["token", "new", "--name", "me", "--role", "read"]).remove(0);
     assert!(made["token"].as_str().unwrap().starts_with("orx_"), "{made}");

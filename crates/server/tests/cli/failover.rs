@@ -57,15 +57,15 @@ fn default_of(node: &Coordinator, command: &str, option: &str) -> u64 {
 }
 
 #[test]
-fn who_passes_the_office_sees_the_node_that_got_it() {
+fn a_transfer_of_leadership_names_the_new_leader() {
     let cluster = Cluster::start();
     let (before, node) = (cluster.leader(), &cluster.nodes[0]);
     let (from, to) = (format!("n{before}"), format!("n{}", (before + 1) % 3));
     let passed = node.run(&["nodes", "--lead", &to, "--force", "--url", &cluster.urls()]);
     let told = text(&passed.stderr);
     assert_eq!(passed.status.code(), Some(0), "{told}");
-    assert!(told.contains(&format!("the office went from {from} to {to}")), "{told}");
-    assert!(told.contains(&format!("{to} leads")), "{told}");
+    assert!(told.contains(&format!("leadership moved from {from} to {to}")), "{told}");
+    assert!(told.contains(&format!("leader {to}:")), "{told}");
     let again = node.json(&["nodes", "--lead", &from, "--force", "--url", &cluster.urls()]).remove(0);
     assert_eq!(again["leader"], from.as_str());
 }

@@ -133,7 +133,7 @@ fn wait_shows_the_output_and_exits_with_the_outcome() {
 }
 
 #[test]
-fn the_end_of_a_task_is_told_in_whole_colours() {
+fn the_end_of_a_task_is_printed_in_whole_colours() {
     let coordinator = Coordinator::start();
     let _worker = coordinator.work(&["q", "--", "sh", "-c", "printf '\\033[8mhidden' >&2; exit 4"]);
     let submit = ["submit", "q", "1", "--wait", "--max-attempts", "1"];
@@ -414,7 +414,7 @@ fn a_worker_that_was_started_to_outlive_its_terminal_does() {
 }
 
 #[test]
-fn a_worker_goes_on_when_nobody_reads_its_warnings() {
+fn a_worker_continues_with_unread_warnings() {
     let mut coordinator = Coordinator::start();
     let mut worker = coordinator.work(&["q", "--", "true"]);
     drop(worker.0.stderr.take());
@@ -476,7 +476,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 #[test]
-fn a_worker_whose_lines_nobody_reads_keeps_its_leases_and_stops() {
+fn a_worker_with_unread_output_keeps_its_leases_and_stops() {
     let coordinator = Coordinator::start();
     let (begun, go) = (file(&coordinator, "begun"), file(&coordinator, "go"));
     let ids: Vec<String> = (0..3).map(|_| coordinator.submit(&["q", "1"])).collect();

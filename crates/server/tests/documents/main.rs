@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod seeds;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,7 +11,7 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[test]
-fn the_tour_of_the_readme_goes_as_it_is_told() {
+fn the_tour_of_the_readme_runs() {
     let output = run(&shell_blocks("README.md"));
     assert_eq!(output.matches("finished\n").count(), 2, "both tasks were followed to their end:\n{output}");
     assert!(
@@ -31,7 +33,7 @@ fn the_rust_of_the_readme_is_an_example_that_runs() {
 }
 
 #[test]
-fn the_tour_of_several_nodes_goes_as_it_is_told() {
+fn the_tour_of_several_nodes_runs() {
     // The page has the ports 7400 to 7403; here they are others, which are free.
     let free = |tens: &u16| (0..4).all(|n| TcpListener::bind(("127.0.0.1", tens * 10 + n)).is_ok());
     let tens = (2_000..3_200).find(free).unwrap();
@@ -42,7 +44,7 @@ fn the_tour_of_several_nodes_goes_as_it_is_told() {
 }
 
 #[test]
-fn the_tour_of_shards_goes_as_it_is_told() {
+fn the_tour_of_shards_runs() {
     let output = run(&shell_blocks("docs/shards.md"));
     for line in ["0  AAAABBBCCC", "0  AAAABBBABB"] {
         assert!(output.contains(line), "{line} is not in\n{output}");
@@ -104,22 +106,14 @@ fn the_recipes_name_all_lists() {
 
 #[test]
 fn names_of_tests_are_at_most_sixty_characters() {
-    let mut folders = vec![root().join("crates")];
     let mut names = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                for line in text.lines() {
-                    let Some((_, rest)) = line.split_once("fn ") else { continue };
-                    let name = rest.split(['(', '<']).next().unwrap();
-                    assert!(name.len() <= 60, "{}: `{name}` has {} characters", path.display(), name.len());
-                    names += 1;
-                }
-            }
+    for path in rust_files() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for line in text.lines() {
+            let Some((_, rest)) = line.split_once("fn ") else { continue };
+            let name = rest.split(['(', '<']).next().unwrap();
+            assert!(name.len() <= 60, "{}: `{name}` has {} characters", path.display(), name.len());
+            names += 1;
         }
     }
     assert!(names > 5_000, "only {names} functions were seen");
@@ -227,6 +221,23 @@ fn run(script: &str) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     stdout
+}
+
+/// All Rust files of the workspace.
+fn rust_files() -> Vec<PathBuf> {
+    let mut folders = vec![root().join("crates")];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
 }
 
 fn root() -> PathBuf {

@@ -17,7 +17,7 @@ fn a_full_disk_refuses_new_tasks_lets_old_ones_end_and_recovers() {
 }
 
 #[test]
-fn a_freeze_ends_no_lease_early_and_lets_nobody_finish_late() {
+fn a_freeze_ends_no_lease_early_and_no_task_late() {
     holds("freezes");
 }
 
@@ -27,11 +27,11 @@ fn a_clock_that_jumps_ends_no_lease_and_forgets_no_task() {
 }
 
 #[test]
-fn blocked_pipes_stop_nothing_and_hanging_syncs_are_told() {
+fn blocked_pipes_stop_nothing_and_hanging_syncs_are_reported() {
     holds("blocked");
 }
 
 #[test]
-fn a_thousand_bad_connections_hold_nobody_up() {
+fn a_thousand_bad_connections_delay_no_other() {
     holds("sockets");
 }

@@ -256,7 +256,7 @@ async fn sizes_are_accepted_at_their_limit_and_refused_above() {
 }
 
 #[tokio::test]
-async fn ids_that_cannot_be_and_ids_that_are_not_are_told_apart() {
+async fn impossible_ids_and_unknown_ids_get_different_errors() {
     let stage = stage().await;
     let mut cases = Vec::new();
     for bad in

@@ -152,7 +152,7 @@ async fn streams_go_through_a_follower() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_leader_a_request_waits_and_is_told_to_come_back() {
+async fn without_a_leader_a_request_waits_and_gets_no_leader() {
     let alone = join(&place(), "a", false).await;
     let ready = alone.get("/ready").await;
     assert_eq!((ready.status, ready.json()["reason"].as_str()), (503, Some("there is no leader")));
@@ -194,7 +194,7 @@ async fn a_position_that_was_seen_elsewhere_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_office_is_passed_by_hand_and_everybody_hears_of_it() {
+async fn a_transfer_of_leadership_is_published_as_an_event() {
     let (leader, follower) = two().await;
     let mut news = follower.follow("/v1/cluster/news", &[]).await;
     let absent = follower.post("/v1/cluster/leader", &json!({"desired": "c"})).await;

@@ -56,7 +56,7 @@ fn submit(stream: &mut TcpStream) -> String {
 }
 
 #[test]
-fn strangers_who_connect_leave_the_journal_its_files() {
+fn connections_leave_the_journal_its_files() {
     let folder = TempDir::new().unwrap();
     let arguments = ["--zmq", "tcp://127.0.0.1:0", "--snapshot-after", "1MiB"];
     let process = spawn_limited(&folder, &format!("ulimit -n {FILES}"), &arguments);

@@ -145,7 +145,7 @@ async fn a_caller_who_hangs_up_at_a_follower_takes_no_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopping_leader_answers_those_who_wait_at_a_follower() {
+async fn a_stopping_leader_answers_waiting_calls_at_a_follower() {
     let (leader, follower) = two(Options::default(), Options::default()).await;
     let mut waits = wait_for_task(&follower, "w").await;
     until_metric(&leader, "orchestrix_link_asks_taken_total", |count| count == 1).await;

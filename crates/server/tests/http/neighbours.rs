@@ -177,7 +177,7 @@ fn a_node_is_never_shown_as_dead_and_leading_at_once() {
     let second = spawn(redis.node("two", "n2", "2s"));
     let both = || second.send("GET", "/v1/cluster", "").matches("ACTIVE").count() == 2;
     wait_until("both are there", || both().then_some(()));
-    // Nobody can renew, show itself, or take the office.
+    // No node can renew, write its presence, or take the leader lease.
     redis.limit(1);
     wait_until("nobody leads", || {
         let cluster = body(&second.send("GET", "/v1/cluster", ""));

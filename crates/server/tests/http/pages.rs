@@ -85,7 +85,7 @@ async fn a_page_of_output_has_a_mebibyte_and_the_next_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_nobody_takes_count_against_who_asked() {
+async fn unread_answers_count_against_their_caller() {
     let limits = Limits { unsent_bytes_per_client: PAGE_BYTES_MAX * 3 / 2, ..Limits::default() };
     let server = start_with(Options { limits, ..Options::default() }, NodeOptions::default()).await;
     fail_many(&server, "e").await;

@@ -47,7 +47,7 @@ fn submits_go_on(process: &Process) {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn an_unread_log_stops_nothing() {
     for format in ["text", "json"] {
         let folder = TempDir::new().unwrap();
         let (mut reader, writer) = full_pipe();
@@ -93,7 +93,7 @@ fn a_stop_does_not_wait_for_a_reader() {
 }
 
 #[test]
-fn a_complaint_that_nobody_reads_does_not_keep_it() {
+fn an_unread_complaint_does_not_delay_the_end() {
     let folder = TempDir::new().unwrap();
     let (_reader, writer) = full_pipe();
     let mut serve = quiet(&folder, &["--max-body", "1"]);

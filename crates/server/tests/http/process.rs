@@ -154,7 +154,7 @@ pub(crate) fn task(queue: &str) -> String {
 }
 
 #[test]
-fn it_says_where_it_is_and_stops_cleanly_when_told() {
+fn it_prints_its_address_and_stops_cleanly() {
     let folder = TempDir::new().unwrap();
     for (signal, events) in [(Signal::TERM, "journal    new"), (Signal::INT, "events recovered")] {
         let mut process = spawn(command(&folder.path().join("data")));
@@ -173,7 +173,7 @@ fn it_says_where_it_is_and_stops_cleanly_when_told() {
 }
 
 #[test]
-fn the_log_says_as_much_as_it_is_told_to() {
+fn the_log_has_the_requested_level() {
     let folder = TempDir::new().unwrap();
     // The variable of old, ours over it, the flag over both; and what the log then has.
     let ways = [
@@ -262,7 +262,7 @@ fn the_port_is_written_to_a_file() {
 }
 
 #[test]
-fn settings_that_are_wrong_are_told_in_a_sentence() {
+fn wrong_settings_are_reported_in_a_sentence() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
     let settings = folder.path().join("settings.toml");
@@ -349,7 +349,7 @@ fn other_machines_are_served_only_with_tokens_and_open_eyes() {
 }
 
 #[test]
-fn zeromq_is_refused_to_other_machines_and_told_where_it_is() {
+fn zeromq_is_loopback_only_and_its_address_is_printed() {
     let folder = TempDir::new().unwrap();
     let serve = |name: &str, zmq: &str| {
         let mut command = command(&folder.path().join(name));
@@ -378,7 +378,7 @@ fn zeromq_is_refused_to_other_machines_and_told_where_it_is() {
 }
 
 #[test]
-fn a_port_or_a_folder_in_use_is_told() {
+fn a_port_or_a_folder_in_use_is_reported() {
     let folder = TempDir::new().unwrap();
     let data = folder.path().join("data");
     let process = spawn(command(&data));

@@ -24,9 +24,9 @@ async fn heartbeat(server: &Server, worker: &str, serves: &Value, generation: &V
 async fn say(server: &Server, service: &str, worker: &str, call: &str, mut says: Value) -> Value {
     says["maxShardCount"] = json!(10);
     says["session"] = json!(worker);
-    let told = server.post(&format!("/v1/services/{service}/workers/{worker}/{call}"), &says).await;
-    assert_eq!(told.status, 200, "{told:?}");
-    told.json()
+    let assignment = server.post(&format!("/v1/services/{service}/workers/{worker}/{call}"), &says).await;
+    assert_eq!(assignment.status, 200, "{assignment:?}");
+    assignment.json()
 }
 
 #[tokio::test]
@@ -39,10 +39,12 @@ async fn a_fourth_worker_gets_shards_that_three_released() {
     assert_eq!((a["tokens"].as_array().unwrap().len(), a["leaseMs"].as_u64()), (4, Some(15_000)));
     // The others do as they are told whenever they hear of something new.
     let obey = async {
-        let mut told = [("a", a), ("b", b), ("c", c)];
+        let mut assignment = [("a", a), ("b", b), ("c", c)];
         loop {
-            for (worker, told) in &mut told {
-                *told = heartbeat(&server, worker, &told["assignedShards"], &told["generation"]).await;
+            for (worker, assignment) in &mut assignment {
+                *assignment =
+                    heartbeat(&server, worker, &assignment["assignedShards"], &assignment["generation"])
+                        .await;
             }
         }
     };
@@ -101,8 +103,8 @@ async fn groups_are_listed_divided_and_fail_apart() {
     let mut says = json!({"group": "mail", "assignedShards": all, "generation": letters["generation"]});
     let free = async {
         loop {
-            let told = say(&server, "letters", "b", "heartbeat", says.clone()).await;
-            says["generation"] = told["generation"].clone();
+            let assignment = say(&server, "letters", "b", "heartbeat", says.clone()).await;
+            says["generation"] = assignment["generation"].clone();
             let listed = server.get("/v1/services?group=billing").await.json();
             assert_eq!(listed["services"].as_array().unwrap().len(), 1);
             if listed["services"][0]["free"] == 10 {
@@ -119,8 +121,8 @@ async fn groups_are_listed_divided_and_fail_apart() {
         (&mail["services"][0]["service"], &mail["services"][0]["held"]),
         (&json!("letters"), &json!(10))
     );
-    let told = say(&server, "letters", "b", "heartbeat", says).await;
-    assert_eq!(told["tokens"], letters["tokens"], "nobody else has held them");
+    let assignment = say(&server, "letters", "b", "heartbeat", says).await;
+    assert_eq!(assignment["tokens"], letters["tokens"], "nobody else has held them");
     server.stop().await;
 }
 
@@ -139,16 +141,16 @@ async fn a_process_that_was_replaced_hears_so_on_its_stream() {
     let replaced = async {
         loop {
             let mut again = server.follow(&format!("{path}a"), &[]).await;
-            let told = again.next().await.unwrap().data;
-            if told.get("fenced").is_some() {
+            let assignment = again.next().await.unwrap().data;
+            if assignment.get("fenced").is_some() {
                 assert!(again.next().await.is_none(), "the stream ends");
-                return told;
+                return assignment;
             }
         }
     };
     tokio::select! {
         _ = second => panic!("the second waits for the time of the first"),
-        told = replaced => assert_eq!((&told["fenced"], &told["assignedShards"]), (&json!(true), &json!([]))),
+        assignment = replaced => assert_eq!((&assignment["fenced"], &assignment["assignedShards"]), (&json!(true), &json!([]))),
     }
     server.stop().await;
 }
@@ -225,8 +227,8 @@ async fn a_new_service_counts_for_the_token_that_was_shown() {
     let beats = json!({"maxShardCount": 1, "session": "p", "assignedShards": []});
     for (service, call, says) in [("orders", "register", comes), ("bills", "heartbeat", beats)] {
         let path = format!("/v1/services/{service}/workers/w/{call}");
-        let told = server.send("POST", &path, &headers, Some(says.to_string().as_bytes())).await;
-        assert_eq!(told.status, 200, "{told:?}");
+        let assignment = server.send("POST", &path, &headers, Some(says.to_string().as_bytes())).await;
+        assert_eq!(assignment.status, 200, "{assignment:?}");
         let joined = loop {
             let event = events.next().await.unwrap().data;
             if event["type"] == "ShardWorkerJoined" {

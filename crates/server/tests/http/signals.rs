@@ -92,7 +92,7 @@ fn a_hang_up_reads_the_tokens_again_and_keeps_them_if_broken() {
 }
 
 #[test]
-fn the_log_says_who_changed_what_and_who_was_refused() {
+fn the_log_names_callers_of_changes_and_refusals() {
     let folder = TempDir::new().unwrap();
     let (path, token) = one_token(folder.path(), "ops");
     let mut command = command(&folder.path().join("data"));

@@ -205,7 +205,7 @@ async fn signs_of_life_come_while_nothing_happens() {
 }
 
 #[tokio::test]
-async fn a_stuck_reader_is_dropped_and_nobody_else_notices() {
+async fn a_stuck_reader_is_dropped_and_no_other_is_affected() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
     let node = NodeOptions { event_ring_bytes: 64 << 20, ..NodeOptions::default() };
     let server = start_with(Options { limits, ..Options::default() }, node).await;
@@ -259,7 +259,7 @@ async fn streams_are_capped_per_client_and_in_all() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_streams_and_answers_those_who_wait() {
+async fn a_stop_ends_streams_and_answers_waiting_calls() {
     let server = start().await;
     let mut events = server.follow("/v1/events?after=1", &[]).await;
     let mut waiting = server.connect().await;

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::kit::start;
 
 #[tokio::test]
-async fn health_is_told_word_for_word() {
+async fn health_has_the_documented_json() {
     let server = start().await;
     let health = server.get("/health").await;
     assert_eq!(health.status, 200);
@@ -135,7 +135,7 @@ async fn metrics_have_base_units() {
 }
 
 #[tokio::test]
-async fn queues_workers_and_the_cluster_are_told() {
+async fn queues_workers_and_the_cluster_are_listed() {
     let server = start().await;
     server.submit("mail", json!(1)).await;
     server.lease("mail", "w-1").await;

@@ -69,8 +69,8 @@ impl Dealer {
     }
 
     /// Says that it does as it was told.
-    async fn obey(&mut self, worker: &str, count: u32, told: &Value) {
-        let (serves, generation) = (&told["assignedShards"], &told["generation"]);
+    async fn obey(&mut self, worker: &str, count: u32, assignment: &Value) {
+        let (serves, generation) = (&assignment["assignedShards"], &assignment["generation"]);
         let data = json!({"serviceName": "orders", "workerId": worker, "maxShardCount": count,
             "assignedShards": serves, "generation": generation, "seq": 7});
         self.say("heartbeat", data).await;
@@ -81,8 +81,8 @@ impl Dealer {
     }
 }
 
-fn shares(told: &Value) -> Vec<u64> {
-    told["assignedShards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect()
+fn shares(assignment: &Value) -> Vec<u64> {
+    assignment["assignedShards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect()
 }
 
 async fn start(limits: Limits, times: ShardTimes) -> (Server, SocketAddr) {
@@ -109,13 +109,20 @@ async fn workers_hear_at_once_what_changes_and_a_heartbeat_lets_go() {
     let (mut a, mut b) =
         (connect(address, SocketType::Dealer).await, connect(address, SocketType::Dealer).await);
     a.register("a", 10).await;
-    let told = a.hear_assignment().await;
-    assert_eq!(shares(&told), (0..10).collect::<Vec<_>>());
-    assert_eq!((told["tokens"].as_array().unwrap().len(), &told["leaseMs"]), (10, &json!(15_000)));
+    let assignment = a.hear_assignment().await;
+    assert_eq!(shares(&assignment), (0..10).collect::<Vec<_>>());
+    assert_eq!(
+        (assignment["tokens"].as_array().unwrap().len(), &assignment["leaseMs"]),
+        (10, &json!(15_000))
+    );
     b.register("b", 10).await;
-    let told = a.hear_assignment().await;
-    assert_eq!((shares(&told), told.get("leaseMs")), (vec![0, 1, 2, 3, 4], None), "it promises no time");
-    a.obey("a", 10, &told).await;
+    let assignment = a.hear_assignment().await;
+    assert_eq!(
+        (shares(&assignment), assignment.get("leaseMs")),
+        (vec![0, 1, 2, 3, 4], None),
+        "it promises no time"
+    );
+    a.obey("a", 10, &assignment).await;
     let answer = a.hear_assignment().await;
     assert_eq!((&answer["seq"], &answer["leaseMs"]), (&json!(7), &json!(15_000)));
     assert_eq!(shares(&b.hear_assignment().await), vec![5, 6, 7, 8, 9]);
@@ -133,12 +140,12 @@ async fn a_second_socket_with_the_name_of_a_worker_fences_the_first() {
     let (server, address) = start(Limits::default(), ShardTimes { lease_ms: 1_000, check_ms: 300 }).await;
     let mut first = connect(address, SocketType::Dealer).await;
     first.register("a", 4).await;
-    let told = first.hear_assignment().await;
+    let assignment = first.hear_assignment().await;
     let mut second = connect(address, SocketType::Dealer).await;
     second.register("a", 4).await;
     // It is not believed from the moment on that the second has come.
     let empty = loop {
-        first.obey("a", 4, &told).await;
+        first.obey("a", 4, &assignment).await;
         let (kind, data) = first.hear().await;
         if kind == "error" {
             assert_eq!(data["code"], "fenced");
@@ -148,23 +155,23 @@ async fn a_second_socket_with_the_name_of_a_worker_fences_the_first() {
     assert_eq!((shares(&empty), &empty["fenced"]), (vec![], &json!(true)));
     let later = second.hear_assignment().await;
     assert_eq!(shares(&later), vec![0, 1, 2, 3]);
-    assert!(later["tokens"][0].as_u64() > told["tokens"][0].as_u64(), "with a larger token");
+    assert!(later["tokens"][0].as_u64() > assignment["tokens"][0].as_u64(), "with a larger token");
     server.stop().await;
 }
 
 #[tokio::test]
-async fn whoever_is_refused_fences_nobody() {
+async fn a_refused_worker_fences_no_other() {
     let (server, address) = usual().await;
     let mut first = connect(address, SocketType::Dealer).await;
     first.register("a", 4).await;
-    let told = first.hear_assignment().await;
+    let assignment = first.hear_assignment().await;
     let mut second = connect(address, SocketType::Dealer).await;
     let wrong = json!({"serviceName": "orders", "workerId": "a", "maxShardCount": 4, "group": "other"});
     for data in [json!({"serviceName": "orders", "workerId": "a"}), wrong] {
         second.say("register", data).await;
         assert_eq!(second.hear_error().await.0, "invalid");
     }
-    first.obey("a", 4, &told).await;
+    first.obey("a", 4, &assignment).await;
     assert_eq!(shares(&first.hear_assignment().await), vec![0, 1, 2, 3], "it hears of nothing else");
     server.stop().await;
 }
@@ -181,7 +188,7 @@ async fn a_worker_whose_time_is_over_hears_so() {
 }
 
 #[tokio::test]
-async fn whoever_says_that_it_goes_and_hangs_up_has_gone() {
+async fn a_worker_that_leaves_and_disconnects_has_left() {
     let (server, address) = usual().await;
     let mut stays = connect(address, SocketType::Dealer).await;
     stays.register("stays", 2).await;
@@ -190,8 +197,8 @@ async fn whoever_says_that_it_goes_and_hangs_up_has_gone() {
         let mut goes = connect(address, SocketType::Dealer).await;
         let worker = format!("goes-{round}");
         goes.register(&worker, 2).await;
-        let told = stays.hear_assignment().await;
-        stays.obey("stays", 2, &told).await;
+        let assignment = stays.hear_assignment().await;
+        stays.obey("stays", 2, &assignment).await;
         goes.hear_assignment().await;
         goes.say("deregister", json!({"serviceName": "orders", "workerId": worker})).await;
         drop(goes);
@@ -222,7 +229,7 @@ async fn an_invalid_message_is_named_and_changes_nothing() {
     let (server, address) = usual().await;
     let mut good = connect(address, SocketType::Dealer).await;
     good.register("good", 4).await;
-    let told = good.hear_assignment().await;
+    let assignment = good.hear_assignment().await;
     let position = server.position();
     let mut bad = connect(address, SocketType::Dealer).await;
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -264,7 +271,7 @@ async fn an_invalid_message_is_named_and_changes_nothing() {
     }
     assert_eq!(counted(&server, "orchestrix_zmq_errors_total").await, wrong.len() as u64);
     assert_eq!(server.position(), position, "nothing was written");
-    good.obey("good", 4, &told).await;
+    good.obey("good", 4, &assignment).await;
     assert_eq!(shares(&good.hear_assignment().await), vec![0, 1, 2, 3]);
     server.stop().await;
 }
@@ -324,14 +331,14 @@ async fn one_connection_more_than_allowed_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_peer_that_reads_nothing_is_left_and_holds_nobody_up() {
+async fn a_peer_that_reads_nothing_is_closed_alone() {
     let limits = Limits { write_timeout: Duration::from_millis(300), ..Limits::default() };
     let (server, address) = start(limits, ShardTimes::default()).await;
     let mut stuck = connect(address, SocketType::Dealer).await;
     stuck.register("stuck", 20_000).await;
-    let told = stuck.hear_assignment().await;
+    let assignment = stuck.hear_assignment().await;
     let heartbeat = json!({"type": "heartbeat", "data": {"serviceName": "orders", "workerId": "stuck",
-        "maxShardCount": 20_000, "assignedShards": told["assignedShards"], "generation": told["generation"]}});
+        "maxShardCount": 20_000, "assignedShards": assignment["assignedShards"], "generation": assignment["generation"]}});
     let heartbeat = heartbeat.to_string();
     let asking = async {
         // It asks for more than fits between the two, and takes nothing of it.
@@ -409,11 +416,11 @@ async fn a_worker_with_all_shards_comes_back_with_a_heartbeat() {
     let register = |service: &str| padded("register", who(service), &secret("work"), 0);
     let mut first = connect(address, SocketType::Dealer).await;
     first.writer.send(&[register("orders").as_bytes()]).await.unwrap();
-    let told = first.hear_assignment().await;
+    let assignment = first.hear_assignment().await;
     drop(first);
     let mut data = who("orders");
-    data["assignedShards"] = told["assignedShards"].clone();
-    data["generation"] = told["generation"].clone();
+    data["assignedShards"] = assignment["assignedShards"].clone();
+    data["generation"] = assignment["generation"].clone();
     data["seq"] = 7.into();
     let heartbeat = padded("heartbeat", data, &secret("work"), 0);
     assert!(heartbeat.len() > 500_000);
@@ -585,17 +592,17 @@ async fn a_follower_takes_workers_and_tells_them_what_changes() {
     a.register("a", 4).await;
     assert_eq!(shares(&a.hear_assignment().await), vec![0, 1, 2, 3]);
     b.register("b", 4).await;
-    let told = a.hear_assignment().await;
-    assert_eq!(shares(&told), vec![0, 1]);
-    a.obey("a", 4, &told).await;
+    let assignment = a.hear_assignment().await;
+    assert_eq!(shares(&assignment), vec![0, 1]);
+    a.obey("a", 4, &assignment).await;
     assert_eq!(a.hear_assignment().await["seq"], json!(7));
     assert_eq!(shares(&b.hear_assignment().await), vec![2, 3]);
     assert!(metric(&follower, "orchestrix_link_asks_total").await >= 3, "workers are asked about by link");
     // The next leader knows who has what, and believes the same sockets.
     leader.stop().await;
     follower.leads().await;
-    a.obey("a", 4, &told).await;
+    a.obey("a", 4, &assignment).await;
     let still = a.hear_assignment().await;
-    assert_eq!((shares(&still), &still["tokens"]), (vec![0, 1], &told["tokens"]));
+    assert_eq!((shares(&still), &still["tokens"]), (vec![0, 1], &assignment["tokens"]));
     follower.stop().await;
 }

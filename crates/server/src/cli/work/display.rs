@@ -112,7 +112,7 @@ fn ending(noticed: &Noticed, now: Timestamp) -> Option<Ending> {
             Ending { mark: "↩", style: Style::Wait, word: "released", state: Some(*state), detail: None }
         }
         Noticed::Lost => {
-            let detail = Some("its lease is over, somebody else may have it".to_owned());
+            let detail = Some("its lease is over, another worker may have it".to_owned());
             Ending { mark: "✘", style: Style::Bad, word: "lost", state: None, detail }
         }
         Noticed::TimedOut => {

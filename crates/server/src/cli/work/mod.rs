@@ -1,7 +1,7 @@
 //! `orchestrix work`: a command for every task.
 //!
 //! **Invariant:** a command and all that it started in its process group are gone before its task is given to
-//! somebody else by us, and at the latest when our lease may be over.
+//! another worker by us, and at the latest when our lease may be over.
 
 mod display;
 mod printing;
@@ -66,7 +66,7 @@ pub(crate) struct WorkArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=BATCH_ITEMS_MAX as u64)
     )]
     concurrency: usize,
-    /// How soon somebody else gets a task when this worker is gone; twice --leader-ttl outlasts a killed leader
+    /// How soon another worker gets a task when this worker is gone; twice --leader-ttl outlasts a killed leader
     #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]
     lease: Duration,
     /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
@@ -85,7 +85,7 @@ pub(crate) struct WorkArgs {
 struct Work {
     command: Vec<String>,
     grace: Duration,
-    /// Told to stop twice: kill at once.
+    /// The second signal: kill at once.
     kill: CancellationToken,
 }
 
@@ -237,7 +237,7 @@ fn is_ignored(kind: SignalKind, status: &str) -> bool {
     mask >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
-/// The first signal stops, and so does it when nobody reads what we show; the second kills.
+/// The first signal stops, and so does the end of the reader of stdout; the second kills.
 async fn listen(signals: Signals, printing: Printing, stop: CancellationToken, kill: CancellationToken) {
     let Signals { mut asking, hangup } = signals;
     let unread = printing.unread();
@@ -251,7 +251,7 @@ async fn listen(signals: Signals, printing: Printing, stop: CancellationToken, k
         () = any(&mut asking) => {}
         _ = hung_up => {}
         () = unread.cancelled() => {
-            printing.note("nobody reads standard output any more: stopping");
+            printing.note("standard output has no reader any more: stopping");
         }
     }
     stop.cancel();

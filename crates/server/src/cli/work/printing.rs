@@ -1,6 +1,6 @@
 //! What `orchestrix work` prints: lines about tasks on standard output, everything else on standard error.
 //!
-//! **Invariant:** nothing waits for whoever reads it. A worker that stands still because of a full pipe would lose the leases
+//! **Invariant:** nothing waits for the reader. A worker that blocks on a full pipe would lose the leases
 //! of commands that run.
 
 use std::io;
@@ -47,7 +47,7 @@ impl Printing {
             Format::People => warnings.with_ansi(self.out.notes_are_colored()).try_init(),
             Format::Json => warnings.with_ansi(false).json().flatten_event(true).try_init(),
         };
-        // Somebody else may have set one in the same process; then it is theirs.
+        // Other code of this process may have set one before; that one stays.
         if begun.is_ok() {
             std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         }
@@ -70,7 +70,7 @@ impl Printing {
         self.stderr.push(format!("{words}\n").into_bytes());
     }
 
-    /// Fires when nobody can read the lines about tasks any more.
+    /// Fires when the lines about tasks have no reader any more.
     pub(super) fn unread(&self) -> CancellationToken {
         self.stdout.unread()
     }
@@ -86,7 +86,7 @@ impl Printing {
 /// Says how many lines are missing.
 fn notice(format: Format) -> Notice {
     Box::new(move |missing| match format {
-        Format::People => format!("{missing} lines were dropped here: nobody read them in time\n"),
+        Format::People => format!("{missing} lines were dropped here: the reader was too slow\n"),
         Format::Json => format!("{}\n", json!({"event": "dropped", "lines": missing})),
     })
 }

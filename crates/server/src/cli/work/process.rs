@@ -1,7 +1,7 @@
 //! One run of the command: a process group of its own, with payload in and lines out.
 //!
 //! **Invariant:** the group is signalled only while its first process has not been reaped, so its number cannot
-//! belong to anybody else; and it is killed whenever this value goes away.
+//! belong to another process; and it is killed when this value is dropped.
 
 use std::mem;
 use std::os::unix::process::ExitStatusExt;
@@ -149,7 +149,7 @@ fn watch(process: Pid) -> std::io::Result<CancellationToken> {
 
 fn signal_group(group: Pid, signal: Signal) {
     if let Err(error) = kill_process_group(group, signal) {
-        // A group that is gone has nothing to be told.
+        // A group that is gone needs no signal.
         tracing::debug!(%error, "cannot signal a process group");
     }
 }
