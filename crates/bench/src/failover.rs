@@ -1,4 +1,4 @@
-//! How long nobody leads after a leader was killed or told to stop: three nodes on one engine, beside etcd.
+//! How long there is no leader after a leader was killed or stopped: three nodes on one engine, beside etcd.
 //!
 //! All is timed by this process: from the signal until a task that was submitted through another node is
 //! acknowledged by a new leader. What the old leader still acknowledges on its way out does not count.

@@ -87,7 +87,7 @@ impl EventFeed {
     fn understand(&mut self, frame: &Frame) -> Option<FeedEvent> {
         let position = Position(frame.id.as_ref()?.parse().ok()?);
         self.after = Some(position);
-        // Who asks about what an event says is answered by somebody who knows of it.
+        // A later call about this event is answered by a node that knows it.
         self.transport.saw(position);
         if frame.event == "gap" {
             let Gap { until } = serde_json::from_str(&frame.data).ok()?;
@@ -120,7 +120,7 @@ impl LogFeed {
     ///
     /// # Errors
     /// When there is no such task, or the coordinator could not be reached for as many tries as the client
-    /// makes. While nodes answer that nobody leads, it goes on.
+    /// makes. While nodes answer that there is no leader, it continues.
     pub async fn next(&mut self) -> Result<Option<LogLine>, Error> {
         loop {
             let error = match self.step().await {

@@ -6,7 +6,7 @@
 //!
 //! - [`ShardWorker`] divides the shards of a service with other workers, each to one at a time, over HTTP or ZeroMQ.
 //!
-//! A task is executed at least once and has at most one accepted outcome. Whatever a handler writes to
+//! A task is executed at least once and has at most one accepted outcome. Every store that a handler writes to
 //! should refuse a [fencing token](Job::lease_id) that is smaller than the largest one it has seen.
 //!
 //! # Several addresses
@@ -22,7 +22,7 @@
 //! // With a key it is safe to submit again when a node dies before it has answered.
 //! task.key = Some(Key::new("welcome-ada").expect("letters and dashes are a key"));
 //! let submitted = client.submit(&task).await?;
-//! // Whichever node answers this, it knows of the submit.
+//! // Every node that answers this knows of the submit.
 //! let view = client.task(submitted.id).await?;
 //! # Ok(())
 //! # }

@@ -126,7 +126,7 @@ wire! {
     /// One task, handed to a worker for a time.
     pub struct Leased {
         pub task_id: TaskId,
-        /// The fencing token: give it to whatever the task writes to.
+        /// The fencing token: give it to every store that the task writes to.
         pub lease_id: LeaseId,
         pub queue: Name,
         pub attempt: u32,
@@ -199,7 +199,7 @@ wire! {
         /// When a waiting task may be leased again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub not_before_at: Option<Timestamp>,
-        /// The task is leased and its worker will be told.
+        /// The task is leased; its worker learns it from the next heartbeat.
         #[serde(default, skip_serializing_if = "is_false")]
         pub cancel_requested: bool,
     }
@@ -229,9 +229,9 @@ wire! {
     /// What a worker still has.
     pub struct WorkerExtended {
         pub extended: Vec<LeaseId>,
-        /// Not valid any more: stop these, somebody else may run them.
+        /// Not valid any more: stop these, another worker may run them.
         pub lost: Vec<LeaseId>,
-        /// Extended, but somebody asked to cancel them.
+        /// Extended, but their tasks should be cancelled.
         pub cancel: Vec<LeaseId>,
         /// The shortest of the extended leases' lengths; 0 when none was extended.
         pub lease_ms: u64,
@@ -285,7 +285,7 @@ wire! {
         /// Why it ended the way it did.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
-        /// The token of whoever cancelled it, or has asked its worker to stop.
+        /// The name of the token that cancelled it, or asked its worker to stop.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cancelled_by: Option<Name>,
         /// The error of the last failed attempt.
@@ -423,7 +423,7 @@ wire! {
         /// When a worker last asked for a task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub asked_at: Option<Timestamp>,
-        /// How long the task that has been ready for longest has been so: what rises when somebody starves.
+        /// How long the task that has been ready for longest has been so: it rises when a task starves.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub oldest_ms: Option<u64>,
         /// That task.
@@ -469,7 +469,7 @@ wire! {
     /// The body of `POST /v1/cluster/leader`: who should lead.
     #[serde(deny_unknown_fields)]
     pub struct Lead {
-        /// A node by name; without it the leader gives its office back, and there is an election.
+        /// A node by name; without it the leader releases its leader lease, and there is an election.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub desired: Option<String>,
         /// Even if the mandate is young, or the node has not read everything yet.

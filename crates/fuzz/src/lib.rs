@@ -1,4 +1,4 @@
-//! Every decoder of Orchestrix, fed with what nobody wrote.
+//! Every decoder of Orchestrix, with arbitrary bytes.
 //!
 //! [`TARGETS`] is the one table. Its rows are used three ways: the tests replay the committed corpus and mutations
 //! of it, the program `fuzz` lets libFuzzer search with coverage as its guide, and `scripts/fuzz` runs that for

@@ -4,7 +4,7 @@
 //! go in, bytes come out. `docs/link.md` has the layout of the bytes.
 //!
 //! **Invariants:** an ask gets at most one answer. An ask that is reported as not taken was certainly not decided. A
-//! lease in an answer that nobody takes is given back under the position of that answer. Nothing that was received is
+//! lease in an answer that is not taken is given back under the position of that answer. Nothing that was received is
 //! used before it has gone through a checking constructor.
 
 mod answer_codec;
@@ -39,7 +39,7 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 pub const LONG_ANSWERS_MAX: usize = 8;
 /// Bytes of answers that a follower has received in part. Bounds its memory.
 pub const PARTIAL_BYTES_MAX: usize = LONG_ANSWERS_MAX * MESSAGE_BYTES_MAX;
-/// Leases in one frame that gives them back. As many fit, whatever their numbers.
+/// Leases in one `give back` frame. So many always fit.
 const GIVE_BACK_LEASES_MAX: usize = 1_000;
 /// Bytes of asks that the leader's loop has not taken yet, for each connection; a larger ask goes alone.
 pub const WINDOW_BYTES: usize = 4 << 20;

@@ -1,6 +1,6 @@
 //! A group that the loop offers to the writer while it waits for questions, so that the writer goes on by itself.
 //!
-//! Whoever comes first has it: the writer, to write it, or the loop, to add to it.
+//! The first to take it has it: the writer, to write it, or the loop, to add to it.
 //!
 //! **Invariant:** nothing is decided while a group is offered, not even what an ack asks for: that would come before it.
 
@@ -30,7 +30,7 @@ impl PendingGroup {
 
     /// What the writer does next. What was handed over comes first: it was there before anything was offered.
     pub(crate) fn next(&self, works: &Receiver<Work>) -> Option<Work> {
-        // Looked at under the lock: whoever sees an offer sees all that was handed over before it.
+        // Read under the lock: a thread that sees an offer sees all groups that were handed over before it.
         let mut offered = self.lock();
         works.try_recv().ok().or_else(|| offered.take().map(|(group, term)| Work::Write { group, term }))
     }

@@ -166,7 +166,7 @@ pub enum Answer {
     Batch(Vec<Result<Outcome, Refusal>>),
     Extended(Extended),
     WorkerExtended(Box<WorkerExtended>),
-    /// Leases, and where they were handed out: if nobody takes the answer, they are given back under this position.
+    /// Leases, and where they were handed out: if the answer is not taken, they are given back under this position.
     Leases {
         leases: Leases,
         at: Position,
@@ -196,13 +196,13 @@ pub enum Seen {
 
 /// Who waits for an answer. The loop does not care whether it is a socket or a simulation.
 pub trait Recipient: Send + 'static {
-    /// Nobody waits any more; what only the caller could use is not to be given away.
+    /// The caller has disconnected; a lease must not be granted to it.
     fn is_gone(&self) -> bool;
 
-    /// Hands the answer over; gives it back when nobody took it.
+    /// Hands the answer over; returns it if it was not taken.
     ///
     /// # Errors
-    /// The answer, when nobody waits any more.
+    /// The answer, if the caller has disconnected.
     fn send(self, answer: Result<Answer, Error>) -> Result<(), Result<Answer, Error>>;
 }
 

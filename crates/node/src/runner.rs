@@ -3,7 +3,7 @@
 //! While the writer syncs one group, the next one grows; when the writer is free it gets all that has come. A loop that
 //! waits for questions offers it what it has, so that the writer goes on by itself.
 //! [`Runner::run`] is the thread of a node and waits; [`Runner::step`] is one round of it and never waits for
-//! anybody, so that a simulation can do the same round by round.
+//! another thread, so that a simulation can do the same step by step.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const REST: Duration = Duration::from_millis(50);
 pub(crate) enum Input {
     /// With the queues that the caller is limited to, if so.
     Ask(Ask, Option<Arc<[Name]>>, Waiter),
-    /// Leases of an answer that reached nobody, though it was sent.
+    /// Leases of an answer that was sent and not delivered.
     GiveBack(Abandoned),
     /// The writer or the snapshotter has news.
     Wake,
@@ -125,7 +125,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Decides until told to stop, then sends home who waits.
+    /// Decides until the stop, then answers waiting calls.
     pub(crate) fn run(&mut self) -> Result<(), Failure> {
         let ended = self.decide_until_stopped();
         self.let_go();
@@ -154,7 +154,7 @@ impl Runner {
     /// Gives back what was lent, and refuses what came too late.
     pub(crate) fn let_go(&mut self) {
         self.running.begin_stop();
-        // Whoever holds snapshots holds the folder; the next node may start as soon as this one has stopped.
+        // A handle of snapshots locks the folder; the next node may start as soon as this one has stopped.
         self.snapshots = None;
         if let Some(under_way) = self.snapshot.under_way.take() {
             under_way.give_up();
@@ -172,7 +172,7 @@ impl Runner {
         self.at_writer == 0
     }
 
-    /// One round: what was asked, what time asks for, what the writer has done. Breaks when told to stop.
+    /// One step: new asks, due work, acks of the writer. Breaks at a stop.
     pub(crate) fn step(&mut self, first: Option<Input>) -> Result<ControlFlow<()>, Failure> {
         let (start, busy) = (self.clock.boot(), self.clock.busy());
         let mut now = self.term_clock.now();
@@ -184,7 +184,7 @@ impl Runner {
             }
             return Ok(ControlFlow::Break(()));
         }
-        // The writer notes down what is durable before it answers, and is heard of later: whoever was answered has its lease.
+        // The writer notes down what is durable before it answers, and its ack comes later: an answered caller has its lease.
         self.decisions.is_durable(Position(self.decisions.stats().durable.get()));
         self.decisions.tick(now);
         self.hear(now)?;
@@ -201,11 +201,11 @@ impl Runner {
     }
 
     /// Lets the writer finish after a stop. Breaks when all is written; before that it is called again when the
-    /// writer has done something. What nobody took of the last answers is given back in a group of its own.
+    /// writer has done something. Leases of untaken last answers are given back in a separate group.
     pub(crate) fn finish(&mut self) -> Result<ControlFlow<()>, Failure> {
         let now = self.term_clock.now();
         self.hear(now)?;
-        // Nobody is kept waiting for a stop.
+        // No caller waits for a stop.
         self.linger = Duration::ZERO;
         self.next_batch = Duration::ZERO;
         while self.is_writer_free() && self.decisions.has_group() {
@@ -215,7 +215,7 @@ impl Runner {
         Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// How long nothing will happen if nobody asks anything and the writer does nothing.
+    /// How long nothing will happen without new asks and without acks of the writer.
     pub(crate) fn idle_for(&mut self) -> Duration {
         let now = self.term_clock.now();
         let longest = if self.unmarked.is_some() { REST } else { WAIT_MAX };
@@ -277,7 +277,7 @@ impl Runner {
         self.snapshot.is_due() && self.snapshots.is_some()
     }
 
-    /// Takes what was asked. Whatever promises time counts from a moment after it was taken: this thread, or the whole
+    /// Takes asks. Every promised time counts from a moment after the ask was taken: this thread, or the whole
     /// machine, may have stood still since the round began.
     fn take(&mut self, mut first: Option<Input>, now: &mut Timestamp) -> ControlFlow<()> {
         for _ in 0..INPUTS_PER_STEP {

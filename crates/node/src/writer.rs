@@ -50,7 +50,7 @@ pub(crate) enum Work {
 pub(crate) struct Ack {
     pub(crate) end: Link,
     pub(crate) space: Space,
-    /// Leases in answers that nobody took.
+    /// Leases in answers that were not taken.
     pub(crate) abandoned: Vec<Abandoned>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) enum Tried {
 
 pub(crate) struct Writer {
     pub(crate) journal: Box<dyn Journal>,
-    /// The last batch that the state follows. Not asked of the journal: if that has another end, somebody else
+    /// The last batch that the state follows. Not asked of the journal: if that has another end, another node
     /// has written, and nothing decided here may follow it.
     pub(crate) end: Link,
     pub(crate) events: Arc<EventFeed>,
@@ -118,7 +118,7 @@ pub(crate) struct Writer {
     pub(crate) unsettled: Arc<Unsettled>,
 }
 
-/// An append that nobody has heard the outcome of, when its node has to stop. Whoever reads the journal later sees what
+/// An append with an unknown outcome, when its node has to stop. A later reader of the journal sees what
 /// became of it.
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled(Mutex<Option<(Link, Link)>>);
@@ -149,7 +149,7 @@ pub(crate) fn run(
         while let Some(work) = next {
             let ack = writer.work(work)?;
             let urgent = !ack.abandoned.is_empty();
-            // The loop is gone only when the node stops; then nobody needs to know.
+            // The loop is gone only when the node stops; then no ack is needed.
             let _ = acks.send(ack);
             // After the ack: a loop that made its offer too late for us finds that.
             next = offer.next(works);
@@ -161,7 +161,7 @@ pub(crate) fn run(
     Ok(lock(writer).journal.rest()?)
 }
 
-/// The loop takes the writer only while its thread has nothing to do, so nobody waits here for long.
+/// The loop takes the writer only while its thread has nothing to do, so no thread waits here for long.
 pub(crate) fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
     writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -236,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// What is to be appended now; only under an office that holds. It is the same again at every try: only the
+    /// The batch to append now; only under a valid leader lease. It is the same again at every try: only the
     /// identical batch may follow an unknown outcome.
     pub(crate) fn to_append<'a>(&self, writing: &'a Writing) -> Result<&'a Batch, Failure> {
         if !is_planted("append-untrusted") {
@@ -319,7 +319,7 @@ impl Writer {
     }
 
     /// Where there is no room for the batch as it is, what fits is sent first. Answers whether that is less. Nothing
-    /// of it was written, and nobody is answered before all of it is: whoever reads it sees two groups.
+    /// of it was written, and no caller is answered before all of it is: a reader sees two groups.
     fn shorten(&self, writing: &mut Writing) -> bool {
         let Space::Short(Room { batch: fits, .. }) = self.journal.space() else { return false };
         let batch = &mut writing.batch;
@@ -344,7 +344,7 @@ impl Writer {
         true
     }
 
-    /// The group is durable: now it may be told.
+    /// The group is durable: now its answers may be sent.
     pub(crate) fn finish(&mut self, writing: Writing) -> Result<Ack, Failure> {
         let Writing { batch, queues, replies, purged, .. } = writing;
         self.guard.prove(self.end);
@@ -353,9 +353,9 @@ impl Writer {
         Ok(self.ack(abandoned))
     }
 
-    /// Answers. Gives back the leases that nobody took.
+    /// Answers. Gives back the leases of untaken answers.
     fn answer(&mut self, replies: Replies, purged: Vec<TaskId>) -> Result<Vec<Abandoned>, Failure> {
-        // The append may have taken long: whoever leads by now may have decided otherwise.
+        // The append may have taken long: another leader may have decided otherwise.
         if !is_planted("answer-untrusted") {
             self.check_write_guard()?;
         }
@@ -412,7 +412,7 @@ fn refuse(writing: Writing) {
     }
 }
 
-/// Sends an answer. Gives back the leases in it if nobody took it.
+/// Sends an answer. Gives back the leases in it if it was not taken.
 fn send(to: Waiter, answer: Result<Answer, Error>) -> Option<Abandoned> {
     match to.send(answer) {
         Err(Ok(Answer::Leases { leases, at })) => Abandoned::of(&leases, at),

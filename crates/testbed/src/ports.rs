@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Below are ports that well-known services have by default.
 const FIRST: u16 = 10_240;
 
-/// A port that nobody listens on.
+/// A port without a listener.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! PostgreSQL. It trusts its superuser, `postgres`; everybody else shows a password.
+//! PostgreSQL. It trusts its superuser, `postgres`; all other users need a password.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

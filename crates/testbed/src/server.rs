@@ -243,7 +243,7 @@ pub fn first_line(command: &mut Command) -> Result<String> {
     line.ok_or_else(|| Error::new(format!("{} says nothing", command.get_program().display())))
 }
 
-/// Whether somebody listens there.
+/// Whether a process listens there.
 #[must_use]
 pub fn listens(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_ok()

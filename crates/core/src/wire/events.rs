@@ -146,7 +146,7 @@ public_events! {
         /// Whether it counts as an attempt.
         charged: bool,
         next: NextStep;
-        /// No worker had the task: the answer with the lease reached nobody.
+        /// No worker had the task: the answer with the lease was not delivered.
         undelivered: bool
     }
 

@@ -56,10 +56,10 @@ pub enum Asked {
     Ready(Hello),
     /// An ask that is whole and valid. It is to be answered once.
     Ask(AskId, Question),
-    /// Nobody waits for the answer any more. It is to be answered all the same, with what is known or with
+    /// The caller has disconnected. It is to be answered all the same, with what is known or with
     /// [`Reply::Cancelled`].
     Cancel(AskId),
-    /// Leases of an answer that nobody took.
+    /// Leases of an answer that was not taken.
     GiveBack(Abandoned),
 }
 

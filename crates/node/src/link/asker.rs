@@ -168,7 +168,7 @@ impl Asker {
         self.theirs.as_ref().map_or(self.ours.asks_max, |theirs| theirs.asks_max)
     }
 
-    /// Nobody waits for the answer any more. One that comes all the same is given back.
+    /// The caller has disconnected. One that comes all the same is given back.
     pub fn cancel(&mut self, ask: AskId) {
         if self.open.get(&ask).is_none_or(|open| open.is_cancelled) {
             return;
@@ -322,7 +322,7 @@ impl Asker {
             return Err(Broken::Protocol("a second farewell"));
         }
         self.last_taken = Some(last);
-        // What waits for room is not taken either, whatever its number.
+        // An ask that waits for space is not taken either, whatever its number.
         let is_not_taken = |(id, open): (&AskId, &Open)| (*id > last || !open.has_begun).then_some(*id);
         let not_taken: Vec<AskId> = self.open.iter().filter_map(is_not_taken).collect();
         self.waiting.clear();
@@ -403,7 +403,7 @@ impl Asker {
         self.open.values().filter(|open| !open.answer.is_empty()).count()
     }
 
-    /// The link is lost: what is known of each ask that somebody still waits for.
+    /// The link is lost: what is known of each ask with a waiting caller.
     #[must_use]
     pub fn cut(self) -> Vec<(AskId, Fate)> {
         let is_unsent =

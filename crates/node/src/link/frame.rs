@@ -18,9 +18,9 @@ pub(super) enum Kind {
     Ask,
     /// A piece of an answer.
     Answer,
-    /// Nobody waits for the answer any more.
+    /// The caller has disconnected.
     Cancel,
-    /// Leases of an answer that nobody took.
+    /// Leases of an answer that was not taken.
     GiveBack,
     /// Asks that the loop has taken and not answered yet.
     Taken,

@@ -40,7 +40,7 @@ impl Hello {
         self.tokens != other.tokens
     }
 
-    /// Whether this node may say to another in whose name it asks: where that has tokens, somebody must have checked them.
+    /// Whether this node may ask another in the name of callers: if that one has tokens, this one must check them.
     #[must_use]
     pub fn may_vouch_to(&self, leader: &Self) -> bool {
         self.tokens.is_some() || leader.tokens.is_none()

@@ -1,4 +1,4 @@
-//! What is to be sent: short frames first, then a piece of each message in turn, so that a long one keeps nobody waiting.
+//! The queue of frames: short ones first, then a piece of each message in turn, so that a long one delays no other.
 //!
 //! **Invariant:** no more long messages than the limit are begun and not ended, so the other end has no more of them in part.
 

@@ -30,7 +30,7 @@ impl Pulse {
     /// Whether to ask for a sign of life now.
     ///
     /// # Errors
-    /// When there was none in time. Somebody who was not asked, because this process stood still, is asked first.
+    /// When there was none in time. If this process was frozen and sent no `ping`, it sends one first.
     pub(super) fn tick(&mut self, now: Duration) -> Result<bool, Broken> {
         if self.next_due() > now {
             return Ok(false);

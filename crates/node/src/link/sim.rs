@@ -32,7 +32,7 @@ impl Rng {
     }
 }
 
-/// What somebody wants; its token is in the ask and in the answer.
+/// A request of a caller; its token is in the ask and in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Token(u64);
 

@@ -47,13 +47,13 @@ pub(crate) enum Fault {
     },
     /// This route is another protocol on the same connection.
     UpgradeRequired(String),
-    /// The office stays where it is.
+    /// Leadership was not transferred.
     NotPassed(String),
     /// Another process is asked, or a bug was met.
     Internal,
 }
 
-/// How a fault is told.
+/// The problem document of a fault.
 #[derive(Debug)]
 pub(crate) struct ProblemReply {
     pub(crate) status: StatusCode,

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: what becomes durable, as it does. Payloads and results are not told.
+//! `GET /v1/events`: a stream of durable events, without payloads and results.
 
 mod public;
 

@@ -65,7 +65,7 @@ pub(crate) async fn handle(app: &Arc<App>, peer: IpAddr, request: Request<Reques
             );
             reply
         }
-        // The node that decided has told of it.
+        // The deciding node has logged it.
         Ok(Answered::Passed(response)) => {
             app.metrics.observe(seen.place(), response.status(), started.elapsed());
             return response;

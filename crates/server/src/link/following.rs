@@ -132,7 +132,7 @@ impl Links {
         Some(leader)
     }
 
-    /// The same, and whether nobody has asked it before. The connections to the leader before it end.
+    /// The same, and whether this is its first ask. The connections to the leader before it end.
     fn known(&self, address: String, epoch: u64) -> Option<(Arc<Leader>, bool)> {
         let mut to = lock(&self.to);
         match &*to {
@@ -212,7 +212,7 @@ impl Leader {
     }
 }
 
-/// Somebody who waits for an answer.
+/// A caller that waits for an answer.
 struct Waiting<'a> {
     links: &'a Links,
     number: u64,

@@ -82,7 +82,7 @@ impl Kept<'_> {
         self.bytes = bytes;
     }
 
-    /// Makes room for the answer to a read: it is refused rather than that the link ends for everybody.
+    /// Makes room for the answer to a read: it is refused, so that the link does not end for all.
     fn hold_read(&self, client: String, bytes: usize) -> Result<Option<Held>, Fault> {
         let all = usize::try_from(self.app.links.unsent_bytes.load(Relaxed)).unwrap_or(usize::MAX);
         if !has_room((self.bytes, self.link_max()), (all, self.app.limits.unsent_bytes), bytes) {
@@ -158,7 +158,7 @@ impl<'a> Leading<'a> {
             if self.answerer.is_done() && output.is_empty() {
                 return Ok(());
             }
-            // Whoever does not take its answers asks for no more. It is alive as long as it takes some.
+            // A follower that does not read its answers sends no more asks. It is alive as long as it reads some.
             let reads = !self.kept.is_much();
             let silent_at = reads.then(|| self.start + self.answerer.next_due());
             let dues = [silent_at, output.stuck_at(write_timeout)];

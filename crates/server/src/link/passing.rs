@@ -47,7 +47,7 @@ fn lost(error: impl ToString) -> Ended {
     Ended::Lost(error.to_string())
 }
 
-/// Connects, and passes asks until the connection is lost or nobody needs it any more.
+/// Connects, and passes asks until the connection is lost or not needed any more.
 pub(super) async fn connect(
     app: Arc<App>,
     leader: Arc<Leader>,

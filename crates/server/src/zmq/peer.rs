@@ -378,7 +378,7 @@ impl Session {
         let pushes = &self.front.pushes;
         let decided = tokio::select! {
             decided = self.decide(&message) => decided,
-            // Whoever has gone does not wait to come, by whatever it said; but that it goes still counts.
+            // A disconnected worker does not wait for its registration any more; but its deregistration still counts.
             () = self.outbox.end.token.cancelled(), if message.kind != Kind::Deregister => return,
         };
         match decided {
@@ -413,7 +413,7 @@ impl Session {
                 Ok(assignment)
             }
             Ok(Decided::Answer(_) | Decided::Linked(..)) => Err(problem(Fault::Internal)),
-            // The node that decided has told of it.
+            // The deciding node has logged it.
             Ok(Decided::Passed(response)) => assignment(response).await,
             Err(fault) => {
                 tell(Err(&fault));
