@@ -15,7 +15,7 @@ use super::segment::{Segment, Step, Walk};
 use super::snapshot::SnapshotStore;
 use super::{floor, names};
 use crate::disk::{Disk, RealDisk};
-use crate::fault::{damaged, io_error};
+use crate::fault::{damaged, invalid, io_error};
 use crate::{Batch, Cause, Error, JournalId, Link, Snapshots};
 
 const DOING: &str = "verify journal segment";
@@ -164,12 +164,27 @@ impl Batches {
                 }
             }
             let Some(name) = self.names.next() else { return Ok(None) };
-            let segment = Segment::open(&*self.disk, &name)?;
+            let (segment, walk) = self.open_next(&name)?;
             if let Some(before) = self.walk.take() {
                 check_link(&*self.disk, &before, &segment)?;
             }
-            self.walk = Some(segment.walk(&self.disk)?);
+            self.walk = Some(walk);
         }
+    }
+
+    /// Opens a segment that was listed. A process that goes on may have dropped it meanwhile.
+    fn open_next(&self, name: &str) -> Result<(Segment, Walk), Error> {
+        let opened = Segment::open(&*self.disk, name)
+            .and_then(|segment| segment.walk(&self.disk).map(|walk| (segment, walk)));
+        opened.map_err(|error| match (&error.source, floor::read(&*self.disk)) {
+            (Cause::Io(missing), Ok(Some((_, floor))))
+                if missing.kind() == ErrorKind::NotFound && names::segment_position(name) <= Some(floor) =>
+            {
+                let what = format!("the events up to {floor} were dropped meanwhile; read it again");
+                invalid("read the journal", what)
+            }
+            _ => error,
+        })
     }
 }
 

@@ -208,6 +208,21 @@ fn damage_of_a_journal_in_use_is_damage() {
     assert!(report.damage.unwrap().path.ends_with(&first));
 }
 
+#[test]
+fn segments_that_are_dropped_while_they_are_read_are_named() {
+    let (disk, mut history) = journal();
+    let mut batches = Batches::open(Arc::new(disk.clone())).unwrap();
+    batches.next().unwrap().unwrap();
+    let mut node = Node::start(Arc::new(disk), SMALL).unwrap();
+    for _ in 0..2 {
+        fill(&mut node, &mut history, 10);
+        node.snapshot().unwrap();
+    }
+    let floor = node.journal.truncate().unwrap();
+    let end = batches.last().unwrap().unwrap_err().to_string();
+    assert!(end.contains(&format!("the events up to {floor} were dropped")), "{end}");
+}
+
 /// As when somebody has moved a segment to another disk.
 #[test]
 fn a_link_in_place_of_a_segment_is_not_an_empty_journal() {
