@@ -133,7 +133,8 @@ impl Snapshots for RedisSnapshots {
             for old in self.listed(DO_PRUNE)?.iter().filter(|listed| listed.position < *second) {
                 let name = old.manifest.as_ref().map(|manifest| self.name(manifest)).unwrap_or_default();
                 let mut command = DROP.with(&[self.keys.snapshots(), self.keys.unfinished()]);
-                let () = self.server.get(DO_PRUNE, command.arg(old.position.0).arg(&old.bytes).arg(name))?;
+                command.arg(old.position.0).arg(&old.bytes).arg(name).arg(second.0);
+                let () = self.server.get(DO_PRUNE, &command)?;
             }
         }
         let mut command = Command::new("SMEMBERS");

@@ -6,11 +6,6 @@ use orchestrix_engine::{Appended, Cause, Error, Shared};
 
 use crate::common::{FORGETFUL, PATIENT, Raw, journal, place, redis};
 
-const TRIM: &str = concat!(
-    include_str!("../../src/redis/scripts/ending.lua"),
-    include_str!("../../src/redis/scripts/trim.lua")
-);
-
 fn damaged(error: &Error) -> String {
     assert!(matches!(error.source, Cause::Damaged { .. }) && !error.retryable, "{error:?}");
     error.to_string()
@@ -96,28 +91,4 @@ fn another_history_of_the_same_length_is_noticed() {
     let first = handle.append(&next);
     let error = first.and_then(|_| handle.append(&next)).unwrap_err();
     assert!(damaged(&error).contains("another history"), "{error}");
-}
-
-/// The floor was raised on another server, which this one has taken over from without hearing of it.
-#[test]
-fn a_server_that_does_not_know_the_floor_trims_nothing_below_it() {
-    let server = redis(&FORGETFUL);
-    let mut handle = journal(server.port(), PATIENT);
-    // Redis trims whole blocks of entries.
-    for _ in 0..300 {
-        append_one(&mut *handle, 1, 10);
-    }
-    let (mut raw, id) = (Raw::to(&server), handle.id().to_string());
-    let mut trim = |id: &str, floor: &str| -> usize {
-        let (keys, limit) = (["orchestrix:default:meta", "orchestrix:default:journal"], "1000");
-        let arguments = ["EVAL", TRIM, "2", keys[0], keys[1], id, floor, limit].map(str::as_bytes);
-        raw.ask_with(&arguments)
-    };
-    assert_eq!(trim(&id, "250"), 0, "the floor is not known here");
-    Raw::to(&server).run("HSET orchestrix:default:meta floor 249");
-    assert_eq!(trim(&id, "250"), 0, "an older floor is known here");
-    Raw::to(&server).run("HSET orchestrix:default:meta floor 250");
-    assert_eq!(trim("another", "250"), 0, "another journal is here");
-    assert_eq!(Raw::to(&server).ask::<usize>("XLEN orchestrix:default:journal"), 300);
-    assert!(trim(&id, "250") > 0, "now it may go");
 }
