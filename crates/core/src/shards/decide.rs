@@ -185,7 +185,8 @@ impl Shards {
 
     fn set_weights(&self, service: &Name, weights: &BTreeMap<u32, u32>) -> Result<Decision, Refusal> {
         let Some(known) = self.services.get(service) else {
-            return Err(Refusal::NoService(service.clone()));
+            let problem = format!("there is no service {service}");
+            return Err(Refusal::Invalid { field: "service", problem });
         };
         let weights: BTreeMap<u32, u32> = weights
             .iter()

@@ -61,14 +61,20 @@ def before_call(context, case, kwargs):
         base, longest = fields.get("base_ms", 1_000), fields.get("max_ms", 600_000)
         if isinstance(base, int) and isinstance(longest, int) and 0 <= longest < base <= 31_622_400_000:
             fields["base_ms"], fields["max_ms"] = longest, base
+        # Weights are those of a service that is there.
+        if fields.get("weights") is not None and fields.get("shard_count") is None:
+            fields["shard_count"] = 4
         # The first worker of a service has said which group it is in.
         fields.pop("group", None)
-    # A cursor is of a list, which no schema can say. Lines follow those that have arrived.
+    # A cursor is of a list. Lines follow those that have arrived, and skipped ones are before an offset.
     if isinstance(case.query.get("cursor"), str):
         del case.query["cursor"]
+    # The output of a task that goes on has no end.
+    if case.query.get("follow") in (True, "true"):
+        case.query["follow"] = "false"
     if case.operation.label == "POST /v1/tasks/{id}/logs" and isinstance(case.body, dict):
         if isinstance(case.body.get("offset"), int) and case.body["offset"] >= 0:
             case.body["offset"] = 0
-        elif case.body.get("offset", 0) is None and case.body.get("skipped", 0):
-            case.body["skipped"] = 0
+        elif case.body.get("offset") is None and isinstance(case.body.get("skipped"), int):
+            case.body["skipped"] = min(case.body["skipped"], 0)
     use_lease(case)

@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use support::{Coordinator, text};
 
 /// Requests that a run makes at least; fewer would show little.
-const CASES_MIN: u32 = 500;
+const CASES_MIN: u32 = 300;
 /// Of a run, for `schemathesis` to end by itself, and for it to be ended.
-const SECONDS: &str = "40";
+const SECONDS: &str = "30";
 const SECONDS_MAX: &str = "60";
 
 /// Streams have no end; links and batches are for nodes; the leader of one node stays.
@@ -41,7 +41,7 @@ fn schemathesis_finds_nothing() {
         .args(["--header", &format!("Authorization: Bearer {token}")])
         .args(["--exclude-path-regex", NOT_ASKED])
         .args(["--max-time", SECONDS, "--seed", "1", "--generation-database", "none"])
-        .args(["--request-timeout", "20", "--continue-on-failure", "--no-color"])
+        .args(["--request-timeout", "10", "--continue-on-failure", "--no-color"])
         .current_dir(folder.path())
         .env("SCHEMATHESIS_HOOKS", "hooks")
         .env("PYTHONPATH", &here)
