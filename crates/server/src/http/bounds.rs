@@ -24,10 +24,10 @@ enum Bound {
     NameOrNothing,
     /// The number of a shard, as text.
     Cursor,
-    State,
+    StateOrNothing,
 }
 
-use Bound::{Cursor, Items, Name, NameOrNothing, Numbered, Real, State, Text, Whole};
+use Bound::{Cursor, Items, Name, NameOrNothing, Numbered, Real, StateOrNothing, Text, Whole};
 
 const SHARDS: u64 = SHARDS_MAX as u64;
 const DELAY_MS: u64 = DELAY_MS_MAX;
@@ -86,7 +86,7 @@ const TYPES: [(&str, Bound); 3] = [("TaskId", U64), ("LeaseId", U64), ("Position
 /// Parameters of queries, by their route.
 const PARAMETERS: &[(&str, &str, Bound)] = &[
     ("/v1/tasks", "queue", NameOrNothing),
-    ("/v1/tasks", "state", State),
+    ("/v1/tasks", "state", StateOrNothing),
     ("/v1/tasks", "limit", Whole(1, PAGE_MAX as u64)),
     ("/v1/tasks/{id}/logs", "offset", U64),
     ("/v1/tasks/{id}/logs", "limit", Whole(1, PAGE_MAX as u64)),
@@ -167,7 +167,10 @@ impl Bound {
                 json!({ "minLength": 0, "maxLength": NAME_BYTES_MAX, "pattern": pattern })
             }
             Cursor => json!({ "pattern": "^[0-9]{1,9}$" }),
-            State => json!({ "enum": TaskState::ALL.map(TaskState::as_str) }),
+            StateOrNothing => {
+                let states = TaskState::ALL.into_iter().map(TaskState::as_str);
+                json!({ "enum": states.chain([""]).collect::<Vec<_>>() })
+            }
         };
         let said = said.as_object().into_iter().flatten();
         said.for_each(|(name, value)| schema[name] = value.clone());
