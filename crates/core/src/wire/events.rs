@@ -336,6 +336,39 @@ parts! {
     }
 }
 
+impl Event {
+    /// The queues of the tasks that it is about: none, one, or one for each task.
+    pub fn queues(&self) -> impl Iterator<Item = &Name> {
+        let (one, extended, purged): (Option<&Name>, &[ExtendedLease], &[PurgedTask]) = match self {
+            Self::TaskCreated(TaskCreated { queue, .. })
+            | Self::LeaseGranted(LeaseGranted { queue, .. })
+            | Self::LeaseReleased(LeaseReleased { queue, .. })
+            | Self::LeaseExpired(LeaseExpired { queue, .. })
+            | Self::TaskCompleted(TaskCompleted { queue, .. })
+            | Self::TaskFailed(TaskFailed { queue, .. })
+            | Self::TaskCancelled(TaskCancelled { queue, .. })
+            | Self::CancelRequested(CancelRequested { queue, .. })
+            | Self::TaskExpired(TaskExpired { queue, .. })
+            | Self::TaskRetried(TaskRetried { queue, .. }) => (Some(queue), &[], &[]),
+            Self::LeaseExtended(event) => (None, &event.extended, &[]),
+            Self::TaskPurged(event) => (None, &[], &event.tasks),
+            Self::TermStarted(_)
+            | Self::FormatRaised(_)
+            | Self::Tick(_)
+            | Self::PositionsSkipped(_)
+            | Self::ShardWorkerJoined(_)
+            | Self::ShardWorkerLeft(_)
+            | Self::ShardCountSet(_)
+            | Self::ShardWeightsSet(_)
+            | Self::ShardsLetGo(_)
+            | Self::ShardsMoved(_)
+            | Self::Unknown(_) => (None, &[], &[]),
+        };
+        let extended = extended.iter().map(|lease| &lease.queue);
+        one.into_iter().chain(extended).chain(purged.iter().map(|task| &task.queue))
+    }
+}
+
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let event = Value::deserialize(deserializer)?;

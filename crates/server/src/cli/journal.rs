@@ -123,7 +123,7 @@ fn place(damage: &Damage) -> String {
 }
 
 /// What belongs to the type of an event, without what every event has.
-fn fields_in_words(line: &Value) -> String {
+pub(super) fn fields_in_words(line: &Value) -> String {
     let common = ["position", "at", "term", "type"];
     let fields = line.as_object().into_iter().flatten();
     let fields = fields.filter(|(name, value)| !common.contains(&name.as_str()) && !value.is_null());

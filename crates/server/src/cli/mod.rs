@@ -3,6 +3,7 @@
 mod bench;
 mod change;
 mod completions;
+mod events;
 mod explain;
 mod fail;
 mod journal;
@@ -116,6 +117,8 @@ enum Command {
     Nodes(overview::NodesArgs),
     /// List services, or draw who has which shard of one
     Shards(shards::ShardsArgs),
+    /// Follow what happens
+    Events(events::EventsArgs),
     /// Look at a data folder without a coordinator
     Journal(journal::JournalArgs),
     /// Measure a coordinator beside Redis Streams and beanstalkd, with `orchestrix-bench`
@@ -162,6 +165,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Workers(_) => with_client(&global, out, async |context| overview::workers(&context).await),
         Command::Nodes(args) => {
             with_client(&global, out, async |context| overview::nodes(&context, args).await)
+        }
+        Command::Events(args) => {
+            with_client(&global, out, async |context| events::run(&args, &context).await)
         }
         Command::Shards(args) => with_client(&global, out, async |context| shards::run(args, &context).await),
     };

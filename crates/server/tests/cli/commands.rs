@@ -1,6 +1,6 @@
 //! Every subcommand against a real coordinator: what it prints, what it changes, and how it ends.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -231,6 +231,32 @@ fn a_reader_who_goes_away_ends_the_command_quietly() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((code(&output), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn events_of_a_queue_are_printed_as_they_happen() {
+    let coordinator = Coordinator::start();
+    let first = coordinator.submit(&["mail", "1"]);
+    let follow = |arguments: &[&str]| {
+        let mut command = coordinator.command(&["events", "--after", "0", "--queue", "mail"]);
+        let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        (BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap), child)
+    };
+    let (mut people, mut one) = follow(&[]);
+    let (mut programs, mut other) = follow(&["--json"]);
+    let line = people.next().unwrap();
+    assert!(line.contains("TaskCreated") && line.contains(r#"queue="mail""#), "{line}");
+    let event: serde_json::Value = serde_json::from_str(&programs.next().unwrap()).unwrap();
+    assert_eq!((event["type"].as_str(), event["task"].to_string()), (Some("TaskCreated"), first.clone()));
+    coordinator.submit(&["sms", "1"]);
+    coordinator.run(&["cancel", &first]);
+    assert!(people.next().unwrap().contains("TaskCancelled"), "the task of the other queue is left out");
+    let event: serde_json::Value = serde_json::from_str(&programs.next().unwrap()).unwrap();
+    assert_eq!((event["type"].as_str(), event["queue"].as_str()), (Some("TaskCancelled"), Some("mail")));
+    for child in [&mut one, &mut other] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]
