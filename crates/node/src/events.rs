@@ -167,10 +167,8 @@ impl Events {
             let record = record.expect("we have written it ourselves");
             if position > self.after && self.kinds.is_none_or(|kinds| kinds.contains(&record.kind)) {
                 let event = record.event().expect("we have written it ourselves");
-                let queues = match event {
-                    Event::Task(_) => queues.at(position),
-                    Event::Term(_) | Event::Shard(_) => TaskQueues::None,
-                };
+                let is_of_tasks = matches!(event, Event::Task(_));
+                let queues = if is_of_tasks { queues.at(position) } else { TaskQueues::None };
                 self.ready.push_back(Happening::Event { position, at: record.at, event, queues });
             }
         }
