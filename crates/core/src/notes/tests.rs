@@ -114,8 +114,8 @@ fn lines_with(words: &[&str], folder: &Path, found: &mut Vec<String>) {
 fn an_entity_is_a_folder_and_a_line_in_at_most_five_lists() {
     let crates = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = Vec::new();
-    // The lists that have this entity, and those of the other crates, which have an arm for every entity.
-    lines_with(&["mod notes;", "notes::Notes"], &crates, &mut found);
+    // The lists of this crate have the entity; those of the others have an arm for every entity.
+    lines_with(&["mod notes;", "notes::Notes"], &crates.join("core"), &mut found);
     assert_eq!(found.len(), 2, "{found:#?}");
     let arms =
         ["Event::Shard(event) =>", "Event::Shard(_)", "Command::Shard(command) =>", "Command::Shard(_)"];
