@@ -159,7 +159,7 @@ impl Subject {
         let (position, recovered) = match self.open(&disk) {
             Ok(opened) => opened,
             Err(Refused::Wrong(violation)) => return wrong(violation.invariant, violation.what),
-            Err(Refused::Said(text)) => {
+            Err(Refused::Message(text)) => {
                 outcome.refused += 1;
                 return match place(&text, &changed.name) {
                     Some(offset) if offset <= changed.first => Ok(()),
@@ -208,7 +208,7 @@ impl Subject {
                 Ok((position, _)) => {
                     Err(format!("{position} of {} acknowledged are there", life.acknowledged))
                 }
-                Err(Refused::Said(text)) => Err(format!("a crash is no damage: {text}")),
+                Err(Refused::Message(text)) => Err(format!("a crash is no damage: {text}")),
                 Err(Refused::Wrong(violation)) => Err(violation.to_string()),
             };
         });
@@ -219,7 +219,7 @@ impl Subject {
     /// must be able to work, and what it does must stay.
     fn open(&self, disk: &SimDisk) -> Result<(Position, Recovered), Refused> {
         let wrong = |id, what| Err(Refused::Wrong(Violation::new(id, what)));
-        let said = |failure: orchestrix_node::Failure| Refused::Said(failure.to_string());
+        let said = |failure: orchestrix_node::Failure| Refused::Message(failure.to_string());
         let files = || self.life.plan.files();
         let (state, recovered) = Stepped::recover(Arc::new(disk.clone()), files()).map_err(said)?;
         let position = state.position();
@@ -247,7 +247,7 @@ impl Subject {
 /// Why a disk was not opened.
 enum Refused {
     /// With these words.
-    Said(String),
+    Message(String),
     Wrong(Violation),
 }
 

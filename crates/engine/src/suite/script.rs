@@ -22,21 +22,21 @@ pub const S3_ANSWERS: &str = include_str!("answers/s3.txt");
 
 /// Runs the script on a new, empty place. One line for each answer, without what is random.
 pub fn transcript(connect: Connect<'_>) -> String {
-    let mut told = Told::default();
-    journals(connect, &mut told);
-    truncation(connect, &mut told);
-    registers(connect, &mut told);
-    told.lines.join("\n") + "\n"
+    let mut transcript = Transcript::default();
+    journals(connect, &mut transcript);
+    truncation(connect, &mut transcript);
+    registers(connect, &mut transcript);
+    transcript.lines.join("\n") + "\n"
 }
 
 #[derive(Default)]
-struct Told {
+struct Transcript {
     lines: Vec<String>,
     /// Hashes and versions by the order of their appearance.
     names: BTreeMap<String, usize>,
 }
 
-impl Told {
+impl Transcript {
     fn line(&mut self, what: &str, answer: &str) {
         self.lines.push(format!("{what}: {answer}"));
     }
@@ -82,13 +82,13 @@ impl Told {
     }
 
     fn set(&mut self, what: &str, answer: Result<Set, Error>) -> Option<Version> {
-        let (told, version) = match answer {
+        let (text, version) = match answer {
             Ok(Set::Done(version)) => (format!("done {}", self.name("version", &version.0)), Some(version)),
             Ok(Set::Conflict(cell)) => (format!("conflict {}", self.cell(cell)), None),
             Ok(Set::Unknown) => ("unknown".to_owned(), None),
             Err(error) => (refused(&error), None),
         };
-        self.line(what, &told);
+        self.line(what, &text);
         version
     }
 
@@ -106,68 +106,68 @@ fn journal(connect: Connect<'_>) -> Box<dyn Journal> {
     connect().journal().expect("a journal is opened")
 }
 
-fn journals(connect: Connect<'_>, told: &mut Told) {
+fn journals(connect: Connect<'_>, transcript: &mut Transcript) {
     let (mut first, mut second) = (journal(connect), journal(connect));
-    told.line("both handles have the same journal", &(first.id() == second.id()).to_string());
-    told.read("read an empty journal", first.read(Position(0), 100));
+    transcript.line("both handles have the same journal", &(first.id() == second.id()).to_string());
+    transcript.read("read an empty journal", first.read(Position(0), 100));
     let one = batch_after(Link::default(), 3, 40);
-    told.appended("append the first batch", first.append(&one));
-    told.appended("append it again", first.append(&one));
-    told.appended("append it again by another handle", second.append(&one));
-    told.appended("append another first batch", second.append(&batch_after(Link::default(), 2, 40)));
+    transcript.appended("append the first batch", first.append(&one));
+    transcript.appended("append it again", first.append(&one));
+    transcript.appended("append it again by another handle", second.append(&one));
+    transcript.appended("append another first batch", second.append(&batch_after(Link::default(), 2, 40)));
     let end = one.link(first.id());
-    told.appended("append after the end", second.append(&batch_after(end, 1, 40)));
-    told.appended("append the first batch after that", first.append(&one));
+    transcript.appended("append after the end", second.append(&batch_after(end, 1, 40)));
+    transcript.appended("append the first batch after that", first.append(&one));
     let mut other = end;
     other.hash.0[0] ^= 1;
-    told.appended("append after another hash", first.append(&batch_after(other, 1, 10)));
+    transcript.appended("append after another hash", first.append(&batch_after(other, 1, 10)));
     let heard = first.end();
-    let heard = told.link(heard);
-    told.line("the end that the loser heard of", &heard);
-    told.appended(
+    let heard = transcript.link(heard);
+    transcript.line("the end that the loser heard of", &heard);
+    transcript.appended(
         "append after nothing yet",
         first.append(&batch_after(Link { position: Position(9), ..end }, 1, 10)),
     );
     let end = heard_end(&mut *first);
-    told.appended("append no events", first.append(&batch_after(end, 0, 10)));
-    told.read("read all", second.read(Position(0), 1 << 20));
-    told.read("read with a small limit", second.read(Position(0), 1));
-    told.read("read from inside a batch", second.read(Position(2), 1 << 20));
-    told.read("read from the end", second.read(Position(4), 1 << 20));
-    told.read("read from behind the end", second.read(Position(40), 1 << 20));
+    transcript.appended("append no events", first.append(&batch_after(end, 0, 10)));
+    transcript.read("read all", second.read(Position(0), 1 << 20));
+    transcript.read("read with a small limit", second.read(Position(0), 1));
+    transcript.read("read from inside a batch", second.read(Position(2), 1 << 20));
+    transcript.read("read from the end", second.read(Position(4), 1 << 20));
+    transcript.read("read from behind the end", second.read(Position(40), 1 << 20));
 }
 
 fn heard_end(journal: &mut dyn Journal) -> Link {
     journal.refresh().expect("the end is asked for")
 }
 
-fn truncation(connect: Connect<'_>, told: &mut Told) {
+fn truncation(connect: Connect<'_>, transcript: &mut Transcript) {
     let (mut writer, mut late) = (journal(connect), journal(connect));
     let mut batches = Vec::new();
     for number in 0..6 {
         let batch = batch_after(heard_end(&mut *writer), 2, 30);
-        told.appended("append", writer.append(&batch));
+        transcript.appended("append", writer.append(&batch));
         batches.push(batch);
         if number == 1 || number == 3 {
             take_snapshot(&*writer, &[b"state"]);
         }
         if number == 1 {
-            told.list("snapshots", writer.snapshots().list());
-            told.list("truncate with one snapshot", writer.truncate().map(|floor| vec![floor]));
+            transcript.list("snapshots", writer.snapshots().list());
+            transcript.list("truncate with one snapshot", writer.truncate().map(|floor| vec![floor]));
         }
     }
-    told.list("snapshots", late.snapshots().list());
-    told.list("truncate", writer.truncate().map(|floor| vec![floor]));
-    told.read("read from the beginning", late.read(Position(0), 1 << 20));
-    told.read("read below the floor", late.read(Position(7), 1 << 20));
-    told.read("read from the floor", late.read(Position(8), 1 << 20));
-    told.appended("append what was truncated", late.append(&batches[0]));
+    transcript.list("snapshots", late.snapshots().list());
+    transcript.list("truncate", writer.truncate().map(|floor| vec![floor]));
+    transcript.read("read from the beginning", late.read(Position(0), 1 << 20));
+    transcript.read("read below the floor", late.read(Position(7), 1 << 20));
+    transcript.read("read from the floor", late.read(Position(8), 1 << 20));
+    transcript.appended("append what was truncated", late.append(&batches[0]));
     let other = Batch { term: orchestrix_core::Term(9), ..batches[0].clone() };
-    told.appended("append another where it was truncated", late.append(&other));
-    told.read("read all that is left", late.read(Position(8), 1 << 20));
+    transcript.appended("append another where it was truncated", late.append(&other));
+    transcript.read("read all that is left", late.read(Position(8), 1 << 20));
     take_snapshot(&*writer, &[b"state"]);
-    told.list("prune", writer.snapshots().prune().map(|()| Vec::<u8>::new()));
-    told.list("snapshots", late.snapshots().list());
+    transcript.list("prune", writer.snapshots().prune().map(|()| Vec::<u8>::new()));
+    transcript.list("snapshots", late.snapshots().list());
 }
 
 fn claim(owner: &str, epoch: u64, held: bool) -> Claim {
@@ -176,54 +176,55 @@ fn claim(owner: &str, epoch: u64, held: bool) -> Claim {
     Claim { owner: owner.to_owned(), epoch, ttl_ms: 600_000, held, value }
 }
 
-fn registers(connect: Connect<'_>, told: &mut Told) {
+fn registers(connect: Connect<'_>, transcript: &mut Transcript) {
     let (first, second) = (connect().register(), connect().register());
-    let read = |told: &mut Told, what: &str, register: &dyn Register| match register.read("leader") {
-        Ok(cell) => {
-            let cell = told.cell(cell);
-            told.line(what, &cell);
-        }
-        Err(error) => told.line(what, &refused(&error)),
-    };
-    read(told, "read a cell that is not there", &*first);
+    let read =
+        |transcript: &mut Transcript, what: &str, register: &dyn Register| match register.read("leader") {
+            Ok(cell) => {
+                let cell = transcript.cell(cell);
+                transcript.line(what, &cell);
+            }
+            Err(error) => transcript.line(what, &refused(&error)),
+        };
+    read(transcript, "read a cell that is not there", &*first);
     let strange = Version("9".to_owned());
-    told.set(
+    transcript.set(
         "replace what is not there",
         first.compare_and_set("leader", Some(&strange), &claim("a", 1, true)),
     );
-    let one = told.set("take it", first.compare_and_set("leader", None, &claim("a", 1, true)));
-    read(told, "read it elsewhere", &*second);
-    told.set("take it again as before", first.compare_and_set("leader", None, &claim("a", 1, true)));
-    told.set("take it as if it were new", second.compare_and_set("leader", None, &claim("b", 1, true)));
-    told.set(
+    let one = transcript.set("take it", first.compare_and_set("leader", None, &claim("a", 1, true)));
+    read(transcript, "read it elsewhere", &*second);
+    transcript.set("take it again as before", first.compare_and_set("leader", None, &claim("a", 1, true)));
+    transcript.set("take it as if it were new", second.compare_and_set("leader", None, &claim("b", 1, true)));
+    transcript.set(
         "take it with a strange version",
         second.compare_and_set("leader", Some(&strange), &claim("b", 1, true)),
     );
-    let two = told.set("renew it", first.compare_and_set("leader", one.as_ref(), &claim("a", 1, true)));
-    told.set(
+    let two = transcript.set("renew it", first.compare_and_set("leader", one.as_ref(), &claim("a", 1, true)));
+    transcript.set(
         "renew it from an old version",
         first.compare_and_set("leader", one.as_ref(), &claim("a", 1, true)),
     );
-    told.set(
+    transcript.set(
         "take it from a live owner",
         second.compare_and_set("leader", two.as_ref(), &claim("b", 2, true)),
     );
     let there = second.read("leader").ok().flatten().map(|cell| cell.version);
     let released = Claim { held: false, ..claim("a", 2, true) };
-    let three = told.set("give it back", first.compare_and_set("leader", there.as_ref(), &released));
+    let three = transcript.set("give it back", first.compare_and_set("leader", there.as_ref(), &released));
     let there = three.or(there);
-    let four =
-        told.set("take what is free", second.compare_and_set("leader", there.as_ref(), &claim("b", 3, true)));
-    told.set(
+    let four = transcript
+        .set("take what is free", second.compare_and_set("leader", there.as_ref(), &claim("b", 3, true)));
+    transcript.set(
         "keep its epoch with the same name",
         second.compare_and_set("leader", four.as_ref(), &claim("b", 3, true)),
     );
-    read(told, "read it at last", &*first);
+    read(transcript, "read it at last", &*first);
     for key in ["nodes/b", "nodes/a", "nodes_c"] {
-        told.set(key, second.compare_and_set(key, None, &claim(key, 0, true)));
+        transcript.set(key, second.compare_and_set(key, None, &claim(key, 0, true)));
     }
     let keys =
         |prefix| first.list(prefix).map(|cells| cells.into_iter().map(|(key, _)| key).collect::<Vec<_>>());
-    told.list("list nodes/", keys("nodes/"));
-    told.list("list all", keys(""));
+    transcript.list("list nodes/", keys("nodes/"));
+    transcript.list("list all", keys(""));
 }

@@ -20,9 +20,9 @@ pub(crate) enum What {
     Set { seen: Option<Version>, claim: Claim },
 }
 
-/// What the engine said.
+/// The reply of the engine.
 #[derive(Clone, Debug)]
-pub(crate) enum Said {
+pub(crate) enum Reply {
     Appended(Appended),
     Cell(Option<Cell>),
     Set(Set),
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     what: What,
     /// It will arrive, or may.
     pub(crate) under_way: bool,
-    said: Option<Said>,
+    reply: Option<Reply>,
     fate: Fate,
     heard: bool,
 }
@@ -73,7 +73,7 @@ impl ClusterWorld {
         let (arrives, answered, fate) =
             if mute && self.faulty { (None, timeout, Fate::Unheard) } else { self.fate(who, ttl, timeout) };
         let under_way = arrives.is_some();
-        let request = Request { who, what, under_way, said: None, fate, heard: false };
+        let request = Request { who, what, under_way, reply: None, fate, heard: false };
         self.requests.insert(id, request);
         if let Some(after) = arrives {
             self.push(self.now + after, Happening::Arrive(id));
@@ -149,17 +149,17 @@ impl ClusterWorld {
             return Ok(());
         }
         let refuses = lock(&self.model).refuses;
-        let said = match what {
-            _ if refuses => Said::Refused,
+        let reply = match what {
+            _ if refuses => Reply::Refused,
             What::Read => {
                 let cell = lock(&self.model).cell(LEADER_KEY).map(|stored| stored.cell.clone());
-                Said::Cell(cell)
+                Reply::Cell(cell)
             }
-            What::Set { seen, claim } => Said::Set(self.set(who, seen.as_ref(), &claim)),
-            What::Append { batch, epoch } => Said::Appended(self.append(who, epoch, &batch, late)?),
+            What::Set { seen, claim } => Reply::Set(self.set(who, seen.as_ref(), &claim)),
+            What::Append { batch, epoch } => Reply::Appended(self.append(who, epoch, &batch, late)?),
         };
         if let Some(request) = self.requests.get_mut(&id) {
-            request.said = Some(said);
+            request.reply = Some(reply);
         }
         self.settle(id);
         Ok(())
@@ -224,14 +224,14 @@ impl ClusterWorld {
     pub(crate) fn hear(&mut self, who: Who, id: u64) -> Result<(), Violation> {
         let Some(request) = self.requests.get_mut(&id) else { return Ok(()) };
         request.heard = true;
-        let said = request.said.take().filter(|_| request.fate == Fate::Answered);
+        let reply = request.reply.take().filter(|_| request.fate == Fate::Answered);
         let (what, unsent) = (request.what.clone(), request.fate == Fate::Unsent);
         self.settle(id);
         match what {
             What::Append { .. } => {
-                let answer = match said {
-                    Some(Said::Appended(appended)) => Ok(appended),
-                    Some(Said::Refused) => self.refused_append(who, id),
+                let answer = match reply {
+                    Some(Reply::Appended(appended)) => Ok(appended),
+                    Some(Reply::Refused) => self.refused_append(who, id),
                     _ if unsent => Err(unreachable("append to the journal")),
                     _ => Ok(Appended::Unknown),
                 };
@@ -241,8 +241,8 @@ impl ClusterWorld {
                 let now = self.machines[who.node].clock.boot();
                 let process = self.process(who);
                 process.asking = None;
-                match said {
-                    Some(Said::Cell(cell)) => process.elector.on_read(now, cell),
+                match reply {
+                    Some(Reply::Cell(cell)) => process.elector.on_read(now, cell),
                     _ => process.elector.on_read_failed(now),
                 }
                 self.publish(who);
@@ -250,7 +250,7 @@ impl ClusterWorld {
                 Ok(())
             }
             What::Set { claim, .. } => {
-                self.heard_set(who, said, unsent, &claim);
+                self.heard_set(who, reply, unsent, &claim);
                 Ok(())
             }
         }
@@ -267,7 +267,7 @@ impl ClusterWorld {
         }
     }
 
-    fn heard_set(&mut self, who: Who, said: Option<Said>, unsent: bool, claim: &Claim) {
+    fn heard_set(&mut self, who: Who, reply: Option<Reply>, unsent: bool, claim: &Claim) {
         let now = self.machines[who.node].clock.boot();
         let remembers = match self.plan.flavour {
             // A handle knows that the same was tried before, and that this says nothing about then.
@@ -278,9 +278,9 @@ impl ClusterWorld {
         process.asking = None;
         let takes = process.elector.leads(now).is_none() && claim.held;
         let unsure = process.unsure && takes;
-        let refused = matches!(said, Some(Said::Refused));
-        let set = match said {
-            Some(Said::Set(set)) => Some(set),
+        let refused = matches!(reply, Some(Reply::Refused));
+        let set = match reply {
+            Some(Reply::Set(set)) => Some(set),
             _ if (refused || unsent) && !(remembers && unsure) => None,
             _ => Some(Set::Unknown),
         };

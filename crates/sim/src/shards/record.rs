@@ -48,14 +48,14 @@ pub(crate) struct Served {
 
 /// A message that a process sent to the coordinator, delivered or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct SentMessage {
     pub(crate) process: usize,
     pub(crate) at_us: u64,
-    pub(crate) what: Word,
+    pub(crate) what: Message,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum Message {
     /// It comes; so many shards there are.
     Comes {
         count: u32,
@@ -78,7 +78,7 @@ pub(crate) struct Record {
     pub(crate) messages: u64,
     pub(crate) processes: Vec<Process>,
     pub(crate) served: Vec<Served>,
-    pub(crate) said: Vec<Said>,
+    pub(crate) sent: Vec<SentMessage>,
     /// A shard count that the operator set: the service and the number.
     pub(crate) orders: Vec<(Name, u32)>,
     /// A process ended or stood still: of which service, and when.

@@ -15,7 +15,7 @@ use crate::history::Question;
 use crate::rng::Rng;
 use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::{ShardPlan, beat_ms};
-use crate::shards::record::{Kind, Process, Said, Served, Word};
+use crate::shards::record::{Kind, Message, Process, SentMessage, Served};
 use crate::world::{MS, SECOND};
 
 pub(crate) struct ShardWorker {
@@ -336,7 +336,7 @@ impl ShardWorker {
     fn leave(&mut self, world: &mut dyn Ground, me: usize) {
         world.shards().coverage.add(ShardCovered::WorkerLeft);
         self.end(world);
-        self.say(world, Word::Goes);
+        self.say(world, Message::Goes);
         // It does not wait for an answer, so it says it twice.
         for _ in 0..2 {
             let body = ShardDeregister { session: Some(self.session()), seq: None };
@@ -409,7 +409,7 @@ impl ShardWorker {
         match self.standing {
             Standing::Down(_) | Standing::Coming { .. } => {}
             Standing::Out if self.is_deaf() || self.rng.chance(500_000) => {
-                self.say(world, Word::Comes { count: self.count });
+                self.say(world, Message::Comes { count: self.count });
                 let body = ShardRegister {
                     max_shard_count: self.count,
                     capacity: self.capacity,
@@ -441,7 +441,7 @@ impl ShardWorker {
 
     fn beat(&mut self, world: &mut dyn Ground, me: usize, generation: Option<Position>) -> usize {
         let shards: Vec<u32> = self.serves.keys().copied().collect();
-        self.say(world, Word::Serves { count: self.count, shards: shards.clone(), generation });
+        self.say(world, Message::Serves { count: self.count, shards: shards.clone(), generation });
         self.seq += 1;
         let seq = match self.process.kind {
             Kind::Aware => Some(self.seq),
@@ -470,9 +470,9 @@ impl ShardWorker {
         })
     }
 
-    fn say(&self, world: &mut dyn Ground, what: Word) {
+    fn say(&self, world: &mut dyn Ground, what: Message) {
         let (process, at_us) = (self.number, world.now());
-        world.shards().said.push(Said { process, at_us, what });
+        world.shards().sent.push(SentMessage { process, at_us, what });
     }
 
     fn ask(&self, world: &mut dyn Ground, me: usize, ask: ShardAsk) -> usize {

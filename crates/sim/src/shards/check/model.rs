@@ -11,7 +11,7 @@ use super::{Rights, Versions};
 use crate::check::Violation;
 use crate::history::{Entry, History};
 use crate::shards::coverage::ShardCovered;
-use crate::shards::record::{Kind, Process, Record, Word};
+use crate::shards::record::{Kind, Message, Process, Record};
 
 /// Milliseconds between two rounds of a service at least.
 const DEBOUNCE_MS: u64 = 250;
@@ -215,11 +215,11 @@ impl Walk<'_> {
         self.ensure(before != Some(count), "H8", || {
             format!("{worker} said {count} again, and at {at} the number changed")
         });
-        let said = self.record.said.iter().any(|said| {
+        let said = self.record.sent.iter().any(|said| {
             let process = &self.record.processes[said.process];
             let counts = match &said.what {
-                Word::Comes { count: said } | Word::Serves { count: said, .. } => *said == count,
-                Word::Goes => false,
+                Message::Comes { count: said } | Message::Serves { count: said, .. } => *said == count,
+                Message::Goes => false,
             };
             counts && process.service == *service && process.worker == *worker
         });
@@ -394,14 +394,14 @@ impl Walk<'_> {
         let aware = |process: &usize| self.record.processes[*process].kind == Kind::Aware;
         let live = rights.iter().filter(|(process, until)| aware(process) && **until > now);
         for (process, until) in live {
-            let stopped = self.record.said.iter().any(|said| {
+            let stopped = self.record.sent.iter().any(|said| {
                 let stops = match &said.what {
-                    Word::Comes { .. } => false,
-                    Word::Serves { shards, generation, .. } => {
+                    Message::Comes { .. } => false,
+                    Message::Serves { shards, generation, .. } => {
                         let heard = before.withdrawn.is_some_and(|since| *generation >= Some(since));
                         heard && !shards.contains(&shard)
                     }
-                    Word::Goes => true,
+                    Message::Goes => true,
                 };
                 said.process == *process && said.at_us <= now && stops
             });

@@ -12,7 +12,7 @@ use super::check;
 use crate::history::{Answer, Call, Entry, History, Question};
 use crate::shards::coverage::ShardCovered;
 use crate::shards::plan::ShardPlan;
-use crate::shards::record::{Kind, Process, Said, Served, Word};
+use crate::shards::record::{Kind, Message, Process, SentMessage, Served};
 use crate::world::{MS, SECOND};
 
 /// A history that is put together event by event. One service with four shards; a process for each worker.
@@ -41,7 +41,7 @@ impl Story {
             story.0.shards.begin(Process { service, worker, kind: Kind::Aware, drift_ppm: 0 });
         }
         for process in [A, B, C] {
-            story.say(process, 0, Word::Comes { count: 4 });
+            story.say(process, 0, Message::Comes { count: 4 });
         }
         story
     }
@@ -95,8 +95,8 @@ impl Story {
         self.add(ShardsLetGo { service, worker, shards, overruled: None })
     }
 
-    fn say(&mut self, process: usize, at_us: u64, what: Word) {
-        self.0.shards.said.push(Said { process, at_us, what });
+    fn say(&mut self, process: usize, at_us: u64, what: Message) {
+        self.0.shards.sent.push(SentMessage { process, at_us, what });
     }
 
     /// A process gets its assignment in answer to a heartbeat.
@@ -163,7 +163,7 @@ fn a_move_as_it_should_be_breaks_nothing() {
     let mut story = Story::settled();
     story.join("c", Some(4));
     let since = story.moves(&[3], &[]);
-    let said = Word::Serves { count: 4, shards: vec![2], generation: Some(since) };
+    let said = Message::Serves { count: 4, shards: vec![2], generation: Some(since) };
     story.say(B, 5 * SECOND, said);
     story.let_go("b", &[3]);
     let token = story.moves(&[], &[("c", &[3])]);
@@ -187,7 +187,7 @@ fn a_free_shard_at_rest_breaks_h1() {
     let mut story = Story::settled();
     story.leave("b", LeaveReason::Deregistered);
     story.moves(&[], &[("a", &[2])]);
-    story.say(B, 0, Word::Goes);
+    story.say(B, 0, Message::Goes);
     story.rests();
     story.breaks("H1");
 }
@@ -243,7 +243,7 @@ fn a_grant_after_a_heartbeat_of_an_old_generation_breaks_h3() {
     story.join("c", Some(4));
     let since = story.moves(&[3], &[]);
     let before = Some(Position(since.0 - 1));
-    story.say(B, 5 * SECOND, Word::Serves { count: 4, shards: vec![2], generation: before });
+    story.say(B, 5 * SECOND, Message::Serves { count: 4, shards: vec![2], generation: before });
     story.let_go("b", &[3]);
     story.moves(&[], &[("c", &[3])]);
     story.breaks("H3");
@@ -259,7 +259,7 @@ fn to_let_go_of_what_one_should_keep_breaks_h3() {
 #[test]
 fn a_grant_of_an_assigned_shard_breaks_h3() {
     let mut story = Story::settled();
-    story.say(B, 0, Word::Goes);
+    story.say(B, 0, Message::Goes);
     story.moves(&[], &[("a", &[3])]);
     story.breaks("H3");
 }
