@@ -34,11 +34,13 @@ wire! {
         /// Makes a repeat of this request find the first task, within its queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub key: Option<Key>,
-        /// Larger is sooner.
+        /// A larger value goes first; 0 by default.
         #[serde(default)]
         pub priority: i32,
+        /// How long the task waits before its first attempt; 0 by default.
         #[serde(default)]
         pub delay_ms: u64,
+        /// Attempts before the task is `FAILED`; 3 by default.
         #[serde(default = "default_max_attempts")]
         pub max_attempts: u32,
         /// Ends an attempt this long after its grant, heartbeats or not.
@@ -56,12 +58,15 @@ wire! {
     #[serde(deny_unknown_fields)]
     pub struct Backoff {
         #[n(0)]
+        /// The wait after the first attempt, at most `max_ms`; 1000 by default.
         #[serde(default = "default_base_ms")]
         pub base_ms: u64,
         #[n(1)]
+        /// 2 by default.
         #[serde(default = "default_factor")]
         pub factor: f64,
         #[n(2)]
+        /// The longest wait; 600000 by default.
         #[serde(default = "default_max_ms")]
         pub max_ms: u64,
     }
@@ -84,8 +89,10 @@ wire! {
     #[serde(deny_unknown_fields)]
     pub struct LeaseQueue {
         pub worker: Name,
+        /// How many tasks at most; 1 by default.
         #[serde(default = "default_max")]
         pub max: usize,
+        /// Length of the leases; 30000 by default.
         #[serde(default = "default_lease_ms")]
         pub lease_ms: u64,
         /// How long to wait for a task when there is none.
@@ -104,8 +111,10 @@ wire! {
     pub struct LeaseQueues {
         pub queues: Vec<Name>,
         pub worker: Name,
+        /// How many tasks at most; 1 by default.
         #[serde(default = "default_max")]
         pub max: usize,
+        /// Length of the leases; 30000 by default.
         #[serde(default = "default_lease_ms")]
         pub lease_ms: u64,
         #[serde(default)]
@@ -116,14 +125,14 @@ wire! {
         pub capacity: Option<u32>,
     }
 
-    /// What a lease call got; empty when there was nothing to do.
+    /// The leased tasks; empty if no task was ready.
     pub struct Leases {
         pub leases: Vec<Leased>,
         /// How long the call waited: a lease counts from `sent + waited_ms` on the worker's clock.
         pub waited_ms: u64,
     }
 
-    /// One task, handed to a worker for a time.
+    /// One task, leased to a worker.
     pub struct Leased {
         pub task_id: TaskId,
         /// The fencing token: give it to every store that the task writes to.
@@ -178,7 +187,7 @@ wire! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub worker: Option<Name>,
         pub error: String,
-        /// Whether another attempt may help.
+        /// Whether the task may be tried again; true by default.
         #[serde(default = "default_retry")]
         pub retry: bool,
     }
@@ -191,7 +200,7 @@ wire! {
         pub worker: Option<Name>,
     }
 
-    /// What became of a task: the answer to complete, fail, release, cancel and retry.
+    /// The new state of a task: the answer to complete, fail, release, cancel and retry.
     #[derive(Copy)]
     pub struct Outcome {
         pub id: TaskId,
@@ -226,7 +235,7 @@ wire! {
         pub leases: Vec<LeaseId>,
     }
 
-    /// What a worker still has.
+    /// Which leases of a worker were extended, and which are lost.
     pub struct WorkerExtended {
         pub extended: Vec<LeaseId>,
         /// Not valid any more: stop these, another worker may run them.
@@ -244,7 +253,7 @@ wire! {
         pub timeout_ms_each: Vec<Option<u64>>,
     }
 
-    /// One task, with all that is known of it.
+    /// One task, with its last attempts.
     pub struct TaskView {
         #[serde(flatten)]
         pub summary: TaskSummary,
@@ -330,7 +339,7 @@ wire! {
         pub next_cursor: Option<String>,
     }
 
-    /// Why a task is where it is.
+    /// Why a task is in its state.
     pub struct Explanation {
         pub id: TaskId,
         pub state: TaskState,
@@ -371,7 +380,7 @@ wire! {
         pub stream: LogStream,
     }
 
-    /// What became of log lines.
+    /// How many lines a lease has sent, and how many were dropped.
     #[derive(Copy)]
     pub struct LogAppended {
         /// Lines of this lease so far, dropped ones included: the `offset` of the next call.
@@ -437,7 +446,7 @@ wire! {
         pub next: Option<TaskId>,
     }
 
-    /// All workers that were seen lately.
+    /// All workers that were seen recently.
     pub struct WorkerList {
         pub workers: Vec<WorkerView>,
     }
@@ -451,7 +460,7 @@ wire! {
         pub capacity: Option<u32>,
     }
 
-    /// The nodes of the cluster and who leads.
+    /// The nodes of the cluster, and which one leads.
     pub struct Cluster {
         pub leader: Option<String>,
         pub term: Term,
@@ -461,18 +470,18 @@ wire! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub leader_seen_ms: Option<u64>,
         pub nodes: Vec<NodeView>,
-        /// What keeps the cluster from having a leader that works, as sentences.
+        /// Why the cluster has no working leader, in sentences.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub why: Vec<String>,
     }
 
-    /// The body of `POST /v1/cluster/leader`: who should lead.
+    /// The body of `POST /v1/cluster/leader`: which node should lead.
     #[serde(deny_unknown_fields)]
     pub struct Lead {
         /// A node by name; without it the leader releases its leader lease, and there is an election.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub desired: Option<String>,
-        /// Even if the mandate is young, or the node has not read everything yet.
+        /// Even if the leader's mandate is young, or the node has not read the whole journal.
         #[serde(default)]
         pub force: bool,
     }
@@ -497,7 +506,7 @@ wire! {
         pub seen_ms: Option<u64>,
     }
 
-    /// `GET /health`.
+    /// The health of a node.
     pub struct Health {
         /// `healthy` or `unhealthy`.
         pub status: String,
@@ -516,19 +525,19 @@ wire! {
 
     /// An error, as `application/problem+json`.
     pub struct Problem {
-        /// For programs; never changes.
+        /// A stable code, for programs.
         pub code: String,
-        /// For people; names the thing.
+        /// An explanation, for people.
         pub detail: String,
         /// The HTTP status.
         pub status: u16,
         pub title: String,
-        /// Finds this answer in the log of the server.
+        /// Identifies the request in the log of the server.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub request_id: Option<String>,
     }
 
-    /// What is wrong with one item of a batch.
+    /// Why one item of a batch was refused.
     pub struct ItemProblem {
         pub code: String,
         pub detail: String,
