@@ -30,6 +30,8 @@ const OFFERED: f64 = 0.5;
 /// A load that falls behind by more says nothing about the rate that was offered.
 const DONE_MIN: f64 = 0.9;
 const WAITING: usize = 5_000;
+/// Connections that a node takes: those calls, and a few more.
+const CONNECTIONS: &str = "6000";
 /// Tasks of one call.
 const BATCH: usize = 500;
 const COST_WANTED: f64 = 0.35;
@@ -97,8 +99,10 @@ pub(crate) fn measure(setup: &Setup) -> Result<LinkFigures> {
 fn launch(setup: &Setup, store: &Store, n: usize) -> Result<Server> {
     let (name, url) = (format!("n{n}"), store.url());
     let folder = setup.data.join("links").with_extension(&name);
-    let options =
-        ["--engine", &url, "--node", &name, "--leader-ttl", "10s", "--max-connections-per-ip", "20000"];
+    let mut options = vec!["--engine", &url, "--node", &name, "--leader-ttl", "10s"];
+    // All clients come from one address. More connections than a process may open files would be lowered, and halved for it.
+    options.extend(["--max-connections", CONNECTIONS, "--max-connections-per-ip", CONNECTIONS]);
+    options.extend(["--max-zmq-connections", "1", "--max-zmq-connections-per-ip", "1"]);
     start_node(&setup.program, &folder, &options)
 }
 
