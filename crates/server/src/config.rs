@@ -56,23 +56,23 @@ settings! {
     /// Address to serve HTTP on; port 0 takes a free one [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
-    /// Address for workers with shards that speak ZeroMQ, or off [default: tcp://127.0.0.1:5555, if it is free]
+    /// ZeroMQ address for shard workers, or off [default: tcp://127.0.0.1:5555, if it is free]
     #[arg(long, value_name = "ADDR|off")]
     zmq: Place,
-    /// What the journal stands on: file, memory, or a server that several nodes share, as redis://HOST (rediss://
+    /// Engine of the journal: file, memory, or a server that several nodes share, as redis://HOST (rediss://
     /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
     #[arg(long, value_name = "ENGINE")]
     engine: Address,
     /// File with the value of --engine: a password in it is not in the arguments, which every account on the machine can read
     #[arg(long, value_name = "FILE")]
     engine_file: PathBuf,
-    /// Name of this node; no other on the same engine has it [default: node-1, or host and port]
+    /// Name of this node, unique on its engine [default: node-1, or host and port]
     #[arg(long, value_name = "NAME", value_parser = Name::new)]
     node: Name,
-    /// File of tokens; without it everyone who can connect may do everything
+    /// Tokens file; without it every client that can connect may do everything
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
-    /// File with the token that this node shows the others; there it has the role node
+    /// File with the token that this node sends to the leader; it needs the role node
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     node_token: PathBuf,
     /// Serve other machines without encryption; for networks that you trust
@@ -90,7 +90,7 @@ settings! {
     /// How long after the end of a task its key is remembered, if the task is purged before [default: 24h]
     #[arg(long, value_name = "TIME")]
     key_retention: Span,
-    /// How many keys of purged tasks are remembered; of more, the oldest are forgotten [default: 10000000]
+    /// How many keys of purged tasks are remembered; above that, the oldest are forgotten [default: 10000000]
     #[arg(long, value_name = "N")]
     keys_max: usize,
     /// Bytes of journal after which a snapshot is taken; at least twice the last one [default: 128MiB]
@@ -100,11 +100,11 @@ settings! {
     /// leader-renew + 5s [default: 15s, or as long as that]
     #[arg(long, value_name = "TIME", help_heading = "Shards")]
     shard_lease: Span,
-    /// How far two heartbeats must be apart for a worker that tells no generation to be believed that it let go of a
-    /// shard [default: 5s]
+    /// Minimum time between the two heartbeats by which a plain worker (without generations) releases a shard
+    /// [default: 5s]
     #[arg(long, value_name = "TIME", help_heading = "Shards")]
     shard_check: Span,
-    /// Where the other nodes reach this one [default: http:// and the address that is listened on]
+    /// Address at which the other nodes reach this one [default: http:// and the listen address]
     #[arg(long, value_name = "URL", help_heading = "Cluster")]
     advertise: String,
     /// How long a leader lease lasts without renewal [default: 30s]
@@ -114,20 +114,20 @@ settings! {
     /// How often the leader renews its lease [default: a third of the above]
     #[arg(long, value_name = "TIME", help_heading = "Cluster")]
     leader_renew: Span,
-    /// Go on with an engine that was wiped, rolled back or exchanged; once, and on every node
+    /// Continue on an engine that was wiped, rolled back or exchanged; once, on every node
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Cluster")]
     accept_data_loss: bool,
     /// File with these settings, in TOML
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     config: PathBuf,
-    /// File to write the port to, once it is served
+    /// File to write the port to, once it is open
     #[arg(long, value_name = "FILE")]
     port_file: PathBuf,
-    /// What is logged: error, warn, info, debug, trace, or per module as in orchestrix_node=debug [default: info]
+    /// Log level: error, warn, info, debug, trace, or per module as in orchestrix_node=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: String,
-    /// How it is logged [default: text]
+    /// Log format [default: text]
     #[arg(long)]
     log_format: LogFormat,
     /// Connections at one time [default: 20000]
@@ -142,7 +142,7 @@ settings! {
     /// ZeroMQ connections of one address at one time [default: 5000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_zmq_connections_per_ip: usize,
-    /// Bytes of long answers that peers have not taken yet [default: 256MiB]
+    /// Unsent bytes of long answers [default: 256MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     max_unsent: Size,
     /// The same of one token, or of one address [default: 32MiB]
@@ -178,7 +178,7 @@ settings! {
     /// Time between two requests of a connection [default: 75s]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     idle_timeout: Span,
-    /// Time in which a peer must take some of its answer [default: 30s]
+    /// Time in which a peer must read some of its answer [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     write_timeout: Span,
 }

@@ -25,7 +25,7 @@ pub(crate) struct JournalArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum JournalCommand {
-    /// Check that everything in a data folder is what was written
+    /// Verify a data folder
     #[command(after_help = "\
 EXIT CODES
   0  sound
@@ -35,7 +35,7 @@ EXAMPLES
   orchestrix journal verify /var/lib/orchestrix
   orchestrix journal verify /var/lib/orchestrix --json | jq .end")]
     Verify(Folder),
-    /// Write every event, one per line, oldest first
+    /// Print every event, one per line, oldest first
     #[command(after_help = "\
 EXIT CODES
   0  that was all

@@ -20,7 +20,7 @@ pub(crate) struct LogsArgs {
     /// The task
     #[arg(value_name = "ID", value_parser = parse_id)]
     id: TaskId,
-    /// Go on with new lines until the task ends
+    /// Follow new lines until the task ends
     #[arg(short, long)]
     follow: bool,
     /// Only lines of this attempt

@@ -53,7 +53,7 @@ pub(crate) struct Cli {
     command: Command,
 }
 
-/// What every command understands.
+/// Options of every command.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Everywhere")]
 struct Global {
@@ -67,7 +67,7 @@ struct Global {
         value_name = "URL[,URL]"
     )]
     url: String,
-    /// File that holds the bearer token; or set ORCHESTRIX_TOKEN to the token itself
+    /// File with the bearer token; or set ORCHESTRIX_TOKEN to the token itself
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Answer in JSON, one value per line
@@ -101,13 +101,13 @@ enum Command {
     Tasks(tasks::TasksArgs),
     /// Show one task
     Task(show::TaskArgs),
-    /// Show what a task wrote
+    /// Show the output of a task
     Logs(logs::LogsArgs),
     /// Cancel tasks
     Cancel(change::CancelArgs),
-    /// Give failed tasks another round
+    /// Start a new retry round for failed tasks
     Retry(change::RetryArgs),
-    /// Say why a task is where it is
+    /// Explain the state of a task
     Explain(explain::ExplainArgs),
     /// List queues
     Queues(overview::QueuesArgs),
@@ -115,11 +115,11 @@ enum Command {
     Workers(overview::WorkersArgs),
     /// List the nodes of the cluster
     Nodes(overview::NodesArgs),
-    /// List services, or draw who has which shard of one
+    /// List services, or show which worker has which shard
     Shards(shards::ShardsArgs),
     /// Follow what happens
     Events(events::EventsArgs),
-    /// Look at a data folder without a coordinator
+    /// Check or print a data folder without a coordinator
     Journal(journal::JournalArgs),
     /// Measure a coordinator beside Redis Streams and beanstalkd, with `orchestrix-bench`
     Bench(bench::BenchArgs),

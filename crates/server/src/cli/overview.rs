@@ -36,13 +36,13 @@ EXAMPLES
   orchestrix nodes --why
   orchestrix nodes --lead node-2")]
 pub(crate) struct NodesArgs {
-    /// Say what keeps the cluster from having a leader that works
+    /// Show what keeps the cluster from having a working leader
     #[arg(long)]
     why: bool,
     /// Transfer leadership to this node; with an empty name there is an election
     #[arg(long, value_name = "NODE")]
     lead: Option<String>,
-    /// Even if the node is far behind
+    /// Transfer even if the node is far behind
     #[arg(long, requires = "lead")]
     force: bool,
 }

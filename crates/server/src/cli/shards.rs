@@ -28,7 +28,7 @@ EXAMPLES
   orchestrix shards orders
   orchestrix shards orders --json | jq '[.shards[] | select(.state != \"HELD\")] | length'")]
 pub(crate) struct ShardsArgs {
-    /// The service to draw; all services are listed if none is given
+    /// The service to show; without it all services are listed
     #[arg(value_parser = Name::new)]
     service: Option<Name>,
     /// Only services of this group

@@ -31,10 +31,10 @@ pub(crate) struct SubmitArgs {
     /// Makes a repeat of this command find the first task
     #[arg(long, value_parser = Key::new)]
     key: Option<Key>,
-    /// Larger is sooner
+    /// A higher priority is first
     #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "N")]
     priority: i32,
-    /// Not before this time has passed
+    /// Wait this long before the first attempt
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
     /// Attempts before the task is a dead letter
@@ -49,13 +49,13 @@ pub(crate) struct SubmitArgs {
     /// Wait after the first failed attempt
     #[arg(long, value_parser = parse_duration, default_value = "1s", value_name = "TIME")]
     backoff: Duration,
-    /// How much longer each further wait is
+    /// Factor of each further wait
     #[arg(long, default_value_t = 2.0, value_name = "X")]
     backoff_factor: f64,
     /// Longest wait between two attempts
     #[arg(long, value_parser = parse_duration, default_value = "10m", value_name = "TIME")]
     backoff_max: Duration,
-    /// Show what the task writes until it ends; the exit code tells how
+    /// Show the output of the task until it ends; the exit code has its outcome
     #[arg(long)]
     wait: bool,
 }

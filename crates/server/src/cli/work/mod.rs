@@ -58,7 +58,7 @@ pub(crate) struct WorkArgs {
     /// Where to take tasks from
     #[arg(required = true, value_name = "QUEUE", value_parser = Name::new)]
     queues: Vec<Name>,
-    /// Commands at one time
+    /// Maximum number of concurrent commands
     #[arg(
         long,
         default_value_t = 1,
@@ -72,7 +72,7 @@ pub(crate) struct WorkArgs {
     /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
     #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     grace: Duration,
-    /// Name of this worker; by default made of host, process and chance
+    /// Name of this worker [default: host, process and random characters]
     #[arg(long, value_parser = Name::new)]
     name: Option<Name>,
     /// What to run for each task
