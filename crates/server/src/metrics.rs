@@ -133,7 +133,7 @@ pub const ROWS: &[Row] = &[
     counter("orchestrix_journal_batches_total", "Batches written to the journal.", |s| &s.batches),
     counter(
         "orchestrix_stale_appends_total",
-        "Batches refused because another node had written first first.",
+        "Batches refused because another node had written first.",
         |s| &s.stale_appends,
     ),
     counter("orchestrix_journal_bytes_total", "Bytes of events written to the journal.", |s| &s.batch_bytes),
