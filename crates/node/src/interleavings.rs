@@ -108,7 +108,7 @@ impl Running {
     /// Stops, and answers the state that the journal amounts to.
     fn stop(self) -> State {
         self.node.running.begin_stop();
-        self.node.inputs.send(Input::Stop).expect("the loop runs");
+        self.node.inputs.put_anyway(Input::Stop).expect("the loop runs");
         for thread in self.threads {
             thread.join().expect("no thread panics");
         }

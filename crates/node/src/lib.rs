@@ -17,6 +17,7 @@ mod events;
 mod follower;
 mod growth;
 mod high_water;
+mod inbox;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
 pub mod link;

@@ -12,6 +12,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::caller::{self, Caller};
 use crate::events::{EventFeed, Events};
+use crate::inbox::{Inbox, Refused};
 use crate::logs::{AskUnknown, TaskLogs};
 use crate::progress::Progress;
 use crate::request::{Answer, Ask, Error, Recipient, Seen};
@@ -19,13 +20,12 @@ use crate::room;
 use crate::runner::{Input, Running};
 use crate::shards::{ServicePage, ShardAsk};
 use crate::stats::Stats;
-use crate::sync::mpsc::{SyncSender, TrySendError};
 use crate::tasks::Abandoned;
 
 /// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
 #[derive(Clone, Debug)]
 pub struct Node {
-    pub(crate) inputs: SyncSender<Input>,
+    pub(crate) inputs: Inbox,
     pub(crate) events: Arc<EventFeed>,
     pub(crate) logs: Arc<TaskLogs>,
     pub(crate) stats: Arc<Stats>,
@@ -384,10 +384,8 @@ impl Node {
     pub async fn stop(&self) -> Result<(), crate::Failure> {
         // Before the loop sees the stop: a writer that waits for disk space gives up.
         self.running.begin_stop();
-        let inputs = self.inputs.clone();
-        // The queue may be full; waiting for room must not block the runtime.
-        let sent = tokio::task::spawn_blocking(move || inputs.send(Input::Stop).is_ok()).await;
-        drop(sent);
+        // A loop that has ended needs not be told.
+        let _ = self.inputs.put_anyway(Input::Stop);
         self.running.stopped().await
     }
 
@@ -396,7 +394,7 @@ impl Node {
     pub(crate) fn abort(&self) {
         self.running.begin_stop();
         // A busy loop sees the flag, or the end of its leader lease, before it writes again.
-        let _ = self.inputs.try_send(Input::Stop);
+        let _ = self.inputs.put_anyway(Input::Stop);
     }
 
     /// Lets a thread of this node ask which tasks are not known. It ends with the loop.
@@ -404,7 +402,7 @@ impl Node {
         let inputs = self.inputs.clone();
         Box::new(move |tasks| {
             let (sender, receiver) = oneshot::channel();
-            inputs.send(Input::Ask(Ask::Unknown(tasks), None, Waiter::new(sender))).ok()?;
+            inputs.put_anyway(Input::Ask(Ask::Unknown(tasks), None, Waiter::new(sender))).ok()?;
             match receiver.blocking_recv() {
                 Ok(Ok(Answer::Unknown(tasks))) => Some(tasks),
                 Ok(_) | Err(_) => None,
@@ -454,20 +452,24 @@ impl Node {
         let is_new_work = room::has_new_work(&ask);
         let (sender, receiver) = oneshot::channel();
         let waiter = Waiter { to: sender, on_taken };
-        match self.inputs.try_send(Input::Ask(ask, caller.queues.clone(), waiter)) {
-            Ok(()) => {
-                let mut awaited = Awaited { node: self, receiver };
-                match (&mut awaited.receiver).await.unwrap_or(Err(Error::OutcomeUnknown)) {
-                    // Other asks that were refused for lack of space may be tried at another node.
-                    Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
-                    answer => answer,
-                }
-            }
-            Err(TrySendError::Full(_)) => {
+        let wake_up = match self.inputs.put(Input::Ask(ask, caller.queues.clone(), waiter)) {
+            Ok(wake_up) => wake_up,
+            Err(Refused::Full) => {
                 self.stats.overloaded.add(1);
-                Err(Error::Overloaded)
+                return Err(Error::Overloaded);
             }
-            Err(TrySendError::Disconnected(_)) => Err(Error::Stopping),
+            Err(Refused::Closed) => return Err(Error::Stopping),
+        };
+        let mut awaited = Awaited { node: self, receiver };
+        if let Some(wake_up) = wake_up {
+            // Other tasks of this runtime that are ready now may ask, too.
+            tokio::task::yield_now().await;
+            drop(wake_up);
+        }
+        match (&mut awaited.receiver).await.unwrap_or(Err(Error::OutcomeUnknown)) {
+            // Other asks that were refused for lack of space may be tried at another node.
+            Err(Error::StorageFull) if !is_new_work => Err(Error::OutcomeUnknown),
+            answer => answer,
         }
     }
 }

@@ -15,12 +15,13 @@ use orchestrix_engine::{BatchRef, Cause, Clock, Journal, JournalId, Link, Logs, 
 use crate::clock::TermClock;
 use crate::decision_loop::DecisionLoop;
 use crate::events::EventFeed;
+use crate::inbox::inbox;
 use crate::loading::{Loaded, newest_snapshot};
 use crate::logs::{Calls, TaskLogs};
 use crate::node::Node;
 use crate::options::Options;
 use crate::progress::Progress;
-use crate::runner::{Runner, Running, WRITER_IS_GONE};
+use crate::runner::{Inline, Runner, Running, WRITER_IS_GONE};
 use crate::snapshotter::{LastSnapshot, SnapshotJob, SnapshotPlan};
 use crate::stats::Stats;
 use crate::sync::Mutex;
@@ -255,7 +256,7 @@ pub(crate) fn assemble(
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let (of_logs, counts) = (Arc::clone(&clock), Arc::clone(&stats));
     let logs = Arc::new(TaskLogs::new(logs, &options, of_logs, counts, guard.clone(), calls));
-    let (inputs, asked) = sync_channel(options.queue_max);
+    let (inputs, asked) = inbox(options.queue_max);
     let (works, handed) = sync_channel(WORKS_MAX);
     let (acks, heard) = channel();
 
@@ -307,7 +308,7 @@ pub(crate) fn assemble(
         snapshots,
         snapshot,
         start_snapshot: Box::new(SnapshotJob::spawn),
-        writes_itself: true,
+        inline: Inline::OneCaller,
         offers,
         at_writer: 0,
         unmarked: None,
@@ -328,6 +329,9 @@ pub(crate) fn start_node(
     let leads = guard.leader_lease.is_some().then_some(stored.end.position);
     let parts = assemble(stored, options, guard, surroundings, Calls::Threads);
     let Parts { node, mut runner, writer, handed, acks } = parts;
+    if !runner.offers {
+        runner.inline = Inline::Small;
+    }
     let (wake, offer) = (node.inputs.clone(), Arc::clone(&runner.offer));
     let (ended, open_logs) = (Arc::clone(&node.running), Arc::clone(&node.logs));
     spawn("orchestrix-journal", move || {

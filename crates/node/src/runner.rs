@@ -15,14 +15,16 @@ use orchestrix_engine::{Clock, Snapshots};
 use tokio::sync::watch;
 
 use crate::clock::TermClock;
+use crate::commit_group::CommitGroup;
 use crate::decision_loop::DecisionLoop;
+use crate::inbox::{Inbox, Inputs};
 use crate::node::Waiter;
 use crate::open::Failure;
 use crate::pending_group::PendingGroup;
 use crate::progress::Progress;
 use crate::request::{Ask, Error, Recipient};
 use crate::snapshotter::{SnapshotJob, SnapshotPlan, Snapshotting};
-use crate::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use crate::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use crate::sync::{AtomicBool, Mutex};
 use crate::tasks::Abandoned;
 use crate::writer::{self, Ack, Work, Writer};
@@ -31,6 +33,9 @@ use crate::writer::{self, Ack, Work, Writer};
 const INPUTS_PER_STEP: usize = 1_024;
 /// The longest wait for a question; bounds how late a step of the clock is noticed.
 const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// Answers and events of a small group. It is decided in some 30 microseconds, and a sync takes at least twice as long.
+const INLINE_MAX: usize = 32;
 
 /// After this long without an event the journal notes down how far it is durable.
 const REST: Duration = Duration::from_millis(50);
@@ -45,6 +50,28 @@ pub(crate) enum Input {
     /// The writer or the snapshotter has news.
     Wake,
     Stop,
+}
+
+/// Which groups the loop writes itself. Handing one to another thread and back costs as much as half a sync; writing it here
+/// costs what could be decided meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inline {
+    Never,
+    /// Those that one caller waits for.
+    OneCaller,
+    /// Those too that are decided in much less time than they are written.
+    Small,
+}
+
+impl Inline {
+    fn takes<R>(self, group: &CommitGroup<R>) -> bool {
+        let (callers, events) = (group.replies.len(), group.count as usize);
+        match self {
+            Self::Never => false,
+            Self::OneCaller => callers <= 1,
+            Self::Small => callers <= 1 || callers.max(events) <= INLINE_MAX,
+        }
+    }
 }
 
 /// Whether the node runs, and why it does not.
@@ -95,8 +122,8 @@ pub(crate) struct Runner {
     pub(crate) decisions: DecisionLoop<Waiter>,
     pub(crate) term_clock: TermClock,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) inputs: Receiver<Input>,
-    pub(crate) wake: SyncSender<Input>,
+    pub(crate) inputs: Inputs,
+    pub(crate) wake: Inbox,
     /// Shared with its thread; taken here only while that has nothing to do.
     pub(crate) writer: Arc<Mutex<Writer>>,
     pub(crate) works: SyncSender<Work>,
@@ -109,8 +136,8 @@ pub(crate) struct Runner {
     pub(crate) snapshot: SnapshotPlan,
     /// Gets the writing of a snapshot done, beside the loop.
     pub(crate) start_snapshot: Box<dyn FnMut(SnapshotJob) + Send>,
-    /// Whether the loop does the writer's work where only one caller waits.
-    pub(crate) writes_itself: bool,
+    /// Which groups the loop writes itself, instead of handing them to the writer's thread.
+    pub(crate) inline: Inline,
     /// Whether groups are offered to the writer while it is busy. Where an append takes long that saves time; where it
     /// does not, groups would only become smaller, and more of them cost more.
     pub(crate) offers: bool,
@@ -134,11 +161,7 @@ impl Runner {
 
     fn decide_until_stopped(&mut self) -> Result<(), Failure> {
         loop {
-            let input = match self.wait()? {
-                Ok(input) => Some(input),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => Some(Input::Stop),
-            };
+            let input = self.wait()?;
             if self.step(input)?.is_break() {
                 break;
             }
@@ -159,7 +182,7 @@ impl Runner {
         if let Some(under_way) = self.snapshot.under_way.take() {
             under_way.give_up();
         }
-        for input in self.inputs.try_iter() {
+        while let Some(input) = self.inputs.take() {
             if let Input::Ask(_, _, to) = input {
                 // A caller who left does not need to hear it.
                 let _ = to.send(Err(Error::Stopping));
@@ -232,7 +255,7 @@ impl Runner {
     }
 
     /// Waits for a question, or until something is due.
-    fn wait(&mut self) -> Result<Result<Input, RecvTimeoutError>, Failure> {
+    fn wait(&mut self) -> Result<Option<Input>, Failure> {
         while self.decisions.is_full() && !self.is_writer_free() {
             // The group must not grow any more: new questions stay in line.
             let offered = self.offer();
@@ -243,10 +266,10 @@ impl Runner {
         }
         let lingers = self.lingers();
         if self.decisions.has_group() && self.is_writer_free() && !lingers.is_zero() {
-            return Ok(self.inputs.recv_timeout(lingers));
+            return Ok(self.inputs.wait(lingers));
         }
         if self.decisions.has_group() && self.is_writer_free() {
-            return Ok(Ok(Input::Wake));
+            return Ok(Some(Input::Wake));
         }
         let mut offered = None;
         if self.decisions.has_group() {
@@ -259,7 +282,7 @@ impl Runner {
                 self.take_back(offered);
                 let now = self.term_clock.now();
                 self.acknowledged(ack, now);
-                return Ok(Ok(Input::Wake));
+                return Ok(Some(Input::Wake));
             }
         }
         let longest = if self.snapshot.under_way.as_ref().is_some_and(Snapshotting::is_handing_out) {
@@ -267,7 +290,7 @@ impl Runner {
         } else {
             self.idle_for()
         };
-        let input = self.inputs.recv_timeout(longest);
+        let input = self.inputs.wait(longest);
         self.take_back(offered);
         Ok(input)
     }
@@ -285,7 +308,7 @@ impl Runner {
             if first.is_none() && self.decisions.is_full() {
                 break;
             }
-            match first.take().or_else(|| self.inputs.try_recv().ok()) {
+            match first.take().or_else(|| self.inputs.take()) {
                 Some(Input::Ask(..))
                     if is_planted("question-forgotten") && self.decisions.state().position().0 % 50 == 7 => {}
                 Some(Input::Ask(ask, own, mut to)) => {
@@ -365,9 +388,9 @@ impl Runner {
             self.snapshot.begin(position, header);
             self.paused_since(start);
         }
-        let alone = self.writes_itself && group.replies.len() <= 1;
+        let inline = self.inline.takes(&group);
         let work = Work::Write { group, term };
-        if alone {
+        if inline {
             let ack = writer::lock(&self.writer).work(work)?;
             self.acknowledged(ack, now);
             Ok(())
@@ -441,4 +464,27 @@ fn writer_is_gone() -> Failure {
 
 fn micros(end: Duration, start: Duration) -> u64 {
     u64::try_from(end.saturating_sub(start).as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group with so many answers and events.
+    fn group(callers: usize, events: u32) -> CommitGroup<()> {
+        let mut group = CommitGroup::default();
+        group.count = events;
+        group.replies.extend((0..callers).map(|_| ((), Err(Error::Stopping))));
+        group
+    }
+
+    #[test]
+    fn small_groups_are_written_inline_up_to_a_limit() {
+        let max = u32::try_from(INLINE_MAX).expect("it is small");
+        let takes = |callers, events| Inline::Small.takes(&group(callers, events));
+        assert!(takes(INLINE_MAX, max) && takes(1, 10 * max), "one caller may have many events");
+        assert!(!takes(INLINE_MAX + 1, max) && !takes(INLINE_MAX, max + 1));
+        assert!(Inline::OneCaller.takes(&group(1, max)) && !Inline::OneCaller.takes(&group(2, 1)));
+        assert!(!Inline::Never.takes(&group(0, 1)));
+    }
 }

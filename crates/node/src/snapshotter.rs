@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use orchestrix_core::{Position, State};
 use orchestrix_engine::{Cause, Error, Link, SNAPSHOT_CHUNK_MAX, SnapshotWriter, Snapshots};
 
-use crate::runner::Input;
+use crate::inbox::Inbox;
 use crate::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 /// Tasks of one step. Bounds the pause of the loop: about a tenth of a millisecond.
@@ -115,7 +115,7 @@ pub(crate) struct SnapshotJob {
     link: Link,
     pieces: Receiver<Piece>,
     finished: SyncSender<Done>,
-    wake: SyncSender<Input>,
+    wake: Inbox,
     writer: Option<Box<dyn SnapshotWriter>>,
     /// The next chunk, as far as it was handed out.
     chunk: Vec<u8>,
@@ -198,7 +198,7 @@ impl SnapshotJob {
         drop((writer, pieces));
         // The channel is closed only when the node stops.
         let _ = finished.send((snapshots, result));
-        let _ = wake.try_send(Input::Wake);
+        wake.wake();
     }
 }
 
@@ -208,7 +208,7 @@ impl Snapshotting {
         snapshots: Box<dyn Snapshots>,
         link: Link,
         header: Vec<u8>,
-        wake: SyncSender<Input>,
+        wake: Inbox,
     ) -> (Self, SnapshotJob) {
         let (pieces, received) = sync_channel(PIECES_WAITING);
         let (finished, done) = sync_channel(1);
@@ -290,6 +290,7 @@ mod tests {
     use orchestrix_engine::{JournalId, Shared as _};
 
     use super::*;
+    use crate::inbox::inbox;
 
     /// A state with so many waiting tasks, each with a payload of so many bytes.
     fn state_with(tasks: usize, payload: usize) -> State {
@@ -316,7 +317,7 @@ mod tests {
     fn chunks_of(state: &mut State) -> Vec<Vec<u8>> {
         let journal = MemoryPlace::new(JournalId([5; 16])).journal().unwrap();
         let link = Link { position: state.position(), ..Link::default() };
-        let (wake, _woken) = sync_channel(1);
+        let (wake, _woken) = inbox(1);
         let header = state.begin_capture();
         let (mut under_way, job) = Snapshotting::begin(journal.snapshots(), link, header, wake);
         let mut job = Some(job);

@@ -16,7 +16,7 @@ use crate::logs::{Calls, OutputCall};
 use crate::node::Node;
 use crate::open::{Failure, Parts, Recovered, Stored, Surroundings, assemble, open_journal};
 use crate::options::Options;
-use crate::runner::{Input, Runner};
+use crate::runner::{Inline, Input, Runner};
 use crate::snapshotter::SnapshotJob;
 use crate::sync::Mutex;
 use crate::sync::mpsc::{Receiver, Sender, channel};
@@ -86,7 +86,7 @@ impl Stepped {
     /// From now on every group goes through the writer, also where only one caller waits: while one is written, the next
     /// one grows.
     pub fn never_writes_itself(&mut self) {
-        self.runner.writes_itself = false;
+        self.runner.inline = Inline::Never;
     }
 
     fn start(

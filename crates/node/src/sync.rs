@@ -2,7 +2,7 @@
 //! which threads reach them (`interleavings.rs`).
 
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool, mpsc};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool, mpsc};
 
 #[cfg(feature = "shuttle")]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic::AtomicBool, mpsc};
+pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicBool, mpsc};

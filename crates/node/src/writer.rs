@@ -1,8 +1,8 @@
 //! Makes groups durable, in order, and then sends what may be sent.
 //!
-//! Under load this happens on a thread of its own, while the loop decides the next group, and the writer takes that as
-//! soon as it is done with the one before. When only one caller waits, the loop does it itself: handing a group to
-//! another thread and back costs as much as half a sync.
+//! Large groups are written on a thread of its own, while the loop decides the next one, and the writer takes that as
+//! soon as it is done with the one before. Where only one caller waits, and for small groups on a disk, the loop does it
+//! itself: handing a group to another thread and back costs as much as half a sync.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,16 @@ use orchestrix_engine::{Appended, Batch, Cause, Clock, Journal, Link, Room, Spac
 use crate::commit_group::{CommitGroup, split_records};
 use crate::event_queues::EventQueues;
 use crate::events::EventFeed;
+use crate::inbox::Inbox;
 use crate::logs::TaskLogs;
 use crate::node::Waiter;
 use crate::open::Failure;
 use crate::pending_group::PendingGroup;
 use crate::progress::Progress;
 use crate::request::{Answer, Error, Recipient, Seen};
-use crate::runner::{Input, Running};
+use crate::runner::Running;
 use crate::stats::Stats;
-use crate::sync::mpsc::{Receiver, Sender, SyncSender};
+use crate::sync::mpsc::{Receiver, Sender};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tasks::Abandoned;
 use crate::write_guard::WriteGuard;
@@ -141,7 +142,7 @@ pub(crate) fn run(
     works: &Receiver<Work>,
     offer: &PendingGroup,
     acks: &Sender<Ack>,
-    wake: &SyncSender<Input>,
+    wake: &Inbox,
 ) -> Result<(), Failure> {
     for work in works {
         let mut writer = lock(writer);
@@ -154,7 +155,7 @@ pub(crate) fn run(
             // After the ack: a loop that made its offer too late for us finds that.
             next = offer.next(works);
             if urgent || writer.running.wants_ack.swap(false, Ordering::SeqCst) {
-                let _ = wake.try_send(Input::Wake);
+                wake.wake();
             }
         }
     }

@@ -152,7 +152,7 @@ impl Coordinator {
         loop {
             if let Some(node) = self.decides() {
                 if let Some(position) = question.position {
-                    self.reach(position).await?;
+                    Box::pin(self.reach(position)).await?;
                 }
                 match here(node).await {
                     // The leader changed between the check and the ask; nothing was changed.
@@ -169,11 +169,14 @@ impl Coordinator {
             if let Some((leader, epoch)) = member.leadership().leader()
                 && !member.is_me(&leader)
             {
-                let passed = match by_link(leader.clone(), epoch).await? {
+                // What is rare is put elsewhere: a future is moved with all that it may ever hold.
+                let passed = match Box::pin(by_link(leader.clone(), epoch)).await? {
                     ByLink::Answer(answer, at) => return Ok(Decided::Linked(answer, at)),
                     ByLink::NotAccepted => Passed::NotAccepted,
                     ByLink::Unknown => Passed::Unknown,
-                    ByLink::NoLink => app.leader_client.pass(question, member, &leader, epoch).await,
+                    ByLink::NoLink => {
+                        Box::pin(app.leader_client.pass(question, member, &leader, epoch)).await
+                    }
                 };
                 match passed {
                     Passed::Answer(response) => return Ok(Decided::Passed(response)),
@@ -194,7 +197,7 @@ impl Coordinator {
             let mut roles = member.roles();
             roles.mark_unchanged();
             // The leader may have changed, here or elsewhere; the look says which.
-            let _ = tokio::time::timeout(LOOK_EVERY, roles.changed()).await;
+            let _ = Box::pin(tokio::time::timeout(LOOK_EVERY, roles.changed())).await;
         }
     }
 

@@ -8,6 +8,6 @@ impl Node {
     /// Gives back leases of an answer that was sent and not delivered. If the loop has too much to do, they expire.
     pub fn give_back(&self, abandoned: Abandoned) {
         // Best effort: without it, the tasks wait for the end of their leases.
-        let _ = self.inputs.try_send(Input::GiveBack(abandoned));
+        let _ = self.inputs.put(Input::GiveBack(abandoned));
     }
 }
