@@ -69,10 +69,9 @@ with the kernel. The waiting calls are at one follower, and every one of them ge
 ## Cost of a request
 
 {requests}
-Two binaries of different age, on the file engine: `orchestrix-bench --only requests --old FILE`. Each has one call on the way per
-connection, and all tasks have one payload of 200 letters. Processor time is that of the server's process, kernel included. In every
-turn both start on empty folders and get the same number of requests, one after the other; one client alone asks both in turns,
-ten times each.
+Two binaries of different age, on the file engine: `orchestrix-bench --only requests --old FILE`. Each connection has one call in
+flight. Processor time is that of the process of the server, kernel included. In every turn, both start on empty folders and get the
+same number of requests, one after the other; one client alone calls both in turns, ten times each.
 
 ## Shards
 
@@ -119,8 +118,10 @@ limits:
   decisions, and two wake-ups of a sleeping thread; the processors are idle half of the time. More in flight
   gives more. No function stands out in the profile. Handing over half a round earlier, so that the sync of one half
   overlaps with the decisions of the other, gained nothing, because a sync of half as much takes as long.
-- **One by one over HTTP** is limited by the processor: about half of the server's time is the kernel's TCP, the rest is
-  HTTP, JSON and wake-ups.
+- **One by one over HTTP** is limited by the processor. In a profile of submits with 64 and 256 connections, the kernel's TCP
+  takes 34 to 36 % of the server's time, with one system call to receive a request and one to send its answer. The thread of
+  the runtime spends 26 to 35 % in user space: hyper, its HTTP types, tokio and the allocator. Our own code on that thread is
+  less than 2 %. Syncs take 8 to 14 %, the loop and the writer 6 to 8 %, and wake-ups and switches of threads 9 to 10 %.
 - **One client alone** waits for two more wake-ups than with a server of one thread: the runtime wakes the
   loop, the loop wakes the runtime. The loop itself syncs for a single caller. Spinning for the next request
   instead of sleeping made it slower here.
