@@ -148,6 +148,12 @@ settings! {
     /// The same of one token, or of one address [default: 32MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     max_unsent_per_client: Size,
+    /// Bytes of long bodies of requests at one time [default: 256MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_incoming: Size,
+    /// The same of one token, or of one address [default: 32MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    max_incoming_per_client: Size,
     /// Requests of one token at one time, waiting lease calls included [default: 10000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_in_flight_per_token: usize,
@@ -296,6 +302,18 @@ impl Settings {
                 set.max_unsent_per_client.map(|size| size.0),
                 1 << 20,
                 usual.unsent_bytes_per_client,
+            )?,
+            incoming_bytes: at_least(
+                "max_incoming",
+                set.max_incoming.map(|size| size.0),
+                1 << 20,
+                usual.incoming_bytes,
+            )?,
+            incoming_bytes_per_client: at_least(
+                "max_incoming_per_client",
+                set.max_incoming_per_client.map(|size| size.0),
+                1 << 20,
+                usual.incoming_bytes_per_client,
             )?,
             in_flight_per_token: at_least(
                 "max_in_flight_per_token",

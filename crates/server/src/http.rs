@@ -27,6 +27,7 @@ mod forward;
 pub mod fuzz_api;
 mod guard;
 mod handle;
+mod incoming;
 mod leasing;
 mod limits;
 mod link;
@@ -137,6 +138,7 @@ pub(crate) struct App {
     pub(crate) link_tasks: TaskTracker,
     pub(crate) permits: Arc<accept::ConnectionPermits>,
     pub(crate) quotas: quota::Quotas,
+    pub(crate) incoming: Arc<incoming::Incoming>,
     pub(crate) unsent: Arc<unsent::Unsent>,
     pub(crate) streams: Arc<streams::Streams>,
     pub(crate) endings: Arc<endings::Endings>,
@@ -163,6 +165,7 @@ impl App {
             permits: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),
             refusals: audit::Refusals::default(),
+            incoming: Arc::new(incoming::Incoming::new(&options.limits)),
             unsent: Arc::new(unsent::Unsent::new(&options.limits)),
             streams: Arc::new(streams::Streams::new(&options.limits)),
             endings: Arc::new(endings::Endings::new(coordinator.clone())),

@@ -1,6 +1,7 @@
 //! Bodies of requests: read within limits, then understood as JSON, with errors that name field and place.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -11,51 +12,116 @@ use orchestrix_core::limits::JSON_DEPTH_MAX;
 use orchestrix_core::wire::Object;
 use serde::de::DeserializeOwned;
 
+use crate::http::App;
+use crate::http::access::Client;
 use crate::http::connection::RequestBody;
 use crate::http::error::Fault;
-use crate::http::limits::Limits;
+use crate::http::incoming::{Incoming, Room, SHORT_BODY_BYTES_MAX};
 
 /// Levels of a request around the JSON of a caller: a batch, its list, the item.
 const ENVELOPE_LEVELS: usize = 3;
 
-/// Reads a body of bounded size in bounded time.
+/// How long a refused caller may send on, so that the refusal is not lost with a reset connection.
+const SKIP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A body that is here, with the room that it takes if it is long.
+#[derive(Default)]
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    pub(crate) _room: Option<Room>,
+}
+
+/// Reads a body of bounded size in bounded time. A long one is read when there is room for it.
 pub(crate) async fn read(
     headers: &HeaderMap,
     mut body: RequestBody,
-    limits: &Limits,
-) -> Result<Bytes, Fault> {
+    app: &App,
+    client: &Client,
+) -> Result<Received, Fault> {
     check_media_type(headers)?;
     check_encoding(headers)?;
-    let max = limits.body_bytes;
-    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    let mut reading = pin!(async {
-        if announced.is_some_and(|length| length > max as u64) {
-            skip(&mut body, max).await;
-            return Err(Fault::BodyTooLarge { max });
+    let max = app.limits.body_bytes;
+    let announced =
+        headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > max) {
+        // One that sends slowly is cut off.
+        let _ = within(app, async { Ok::<_, Fault>(skip(&mut body, max).await) }).await?;
+        return Err(Fault::BodyTooLarge { max });
+    }
+    let mut gathered = Gathered::default();
+    let is_announced_long = announced.is_some_and(|length| length > SHORT_BODY_BYTES_MAX);
+    let short_max = SHORT_BODY_BYTES_MAX.min(max);
+    if !is_announced_long && within(app, gathered.gather(&mut body, short_max)).await? {
+        return Ok(Received { bytes: gathered.bytes(), _room: None });
+    }
+    // Most bodies are short: what long ones need is put elsewhere, as a future is moved with all that it may hold. The length
+    // of one in chunks is known when all of it is here.
+    Box::pin(read_long(gathered, body, app, client, announced.unwrap_or(max))).await
+}
+
+async fn read_long(
+    mut gathered: Gathered,
+    mut body: RequestBody,
+    app: &App,
+    client: &Client,
+    expected: usize,
+) -> Result<Received, Fault> {
+    let max = app.limits.body_bytes;
+    let room = match Incoming::room(&app.incoming, client.name(), expected).await {
+        Ok(room) => room,
+        Err(fault) => {
+            let _ = tokio::time::timeout(SKIP_TIMEOUT, skip(&mut body, max)).await;
+            return Err(fault);
         }
-        collect(&mut body, max).await
-    });
+    };
+    if !within(app, gathered.gather(&mut body, max)).await? {
+        let _ = within(app, async { Ok::<_, Fault>(skip(&mut body, max).await) }).await?;
+        return Err(Fault::BodyTooLarge { max });
+    }
+    Ok(Received { bytes: gathered.bytes(), _room: Some(room) })
+}
+
+/// Ends what takes longer than a body may.
+async fn within<T>(app: &App, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let mut reading = pin!(reading);
     // Most bodies come with their headers, and need no clock.
     if let Some(read) = reading.as_mut().now_or_never() {
         return read;
     }
-    Box::pin(tokio::time::timeout(limits.body_timeout, reading)).await.unwrap_or(Err(Fault::Timeout))
+    Box::pin(tokio::time::timeout(app.limits.body_timeout, reading)).await.unwrap_or(Err(Fault::Timeout))
 }
 
-async fn collect(body: &mut RequestBody, max: usize) -> Result<Bytes, Fault> {
-    let broken = |error: hyper::Error| Fault::Invalid(format!("the body cannot be read: {error}"));
-    let Some(first) = next(body).await.transpose().map_err(broken)? else { return Ok(Bytes::new()) };
-    let mut all = None;
-    loop {
-        let so_far = all.as_ref().map_or(first.len(), BytesMut::len);
-        if so_far > max {
-            skip(body, max).await;
-            return Err(Fault::BodyTooLarge { max });
+/// What is there of a body. One that comes in one piece is not copied.
+#[derive(Default)]
+struct Gathered {
+    first: Bytes,
+    all: Option<BytesMut>,
+}
+
+impl Gathered {
+    fn len(&self) -> usize {
+        self.all.as_ref().map_or(self.first.len(), BytesMut::len)
+    }
+
+    /// Reads until the end, or until there are more bytes than `max`. Answers whether it is the end.
+    async fn gather(&mut self, body: &mut RequestBody, max: usize) -> Result<bool, Fault> {
+        while self.len() <= max {
+            let more = next(body).await.transpose();
+            let more = more.map_err(|error| Fault::Invalid(format!("the body cannot be read: {error}")))?;
+            match more {
+                None => return Ok(true),
+                Some(more) if self.len() == 0 => self.first = more,
+                Some(more) => {
+                    let first = &self.first;
+                    self.all.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more);
+                }
+            }
         }
-        match next(body).await.transpose().map_err(broken)? {
-            Some(more) => all.get_or_insert_with(|| BytesMut::from(&first[..])).extend_from_slice(&more),
-            None => return Ok(all.map_or(first, BytesMut::freeze)),
-        }
+        Ok(false)
+    }
+
+    fn bytes(self) -> Bytes {
+        self.all.map_or(self.first, BytesMut::freeze)
     }
 }
 

@@ -15,12 +15,13 @@ use crate::coordinator::{Decided, Question};
 use crate::http::access::{Client, authorize};
 use crate::http::answer::{Body, Reply};
 use crate::http::audit::Seen;
+use crate::http::body::{self, Received};
 use crate::http::connection::RequestBody;
 use crate::http::error::Fault;
 use crate::http::forward::Carried;
 use crate::http::routes::{Audit, Does, Found, Pace, Route, Verb, find};
 use crate::http::unsent::{SHORT_BYTES_MAX, Unsent};
-use crate::http::{App, body, forward, guard};
+use crate::http::{App, forward, guard};
 
 /// A request whose caller may make it.
 pub(crate) struct Call<'a> {
@@ -108,10 +109,11 @@ async fn answer(
     };
     let client = authorize(app, peer, head.headers.get(AUTHORIZATION), route, seen)?;
     let _in_flight = client.enter(app)?;
-    let body = match route.verb {
-        Verb::Get => Bytes::new(),
+    // The room of a long body is free when it is answered.
+    let Received { bytes: body, _room } = match route.verb {
+        Verb::Get => Received::default(),
         Verb::Post | Verb::Put | Verb::Patch | Verb::Delete => {
-            let body = body::read(&head.headers, incoming, &app.limits).await?;
+            let body = body::read(&head.headers, incoming, app, &client).await?;
             client.check_still_known()?;
             body
         }

@@ -19,6 +19,10 @@ pub struct Limits {
     pub unsent_bytes: usize,
     /// The same of one token, or of one address without tokens.
     pub unsent_bytes_per_client: usize,
+    /// Bytes of bodies longer than 64 KiB that are being read or decided. Bounds memory under many slow senders.
+    pub incoming_bytes: usize,
+    /// The same of one token, or of one address without tokens.
+    pub incoming_bytes_per_client: usize,
     /// From the first byte of a request to the end of its headers. Ends slow readers.
     pub header_timeout: Duration,
     /// From the end of the headers to the end of the body.
@@ -57,6 +61,8 @@ impl Default for Limits {
             zmq_stranger_bytes: 8 << 20,
             unsent_bytes: 256 << 20,
             unsent_bytes_per_client: 32 << 20,
+            incoming_bytes: 256 << 20,
+            incoming_bytes_per_client: 32 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(75),

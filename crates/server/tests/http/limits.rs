@@ -41,6 +41,68 @@ async fn a_body_is_taken_up_to_its_limit() {
     server.stop().await;
 }
 
+/// The first half of a submit with a body of so many bytes, and the second.
+fn halves(bytes: usize) -> (Vec<u8>, Vec<u8>) {
+    let empty = json!({ "queue": "q", "payload": "" }).to_string().len();
+    let body = json!({ "queue": "q", "payload": "x".repeat(bytes - empty) }).to_string();
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length:";
+    let (first, second) = body.split_at(bytes / 2);
+    (format!("{head} {bytes}\r\n\r\n{first}").into_bytes(), second.as_bytes().to_vec())
+}
+
+#[tokio::test]
+async fn a_long_body_waits_for_room() {
+    const LONG_BODY: usize = 150 << 10;
+    let limits = Limits { incoming_bytes_per_client: 2 * LONG_BODY, ..Limits::default() };
+    let server = limited(limits).await;
+    let (head, rest) = halves(LONG_BODY);
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        let mut stream = server.connect().await;
+        stream.write_all(&head).await.unwrap();
+        slow.push(stream);
+    }
+    let mut third = server.connect().await;
+    third.write_all(&[head, rest.clone()].concat()).await.unwrap();
+    let mut byte = [0];
+    let early = tokio::time::timeout(Duration::from_millis(300), third.read(&mut byte)).await;
+    assert!(early.is_err(), "two bodies use all the room, and the third was answered");
+    let short = json!({ "queue": "q", "payload": 1 });
+    assert_eq!(server.post("/v1/tasks", &short).await.status, 201, "a short body does not wait");
+    slow[0].write_all(&rest).await.unwrap();
+    assert_eq!(read_answer(&mut slow[0]).await.status, 201);
+    assert_eq!(read_answer(&mut third).await.status, 201);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_body_without_room_is_refused() {
+    let limits = Limits {
+        incoming_bytes_per_client: 100 << 10,
+        body_timeout: Duration::from_millis(500),
+        ..Limits::default()
+    };
+    let server = limited(limits).await;
+    let (head, _) = halves(100 << 10);
+    let mut slow = Vec::new();
+    for _ in 0..5 {
+        let mut stream = server.connect().await;
+        stream.write_all(&head).await.unwrap();
+        slow.push(stream);
+    }
+    let mut codes = Vec::new();
+    for stream in &mut slow {
+        let answer = read_answer(stream).await;
+        codes.push((answer.status, answer.code()));
+    }
+    codes.sort();
+    // One after the other has the room until its time is over; the last three wait too long.
+    assert_eq!(codes.first(), Some(&(408, "timeout".to_owned())), "{codes:?}");
+    assert_eq!(codes.last(), Some(&(429, "rate_limited".to_owned())), "{codes:?}");
+    assert_eq!(server.post("/v1/tasks", &json!({ "queue": "q", "payload": 1 })).await.status, 201);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_body_far_above_the_limit_is_refused_before_it_is_read() {
     let server = limited(Limits::default()).await;
