@@ -44,9 +44,7 @@ pub(crate) async fn read(
     let announced =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max) {
-        // One that sends slowly is cut off.
-        let _ = within(app, async { Ok::<_, Fault>(skip(&mut body, max).await) }).await?;
-        return Err(Fault::BodyTooLarge { max });
+        return Err(too_large(&mut body, app).await);
     }
     let mut gathered = Gathered::default();
     let is_announced_long = announced.is_some_and(|length| length > SHORT_BODY_BYTES_MAX);
@@ -75,10 +73,19 @@ async fn read_long(
         }
     };
     if !within(app, gathered.gather(&mut body, max)).await? {
-        let _ = within(app, async { Ok::<_, Fault>(skip(&mut body, max).await) }).await?;
-        return Err(Fault::BodyTooLarge { max });
+        return Err(too_large(&mut body, app).await);
     }
     Ok(Received { bytes: gathered.bytes(), _room: Some(room) })
+}
+
+/// The refusal of a body that is too large, when some of the rest was taken. One that sends slowly hears another.
+async fn too_large(body: &mut RequestBody, app: &App) -> Fault {
+    let max = app.limits.body_bytes;
+    let skipped = within(app, async {
+        skip(body, max).await;
+        Ok(())
+    });
+    skipped.await.err().unwrap_or(Fault::BodyTooLarge { max })
 }
 
 /// Ends what takes longer than a body may.

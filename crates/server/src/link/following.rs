@@ -104,9 +104,11 @@ impl Links {
                     continue;
                 }
             };
-            match self.ask_over(app, to, question).await {
-                Sent::Full(back) => question = back,
-                sent => return sent,
+            let sent = self.ask_over(app, to, question).await;
+            if let Sent::Full(back) = sent {
+                question = back;
+            } else {
+                return sent;
             }
         }
         refused
