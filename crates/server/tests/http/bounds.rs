@@ -155,7 +155,7 @@ fn place<'b>(mut body: &'b mut Value, at: &[String]) -> &'b mut Value {
     for name in at {
         body = match &**name {
             "[]" => {
-                if !body.as_array().is_some_and(|list| !list.is_empty()) {
+                if body.as_array().is_none_or(Vec::is_empty) {
                     *body = json!([null]);
                 }
                 &mut body[0]

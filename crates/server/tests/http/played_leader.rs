@@ -106,10 +106,9 @@ impl Linked {
     }
 
     async fn next_ask(&mut self) -> (AskId, Ask) {
-        match self.next().await {
-            Asked::Ask(id, question) => (id, question.ask),
-            other => panic!("no ask, but {other:?}"),
-        }
+        let asked = self.next().await;
+        let Asked::Ask(id, question) = asked else { panic!("no ask, but {asked:?}") };
+        (id, question.ask)
     }
 }
 
