@@ -273,6 +273,12 @@ impl<H> Answerer<H> {
         self.outbox.len()
     }
 
+    /// Asks that the loop has not taken, as far as [`Answerer::taken`] said.
+    #[must_use]
+    pub fn untaken(&self) -> usize {
+        self.untaken
+    }
+
     /// The name of the follower, as it says.
     #[must_use]
     pub fn node(&self) -> Option<&str> {

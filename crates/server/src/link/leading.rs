@@ -9,6 +9,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
@@ -25,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 use crate::coordinator::LEADER_WAIT;
 use crate::http::{App, Fault, Held, SHORT_BYTES_MAX, Unsent};
 use crate::link::{Counted, GO_BYTES, Output};
+
+/// How long the follower may wait to hear that an ask was taken. Its window has room for much more than comes in this time.
+const TAKEN_WITHIN: Duration = Duration::from_millis(5);
 
 /// Serves a follower until one of the two goes, or the follower's token ends.
 pub(crate) async fn serve(io: impl AsyncRead + AsyncWrite, app: Arc<App>, ended: CancellationToken) {
@@ -146,12 +150,27 @@ impl<'a> Leading<'a> {
         let (mut stop, mut stops) = (pin!(self.app.stop.cancelled()), false);
         let mut alarm = pin!(sleep_until(self.start));
         let write_timeout = self.app.limits.write_timeout;
+        let mut taken_due = None;
         loop {
-            while let Some(Some(decided)) = deciding.next().now_or_never() {
-                self.decided(decided);
+            for is_last in [false, true] {
+                while let Some(Some(decided)) = deciding.next().now_or_never() {
+                    self.decided(decided);
+                }
+                if is_last || self.answerer.unsent() == 0 || !output.is_empty() || deciding.is_empty() {
+                    break;
+                }
+                // Answers of one commit group become ready one by one: those of a moment share a write.
+                tokio::task::yield_now().await;
             }
-            while let Ok(ask) = taken.try_recv() {
-                self.answerer.taken(ask);
+            // `taken` goes with an answer, or when none comes for a while.
+            if self.answerer.unsent() > 0 || taken_due.is_some_and(|due| due <= Instant::now()) {
+                while let Ok(ask) = taken.try_recv() {
+                    self.answerer.taken(ask);
+                }
+                taken_due = None;
+            }
+            if taken_due.is_none() && self.answerer.untaken() > 0 {
+                taken_due = Some(Instant::now() + TAKEN_WITHIN);
             }
             output.refill(|bytes, enough| self.answerer.send(bytes, enough));
             self.check_kept(output.is_stuck(write_timeout))?;
@@ -161,14 +180,13 @@ impl<'a> Leading<'a> {
             // A follower that does not read its answers sends no more asks. It is alive as long as it reads some.
             let reads = !self.kept.is_much();
             let silent_at = reads.then(|| self.start + self.answerer.next_due());
-            let dues = [silent_at, output.stuck_at(write_timeout)];
+            let dues = [silent_at, output.stuck_at(write_timeout), taken_due];
             let due = dues.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + write_timeout);
             if alarm.deadline() != due {
                 alarm.as_mut().reset(due);
             }
             tokio::select! {
                 Some(decided) = deciding.next() => self.decided(decided),
-                Some(ask) = taken.recv() => self.answerer.taken(ask),
                 written = output.write(to), if !output.is_empty() => {
                     written.map_err(|error| error.to_string())?;
                 }
@@ -187,6 +205,7 @@ impl<'a> Leading<'a> {
                 }
                 () = &mut alarm => {
                     if reads {
+                        // Does nothing before its own time.
                         self.answerer.tick(self.start.elapsed()).map_err(|broken| broken.to_string())?;
                     }
                 }
