@@ -120,7 +120,7 @@ impl<H> Answerer<H> {
                 Ok(())
             }
             Kind::Ping => {
-                frame::write(self.outbox.control(), Kind::Pong, true, 0, &[]);
+                self.outbox.pong();
                 Ok(())
             }
             Kind::Pong => Ok(()),
@@ -158,7 +158,8 @@ impl<H> Answerer<H> {
     }
 
     fn begin(&mut self, id: AskId, now: Duration) -> Result<(), Broken> {
-        if self.open.len() >= self.ours.asks_max {
+        // The follower counts an ask until all of its answer is there.
+        if self.open.len() + self.outbox.len() >= self.ours.asks_max {
             return Err(Broken::TooLarge { what: "asks without an answer", max: self.ours.asks_max });
         }
         self.last = id;

@@ -250,7 +250,7 @@ impl Asker {
             Kind::Taken => self.taken(frame),
             Kind::GoAway => self.go_away(AskId(frame.ask), heard),
             Kind::Ping => {
-                frame::write(self.outbox.control(), Kind::Pong, true, 0, &[]);
+                self.outbox.pong();
                 Ok(())
             }
             Kind::Pong => Ok(()),

@@ -36,6 +36,8 @@ impl<H> Sending<H> {
 pub(super) struct Outbox<H> {
     kind: Kind,
     control: Vec<u8>,
+    /// One answers all the `ping`s since the last.
+    owes_pong: bool,
     messages: HashMap<AskId, Sending<H>>,
     /// Whose piece is next. Messages that were dropped are skipped.
     turns: VecDeque<AskId>,
@@ -52,11 +54,17 @@ impl<H> Outbox<H> {
     /// An outbox whose messages are of a kind, with at most so many long ones taking turns.
     pub(super) fn new(kind: Kind, long_max: usize) -> Self {
         let (turns, line) = (VecDeque::new(), VecDeque::new());
-        Self { kind, control: Vec::new(), messages: HashMap::new(), turns, line, long: 0, long_max, bytes: 0 }
+        let (control, messages) = (Vec::new(), HashMap::new());
+        Self { kind, control, owes_pong: false, messages, turns, line, long: 0, long_max, bytes: 0 }
     }
 
     pub(super) fn control(&mut self) -> &mut Vec<u8> {
         &mut self.control
+    }
+
+    /// Gives a sign of life. A peer that asks for many and reads none costs no memory.
+    pub(super) fn pong(&mut self) {
+        self.owes_pong = true;
     }
 
     pub(super) fn push(&mut self, ask: AskId, message: Sending<H>) {
@@ -103,7 +111,7 @@ impl<H> Outbox<H> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.control.is_empty() && self.messages.is_empty()
+        self.control.is_empty() && !self.owes_pong && self.messages.is_empty()
     }
 
     /// Bytes of messages that are not handed over.
@@ -118,6 +126,9 @@ impl<H> Outbox<H> {
 
     /// Moves frames into a buffer until it has about `enough` bytes.
     pub(super) fn fill(&mut self, buffer: &mut Vec<u8>, enough: usize) {
+        if std::mem::take(&mut self.owes_pong) {
+            frame::write(&mut self.control, Kind::Pong, true, 0, &[]);
+        }
         buffer.append(&mut self.control);
         while buffer.len() < enough
             && let Some(ask) = self.turns.pop_front()

@@ -26,7 +26,7 @@ impl Pair {
         pair
     }
 
-    fn of(follower: Hello, leader: Hello) -> Self {
+    pub(super) fn of(follower: Hello, leader: Hello) -> Self {
         let now = Duration::from_secs(100);
         Self { asker: Asker::new(follower, now), answerer: Answerer::new(leader, now), now }
     }
