@@ -9,6 +9,9 @@ use tokio::sync::watch;
 
 use crate::event_queues::{EventQueues, TaskQueues};
 
+/// Bytes of records that a watcher decodes at one time, plus at most one event. Bounds what a slow one keeps.
+const DECODED_BYTES_MAX: usize = 16 << 10;
+
 /// What a watcher sees.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
@@ -95,7 +98,7 @@ impl EventFeed {
     pub(crate) fn subscribe(self: &Arc<Self>, after: Option<Position>) -> Events {
         let durable = self.durable.subscribe();
         let after = after.unwrap_or(*durable.borrow());
-        Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new(), kinds: None }
+        Events { feed: Arc::clone(self), durable, after, ready: VecDeque::new(), rest: None, kinds: None }
     }
 
     pub(crate) fn batches(self: &Arc<Self>, after: Position) -> Batches {
@@ -114,6 +117,16 @@ impl EventFeed {
     }
 }
 
+/// A place within a batch.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// What the batch follows.
+    before: Position,
+    /// The last position that was decoded or skipped, and where the next record begins.
+    position: Position,
+    byte: usize,
+}
+
 /// One watcher's place in the events.
 #[derive(Debug)]
 pub struct Events {
@@ -121,6 +134,8 @@ pub struct Events {
     durable: watch::Receiver<Position>,
     after: Position,
     ready: VecDeque<Happening>,
+    /// Where a batch goes on of which a part was decoded.
+    rest: Option<Rest>,
     /// Without one, all are wanted.
     kinds: Option<&'static [u8]>,
 }
@@ -162,14 +177,25 @@ impl Events {
         if before > self.after {
             self.gap(before);
         }
-        let positions = (before.0 + 1..).map(Position);
-        for (position, record) in positions.zip(Undecoded::new(&batch.records)) {
+        let begun = self.rest.take().filter(|rest| rest.before == before);
+        let mut rest = begun.unwrap_or(Rest { before, position: before, byte: 0 });
+        let mut decoded = 0;
+        for record in Undecoded::new(&batch.records[rest.byte..]) {
+            if decoded >= DECODED_BYTES_MAX {
+                self.after = rest.position;
+                self.rest = Some(rest);
+                return;
+            }
             let record = record.expect("we have written it ourselves");
+            rest.position = rest.position.next();
+            rest.byte += record.bytes();
+            let position = rest.position;
             if position > self.after && self.kinds.is_none_or(|kinds| kinds.contains(&record.kind)) {
                 let event = record.event().expect("we have written it ourselves");
                 let is_of_tasks = matches!(event, Event::Task(_));
                 let queues = if is_of_tasks { queues.at(position) } else { TaskQueues::None };
                 self.ready.push_back(Happening::Event { position, at: record.at, event, queues });
+                decoded += record.bytes();
             }
         }
         self.after = batch.last();
@@ -251,6 +277,43 @@ mod tests {
         let mut events = feed.subscribe(Some(Position(0)));
         assert_eq!(events.next().await, Happening::Gap { until: Position(1) });
         assert_eq!(task(&events.next().await), 2);
+    }
+
+    #[tokio::test]
+    async fn a_watcher_keeps_little_of_a_large_batch() {
+        const COUNT: u32 = 10_000;
+        let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
+        publish(&feed, batch(0, COUNT));
+        publish(&feed, batch(u64::from(COUNT), 1));
+        let mut events = feed.subscribe(Some(Position(5)));
+        let mut seen = Vec::new();
+        while seen.last() != Some(&u64::from(COUNT + 1)) {
+            seen.push(task(&events.next().await));
+            let kept = events.ready.len() * batch(0, 1).records.len();
+            assert!(kept <= DECODED_BYTES_MAX, "{kept} bytes of events are decoded at one time");
+        }
+        assert_eq!(seen, (6..=u64::from(COUNT + 1)).collect::<Vec<_>>(), "each comes once");
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_a_batch_may_not_be_kept_any_more() {
+        const COUNT: u32 = 10_000;
+        let feed = Arc::new(EventFeed::new(Position(0), batch(0, COUNT).records.len()));
+        publish(&feed, batch(0, COUNT));
+        let mut events = feed.subscribe(Some(Position(0)));
+        assert_eq!(task(&events.next().await), 1);
+        publish(&feed, batch(u64::from(COUNT), 1));
+        let mut last = 1;
+        let until = loop {
+            match events.next().await {
+                Happening::Event { position, .. } if position.0 == last + 1 => last += 1,
+                Happening::Event { position, .. } => panic!("{position} after {last}"),
+                Happening::Gap { until } => break until,
+            }
+        };
+        assert!(last < u64::from(COUNT), "not all was decoded");
+        assert_eq!(until, Position(u64::from(COUNT)));
+        assert_eq!(task(&events.next().await), u64::from(COUNT) + 1);
     }
 
     #[tokio::test]
