@@ -475,6 +475,6 @@ impl Node {
 }
 
 /// A queue that is not the caller's is refused before anything else that is wrong.
-fn check_named(caller: &Caller, ask: &Ask) -> Result<(), Refusal> {
+pub(crate) fn check_named(caller: &Caller, ask: &Ask) -> Result<(), Refusal> {
     caller.queues.as_deref().map_or(Ok(()), |own| caller::check_named(ask, own))
 }

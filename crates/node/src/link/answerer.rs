@@ -13,6 +13,7 @@ use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
 use crate::link::{LONG_ANSWERS_MAX, MESSAGE_BYTES_MAX};
+use crate::node::check_named;
 use crate::request::Error;
 use crate::tasks::Abandoned;
 
@@ -176,7 +177,7 @@ impl<H> Answerer<H> {
         let refused = |refusal| Reply::Done(Err(Error::Refused(refusal)));
         match decoded::<Question>(&bytes) {
             Err(_) => self.answer(id, refused(Refusal::Internal), None),
-            Ok(question) => match validate(&question.ask) {
+            Ok(question) => match check(&question) {
                 Err(refusal) => self.answer(id, refused(refusal), None),
                 Ok(()) if question.within.is_some_and(|within| now >= since + within) => {
                     self.answer(id, Reply::Done(Err(Error::Overloaded)), None);
@@ -327,4 +328,12 @@ impl<H> Answerer<H> {
     pub fn next_due(&self) -> Duration {
         self.pulse.next_due()
     }
+}
+
+/// The leader refuses a queue that is not the caller's before anything else that is wrong, also for its own callers.
+fn check(question: &Question) -> Result<(), Refusal> {
+    validate(&question.ask).or_else(|refusal| {
+        check_named(&question.caller, &question.ask)?;
+        Err(refusal)
+    })
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 use orchestrix_core::wire::{LeaseQueues, Leased, Leases, Submit};
 use orchestrix_core::{Command, Json, LeaseId, Name, Position, TaskId};
 
+use crate::caller::Caller;
 use crate::link::frame::{self, Kind};
 use crate::link::*;
 use crate::request::{Answer, Ask, Error};
@@ -558,15 +559,21 @@ fn a_hundred_thousand_cancels_take_no_time() {
 fn an_invalid_ask_is_refused_and_the_link_goes_on() {
     let mut pair = Pair::new();
     let Question { ask: Ask::Lease(request), .. } = lease() else { unreachable!("a lease call") };
-    let invalid = Question::new(Ask::Lease(LeaseQueues { max: 1_001, ..request }));
-    let id = pair.ask(&invalid).unwrap();
-    assert!(pair.carry_asks().is_empty(), "the loop does not see it");
-    let heard = pair.carry_answers();
-    let [Heard::Answer(heard, Answered { reply: Reply::Done(Err(Error::Refused(refusal))), .. })] =
-        &heard[..]
-    else {
-        panic!("{heard:?}")
+    let invalid = || Question::new(Ask::Lease(LeaseQueues { max: 1_001, ..request.clone() }));
+    let mut refused = |question: &Question| {
+        let id = pair.ask(question).unwrap();
+        assert!(pair.carry_asks().is_empty(), "the loop does not see it");
+        let heard = pair.carry_answers();
+        let [Heard::Answer(heard, Answered { reply: Reply::Done(Err(Error::Refused(refusal))), .. })] =
+            &heard[..]
+        else {
+            panic!("{heard:?}")
+        };
+        assert_eq!(*heard, id);
+        refusal.code()
     };
-    assert_eq!((*heard, refusal.code()), (id, "invalid"));
+    assert_eq!(refused(&invalid()), "invalid");
+    let caller = Caller { queues: Some([name("other")].into()), ..Caller::default() };
+    assert_eq!(refused(&Question { caller, ..invalid() }), "forbidden", "as at the leader itself");
     assert!(pair.ask(&lease()).is_ok());
 }
