@@ -1,4 +1,4 @@
-// Shows what the interface tells. Every text of a task, worker or queue is put in by textContent only.
+// Shows the state of the coordinator. Text of tasks, workers and queues is set by textContent only.
 "use strict";
 
 const EVENTS_SHOWN = 40;
@@ -94,7 +94,7 @@ function showWorkers(workers) {
   fill("workers", workers.map((worker) => row([
     cell(worker.worker), cell(worker.leases, "n"), cell(worker.capacity === undefined ? "–" : worker.capacity, "n"),
     cell(worker.seen_at === 0 ? "not since the start" : span(Math.max(0, now - worker.seen_at)) + " ago"),
-  ])), "no worker was seen lately");
+  ])), "no worker seen recently");
 }
 
 const KINDS = {
@@ -103,7 +103,8 @@ const KINDS = {
 };
 
 function showEvent(event) {
-  const { position, at: time, type, task, queue, service, ...rest } = event;
+  // A request id is for programs; it would double the height of a row.
+  const { position, at: time, type, task, queue, service, request_id, ...rest } = event;
   lastPosition = position;
   const details = Object.entries(rest).map(([name, value]) => label(name) + " " + shown(name, value));
   addEvent(row([
@@ -137,7 +138,7 @@ const FIELDS = {
   capacity: (capacity) => (typeof capacity === "number" ? capacity : capacity.worker + ": " + (capacity.capacity ?? "no limit")),
 };
 
-// A field that is not as it is known here is shown as it came.
+// A field with an unexpected form is shown as JSON.
 function shown(name, value) {
   try {
     if (FIELDS[name]) return FIELDS[name](value);
@@ -149,7 +150,7 @@ function shown(name, value) {
 
 function showGap(gap) {
   lastPosition = gap.until;
-  addEvent(row([cell(gap.until, "n"), cell(""), cell("events before this are not kept any more", "warm"), cell(""), cell(""), cell("")]));
+  addEvent(row([cell(gap.until, "n"), cell(""), cell("earlier events are no longer available", "warm"), cell(""), cell(""), cell("")]));
 }
 
 function addEvent(line) {
@@ -213,7 +214,7 @@ async function look() {
 async function stream() {
   try {
     await follow();
-    show("lost", "the stream of events ended; connecting again");
+    show("lost", "event stream ended, reconnecting");
   } catch (error) {
     show("lost", "not connected: " + error.message);
   }
