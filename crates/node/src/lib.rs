@@ -18,8 +18,6 @@ mod follower;
 mod growth;
 mod high_water;
 mod inbox;
-#[cfg(all(test, feature = "shuttle"))]
-mod interleavings;
 pub mod link;
 mod loading;
 mod logs;
@@ -41,6 +39,11 @@ mod sync;
 mod tasks;
 mod write_guard;
 mod writer;
+
+#[cfg(all(test, feature = "shuttle"))]
+mod tests {
+    mod interleavings;
+}
 
 pub use caller::Caller;
 pub use clock::TermClock;
