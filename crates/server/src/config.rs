@@ -130,13 +130,13 @@ settings! {
     /// Log format [default: text]
     #[arg(long)]
     log_format: LogFormat,
-    /// Connections at one time [default: 20000]
+    /// Connections at one time [default: 20000, or fewer if the limit of open files is low]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_connections: usize,
     /// Connections of one address at one time [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_connections_per_ip: usize,
-    /// ZeroMQ connections at one time [default: 10000]
+    /// ZeroMQ connections at one time [default: 10000, or fewer in the same way]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     max_zmq_connections: usize,
     /// ZeroMQ connections of one address at one time [default: 5000]

@@ -33,9 +33,13 @@ impl Cost {
     }
 }
 
-/// The limits of a coordinator, with as many connections as there are descriptors for.
+/// The limits of a coordinator, with as many connections as there are descriptors for. The defaults are meant so; limits
+/// that the operator chose are worth a warning.
 pub(crate) fn limits(settings: &Settings) -> Limits {
     let mut limits = settings.limits.clone();
+    let usual = Limits::default();
+    let is_chosen =
+        limits.connections != usual.connections || limits.zmq_connections != usual.zmq_connections;
     let cost = match settings.engine {
         Engine::File | Engine::Memory => Cost::One,
         Engine::Shared(_) => Cost::PassedOn,
@@ -43,12 +47,22 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
     if let Some(open_files) = raise()
         && fit(&mut limits, open_files, cost)
     {
-        tracing::info!(
-            open_files,
-            connections = limits.connections,
-            zmq_connections = limits.zmq_connections,
-            "fewer connections are accepted than the settings allow: this process may open too few files"
-        );
+        let (connections, zmq_connections) = (limits.connections, limits.zmq_connections);
+        if is_chosen {
+            tracing::warn!(
+                open_files,
+                connections,
+                zmq_connections,
+                "the limit of open files is too low for the chosen limits of connections"
+            );
+        } else {
+            tracing::debug!(
+                open_files,
+                connections,
+                zmq_connections,
+                "limits of connections follow the limit of open files"
+            );
+        }
     }
     limits
 }

@@ -113,6 +113,21 @@ fn without_file_descriptors_it_waits_and_the_journal_goes_on() {
     assert_eq!(process.wait(), Some(0));
 }
 
+/// The defaults are as many as the machine allows; only a wish of the operator that cannot be met is worth a warning.
+#[test]
+fn only_chosen_limits_that_are_lowered_are_logged() {
+    for (arguments, is_logged) in [(&[][..], false), (&["--max-connections", "5000"][..], true)] {
+        let folder = TempDir::new().unwrap();
+        let mut process = spawn_limited(&folder, "ulimit -n 1000", arguments);
+        process.signal(Signal::TERM);
+        assert_eq!(process.wait(), Some(0));
+        let mut log = String::new();
+        process.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        assert_eq!(log.contains("the limit of open files is too low"), is_logged, "{log}");
+        assert_eq!(log.contains("open_files"), is_logged, "{log}");
+    }
+}
+
 #[test]
 fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
     let folder = TempDir::new().unwrap();
