@@ -26,7 +26,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub enum FeedEvent {
     /// Something that happened. What a newer coordinator sends and this client does not know is [`Event::Unknown`].
     Event { position: Position, at: Timestamp, event: Event },
-    /// Events up to this position are missing: they are older than what the coordinator keeps in memory.
+    /// Events up to this position are missing: they are older than what the coordinator keeps in memory, or this
+    /// client cannot read the event at this position.
     Gap { until: Position },
 }
 
@@ -90,11 +91,19 @@ impl EventFeed {
         // A later call about this event is answered by a node that knows it.
         self.transport.saw(position);
         if frame.event == "gap" {
-            let Gap { until } = serde_json::from_str(&frame.data).ok()?;
-            return Some(FeedEvent::Gap { until });
+            let gap = serde_json::from_str(&frame.data);
+            return Some(FeedEvent::Gap { until: gap.map_or(position, |Gap { until }| until) });
         }
-        let StreamedEvent { position, at, event } = serde_json::from_str(&frame.data).ok()?;
-        Some(FeedEvent::Event { position, at, event })
+        if frame.event != "message" {
+            return None;
+        }
+        Some(match serde_json::from_str(&frame.data) {
+            Ok(StreamedEvent { position, at, event }) => FeedEvent::Event { position, at, event },
+            Err(error) => {
+                tracing::warn!(%position, %error, "an event is not readable");
+                FeedEvent::Gap { until: position }
+            }
+        })
     }
 }
 
@@ -284,6 +293,21 @@ mod tests {
         let event = in_time(feed.next()).await.unwrap();
         assert!(matches!(event, FeedEvent::Event { position: Position(42), .. }), "{event:?}");
         assert_eq!(*asked.lock().unwrap(), [None, Some("41".to_owned()), Some("41".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn an_event_that_is_not_readable_is_a_gap() {
+        let client = coordinator(|_| {
+            Answer::Stream(
+                "orchestrix-position: 41",
+                "id: 41\n\nid: 42\ndata: {\"type\":\"Tick\"}\n\nid: 43\ndata: {\"position\":43,\"at\":7,\"type\":\"Tick\"}\n\n",
+            )
+        })
+        .await;
+        let mut feed = client.events(None);
+        assert_eq!(in_time(feed.next()).await.unwrap(), FeedEvent::Gap { until: Position(42) });
+        let event = in_time(feed.next()).await.unwrap();
+        assert!(matches!(event, FeedEvent::Event { position: Position(43), .. }), "{event:?}");
     }
 
     #[test]
