@@ -17,6 +17,7 @@ mod bounds;
 mod connection;
 mod cursor;
 mod dashboard;
+mod defaults;
 mod endings;
 mod error;
 mod events;

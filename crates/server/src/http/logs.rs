@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::http::answer::Reply;
 use crate::http::body::parse;
+use crate::http::defaults::PAGE_DEFAULT;
 use crate::http::endings::Following;
 use crate::http::error::Fault;
 use crate::http::handle::Call;
@@ -18,8 +19,6 @@ use crate::http::query::task_id;
 use crate::http::sse::{self, Piece};
 use crate::http::streams::{Gone, Sink};
 
-/// Lines of a page when nothing else is asked for.
-const PAGE_DEFAULT: usize = 100;
 /// Lines read at once for a stream.
 const STREAM_LINES: usize = 200;
 

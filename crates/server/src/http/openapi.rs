@@ -22,11 +22,11 @@ use utoipa::openapi::{
 };
 
 use crate::http::answer::{JSON, Reply};
-use crate::http::bounds;
 use crate::http::examples::Example;
 use crate::http::routes::{Access, Route, Scope, Verb};
 use crate::http::sse::EVENT_STREAM;
 use crate::http::table::ROUTES;
+use crate::http::{bounds, defaults};
 
 const SECURITY: &str = "token";
 const DESCRIPTION: &str = "A coordinator for distributed work: durable tasks with leases, shards, and leadership. \
@@ -73,6 +73,7 @@ pub fn document() -> String {
         OpenApiBuilder::new().info(info).paths(paths).components(Some(components)).build();
     let mut document = serde_json::to_value(&document).expect("the document is plain JSON");
     bounds::declare(&mut document);
+    defaults::declare(&mut document);
     document.to_string()
 }
 

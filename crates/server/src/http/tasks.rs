@@ -9,12 +9,10 @@ use orchestrix_node::{Answer, Ask, Seen};
 use crate::http::answer::{Reply, taken};
 use crate::http::body::{parse, parse_nothing};
 use crate::http::cursor;
+use crate::http::defaults::PAGE_DEFAULT;
 use crate::http::error::{Fault, item_problem};
 use crate::http::handle::Call;
 use crate::http::query::{Query, task_id};
-
-/// Tasks of a page when nothing else is asked for.
-const PAGE_DEFAULT: usize = 100;
 
 pub(crate) fn submit(call: &Call<'_>) -> Result<Ask, Fault> {
     call.no_query()?;
