@@ -20,14 +20,14 @@ pub(crate) enum Exit {
 /// The table of exit codes at the end of `--help`.
 pub(crate) const EXIT_CODES: &str = "\
 EXIT CODES
-  0  done
-  1  refused, or something failed
+  0  success
+  1  refused or failed
   2  wrong usage
-  3  the coordinator cannot be reached
-  4  there is no such task
+  3  the coordinator cannot be reached, or did not answer
+  4  no such task, service or route
   5  submit --wait: the task FAILED
   6  submit --wait: the task was CANCELLED
-work ends with 0 when it was told to stop, whatever became of its tasks.";
+`work` exits with 0 when a signal stops it, whatever the outcome of its tasks.";
 
 /// A command that did not do what was asked.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ EXAMPLES
     /// Print every event, one per line, oldest first
     #[command(after_help = "\
 EXIT CODES
-  0  that was all
+  0  all events were printed
   1  damaged, or not readable: events are missing
 
 EXAMPLES

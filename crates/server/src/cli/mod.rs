@@ -70,7 +70,7 @@ struct Global {
     /// File with the bearer token; or set ORCHESTRIX_TOKEN to the token itself
     #[arg(long, global = true, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Answer in JSON, one value per line
+    /// Print JSON, one value per line
     #[arg(long, global = true)]
     json: bool,
     /// When to colour: auto, always or never
@@ -90,7 +90,7 @@ enum Command {
     /// Run a coordinator
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
-    /// Make tokens for the tokens file
+    /// Create tokens for the tokens file
     #[command(subcommand, after_help = TOKEN_EXAMPLES)]
     Token(tokens::TokenCommand),
     /// Submit a task
@@ -117,7 +117,7 @@ enum Command {
     Nodes(overview::NodesArgs),
     /// List services, or show which worker has which shard
     Shards(shards::ShardsArgs),
-    /// Follow what happens
+    /// Print events as they happen
     Events(events::EventsArgs),
     /// Check or print a data folder without a coordinator
     Journal(journal::JournalArgs),

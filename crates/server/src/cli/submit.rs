@@ -22,13 +22,13 @@ EXAMPLES
   orchestrix submit bill '{\"month\": 7}' --key bill-7 --delay 5m --max-attempts 10
   orchestrix submit build '{}' --wait && echo built")]
 pub(crate) struct SubmitArgs {
-    /// Where the task waits
+    /// Queue of the task
     #[arg(value_parser = Name::new)]
     queue: Name,
     /// JSON for the worker; - reads it from stdin
     #[arg(allow_negative_numbers = true)]
     payload: String,
-    /// Makes a repeat of this command find the first task
+    /// Idempotency key: a repeat with the same key finds the first task
     #[arg(long, value_parser = Key::new)]
     key: Option<Key>,
     /// A higher priority is first

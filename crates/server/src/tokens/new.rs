@@ -16,30 +16,31 @@ const TOKEN_BYTES: usize = 32;
 /// `orchestrix token …`
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Makes a token: prints it once, with the lines for the tokens file.
+    /// Create a token: print it once, with its lines for the tokens file.
     New(NewArgs),
 }
 
 /// `orchestrix token new`
 #[derive(Debug, Args)]
 pub struct NewArgs {
-    /// What to call it, in the tokens file.
+    /// Name of the token.
     #[arg(long, value_parser = Name::new)]
     pub name: Name,
-    /// What it may do; may be given several times.
+    /// Role of the token; repeat for more.
     #[arg(long = "role", required = true)]
     pub roles: Vec<Role>,
-    /// A queue that it is limited to; may be given several times.
+    /// Limit the token to this queue; repeat for more.
     #[arg(long = "queue", value_parser = Name::new)]
     pub queues: Vec<Name>,
-    /// When it ends, as in 2027-01-31T00:00:00Z.
+    /// When the token expires, as in 2027-01-31T00:00:00Z.
     #[arg(long, value_parser = moment)]
     pub expires: Option<toml::value::Datetime>,
 }
 
 fn moment(text: &str) -> Result<toml::value::Datetime, String> {
     let at = text.parse();
-    let at = at.map_err(|_| "this is no date with a time; write it like 2027-01-31T00:00:00Z".to_owned())?;
+    let at =
+        at.map_err(|_| "this is not a date with a time; write it like 2027-01-31T00:00:00Z".to_owned())?;
     // One without a zone is refused with all the rest.
     match unix_seconds(&at) {
         Some(seconds) if seconds <= wall_seconds() => {

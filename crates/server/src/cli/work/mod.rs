@@ -55,7 +55,7 @@ EXAMPLES
   orchestrix work build test --concurrency 4 --lease 5m -- make -f work.mk
   orchestrix work hello -- sh -c 'read name; echo \"hello $name\"'")]
 pub(crate) struct WorkArgs {
-    /// Where to take tasks from
+    /// Queues to take tasks from
     #[arg(required = true, value_name = "QUEUE", value_parser = Name::new)]
     queues: Vec<Name>,
     /// Maximum number of concurrent commands
@@ -66,7 +66,7 @@ pub(crate) struct WorkArgs {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=BATCH_ITEMS_MAX as u64)
     )]
     concurrency: usize,
-    /// How soon another worker gets a task when this worker is gone; twice --leader-ttl outlasts a killed leader
+    /// Lease of a task: how soon another worker gets it when this worker is gone; twice --leader-ttl survives a killed leader
     #[arg(long, default_value = "60s", value_parser = parse_duration, value_name = "TIME")]
     lease: Duration,
     /// Between SIGTERM and SIGKILL; a lost lease leaves at most a second
