@@ -109,7 +109,7 @@ fn check(url: &str) -> Result<String, Error> {
     let uri: Uri = url.parse().map_err(|_| wrong(EXAMPLE))?;
     match uri.scheme_str() {
         Some("http") => {}
-        Some("https") => return Err(wrong("https is not spoken here; use http to a proxy on this machine")),
+        Some("https") => return Err(wrong("https is not supported; use http to a proxy on this machine")),
         _ => return Err(wrong(EXAMPLE)),
     }
     let authority = uri.authority().ok_or_else(|| wrong(EXAMPLE))?;

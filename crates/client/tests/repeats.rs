@@ -25,7 +25,7 @@ const UNKNOWN: Answer =
 const OVERLOADED: Answer = Answer::Say(
     503,
     "retry-after: 1\r\n",
-    r#"{"code":"overloaded","detail":"too much","status":503,"title":"Too much at once"}"#,
+    r#"{"code":"overloaded","detail":"too much","status":503,"title":"Overloaded"}"#,
 );
 const STALE: Answer = Answer::Say(
     409,

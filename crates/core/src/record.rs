@@ -118,6 +118,6 @@ pub enum RecordError {
     UnknownFormat(u8),
     #[error("a record has kind {0}, which this version does not know; use a newer version")]
     UnknownKind(u8),
-    #[error("a record's body is not what its kind says: {0}")]
+    #[error("the body of a record does not match its kind: {0}")]
     Body(#[from] minicbor::decode::Error),
 }

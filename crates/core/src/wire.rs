@@ -460,7 +460,7 @@ wire! {
         pub capacity: Option<u32>,
     }
 
-    /// The nodes of the cluster, and which one leads.
+    /// The nodes of the cluster, and which one is the leader.
     pub struct Cluster {
         pub leader: Option<String>,
         pub term: Term,

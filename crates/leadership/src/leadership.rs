@@ -386,7 +386,9 @@ impl Leadership {
         if let Some((epoch, _)) = status.lease
             && !matches!(status.phase, Phase::Ready)
         {
-            found.push(format!("this node leads (token {epoch}) and prepares: its duties begin after that"));
+            found.push(format!(
+                "this node is the leader (token {epoch}) and is preparing; then its duties begin"
+            ));
         }
         found
     }

@@ -179,7 +179,7 @@ impl Follower {
         if end != self.link {
             let (place, at) = (self.engine.place(), self.link);
             return Err(Failure::new(format!(
-                "the journal at {place} ends at {} ({}), but its leader has told of {} ({})",
+                "the journal at {place} ends at {} ({}), but its leader has reported {} ({})",
                 end.position, end.hash, at.position, at.hash
             )));
         }

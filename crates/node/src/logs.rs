@@ -130,7 +130,7 @@ impl TaskLogs {
             return Err(Refusal::Invalid { field: "lines", problem }.into());
         }
         if body.skipped > 0 && body.offset.is_none() {
-            let problem = "says nothing without an offset".to_owned();
+            let problem = "has no effect without an offset".to_owned();
             return Err(Refusal::Invalid { field: "skipped", problem }.into());
         }
         let log = self.task(task);

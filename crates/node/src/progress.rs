@@ -127,7 +127,7 @@ impl Progress {
             let seconds = ago.as_secs();
             return Some(format!("the journal has not answered a write for {seconds} s: is the disk stuck?"));
         }
-        Some(format!("the decision loop has not finished a round for {} s", late.as_secs()))
+        Some(format!("the decision loop has made no progress for {} s", late.as_secs()))
     }
 
     /// Why nothing can be written, if so.
@@ -212,7 +212,7 @@ impl Rounds {
         }
         let (thread, seconds) = (self.thread, late.as_secs());
         match doing {
-            Doing::Round => Some(format!("{thread} has not finished a round for {seconds} s")),
+            Doing::Round => Some(format!("{thread} has made no progress for {seconds} s")),
             Doing::Asks => Some(format!("the engine has not answered {thread} for {seconds} s")),
             Doing::Stops => Some(format!("the term that ended has not stopped for {seconds} s")),
             Doing::Begins => None,
@@ -294,7 +294,7 @@ mod tests {
         set(5_000);
         assert_eq!(progress.stalled(), None);
         set(5_001);
-        assert_eq!(progress.stalled().unwrap(), "the decision loop has not finished a round for 5 s");
+        assert_eq!(progress.stalled().unwrap(), "the decision loop has made no progress for 5 s");
         progress.beat(clock.boot());
         assert_eq!(progress.stalled(), None);
     }
@@ -334,7 +334,7 @@ mod tests {
         later(30);
         assert_eq!(rounds.stalled(), None);
         later(1);
-        assert_eq!(rounds.stalled().unwrap(), "the thread has not finished a round for 31 s");
+        assert_eq!(rounds.stalled().unwrap(), "the thread has made no progress for 31 s");
         rounds.beat();
         assert_eq!(rounds.stalled(), None);
         rounds.asking(|| {

@@ -219,7 +219,7 @@ pub enum Error {
     #[error("the storage of the coordinator is full: no new work is accepted until there is room")]
     StorageFull,
     /// The node is on its way out; nothing was changed.
-    #[error("the coordinator is stopping; ask again in a moment")]
+    #[error("the coordinator is stopping; try again in a moment")]
     Stopping,
     /// What the output of tasks is kept on does not answer; nothing was changed.
     #[error("the engine that keeps the output of tasks does not answer")]

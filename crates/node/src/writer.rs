@@ -373,7 +373,7 @@ impl Writer {
         if self.guard.holds() {
             return Ok(());
         }
-        Err(Failure::new("this node does not lead any more".to_owned()))
+        Err(Failure::new("this node is no longer the leader".to_owned()))
     }
 
     fn give_up_if_stopping(&self, unanswered: Unanswered) -> Result<(), Failure> {

@@ -179,10 +179,10 @@ fn a_loss_in_the_engine_is_noticed_before_a_term_begins() {
         assert!(follower.hint(journal.id(), told.clone()).unwrap());
     }
     let refused = one.advance().unwrap_err();
-    assert!(refused.to_string().contains("its leader has told of 2"), "{refused}");
+    assert!(refused.to_string().contains("its leader has reported 2"), "{refused}");
     assert!(!refused.is_retryable());
     // The same when the engine has something else there by now.
     begin_term(&mut *journal, first, 3);
     let refused = two.advance().unwrap_err();
-    assert!(refused.to_string().contains("its leader has told of 2"), "{refused}");
+    assert!(refused.to_string().contains("its leader has reported 2"), "{refused}");
 }

@@ -192,7 +192,7 @@ impl Coordinator {
                 return Err(Fault::Node(Error::Stopping));
             }
             if Instant::now() >= give_up {
-                return Err(Fault::NoLeader("no node leads at the moment".to_owned()));
+                return Err(Fault::NoLeader("the cluster has no leader now".to_owned()));
             }
             let mut roles = member.roles();
             roles.mark_unchanged();

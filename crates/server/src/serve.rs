@@ -399,7 +399,7 @@ async fn run_until_stopped(
             Ok(())
         }
         name = signals.stops.next() => {
-            tracing::warn!(signal = name, "a second signal: leaving at once");
+            tracing::warn!(signal = name, "second signal, exiting at once");
             leave(name, printing)
         }
     }

@@ -28,11 +28,11 @@ pub enum Broken {
     TooManyParts { max: usize },
     #[error("a message was not complete after {seconds} s, which is the limit")]
     TooSlow { seconds: u64 },
-    #[error("it does not greet in version 3 of the protocol with the mechanism NULL")]
+    #[error("its greeting is not version 3 of the protocol with the mechanism NULL")]
     Greeting,
     #[error("the command {0:?} is not well formed")]
     Command(String),
-    #[error("a {ours} does not speak with a {theirs}")]
+    #[error("a {ours} socket cannot connect to a {theirs} socket")]
     SocketType { ours: &'static str, theirs: String },
     #[error("the peer says: {0}")]
     Refused(String),

@@ -144,14 +144,14 @@ async fn speak(
         let carried = tokio::select! {
             request = outgoing.recv() => match request {
                 Some(text) => writer.send(&[&text]).await,
-                None => return lost(address, "nobody speaks any more".to_owned()),
+                None => return lost(address, "the worker has stopped".to_owned()),
             },
             came = reader.next() => match came {
                 Ok(Incoming::Message(parts)) => {
                     if let Some(heard) = understand(&parts)
                         && incoming.send(heard).await.is_err()
                     {
-                        return lost(address, "nobody listens any more".to_owned());
+                        return lost(address, "the worker has stopped".to_owned());
                     }
                     Ok(())
                 }

@@ -404,8 +404,8 @@ fn why_not_leased(task: &Task, lease: LeaseId) -> &'static str {
         Some(AttemptEnd::Completed) => "the task was completed under it",
         Some(AttemptEnd::Failed) => "the attempt was reported as failed",
         Some(AttemptEnd::Released) => "it was released",
-        Some(AttemptEnd::Silent) => "it has expired, because its worker was not heard of in time",
-        Some(AttemptEnd::Timeout) => "it has expired, because the attempt took longer than the task allows",
+        Some(AttemptEnd::Silent) => "it has expired: no heartbeat arrived in time",
+        Some(AttemptEnd::Timeout) => "it has expired: the attempt reached the time limit of the task",
         Some(AttemptEnd::Cancelled) => "the task was cancelled",
         None => "the task is not leased under it",
     }

@@ -228,7 +228,7 @@ impl Store {
     pub(super) fn error(&self, doing: &str, failure: Failure) -> Error {
         let (what, retryable) = match failure {
             Failure::Unsent(what) | Failure::Lost(what) => (what, true),
-            Failure::Unmet => ("somebody else wrote first".to_owned(), true),
+            Failure::Unmet => ("another node wrote first".to_owned(), true),
             Failure::Contested => ("others were writing at the same time".to_owned(), true),
             Failure::Refused(what) => (what, false),
         };

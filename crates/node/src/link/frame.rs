@@ -61,7 +61,7 @@ impl Kind {
 /// Why a link cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    #[error("the peer does not speak the node link")]
+    #[error("the peer does not support the node link")]
     NotALink,
     #[error("the peer speaks versions {theirs:?} of the node link, this node {ours:?}")]
     Version { ours: (u32, u32), theirs: (u32, u32) },

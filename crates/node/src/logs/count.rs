@@ -185,7 +185,7 @@ fn decode(task: TaskId, stored: &LogChunk) -> Option<Stored> {
     match minicbor::decode(bytes) {
         Ok(chunk) => Some(Stored { lease, offset, chunk }),
         Err(error) => {
-            tracing::warn!(%task, %lease, offset, %error, "a part of the output cannot be understood");
+            tracing::warn!(%task, %lease, offset, %error, "a part of the output is not readable");
             None
         }
     }

@@ -66,7 +66,7 @@ impl Sweep {
                 Swept::Pause(PAUSE_AFTER_FAILURE)
             }
             Err(error) => {
-                tracing::warn!(%error, "the output of purged tasks stays until another begins to lead");
+                tracing::warn!(%error, "the output of purged tasks stays until the next leader starts");
                 Swept::GivenUp
             }
         }

@@ -164,14 +164,14 @@ impl<R: Recipient> TaskDecisions<R> {
                 let left = human(lease.ends_at().since(now));
                 (
                     "cancel_requested",
-                    format!("worker {} is asked to stop, and has {left} to do so", lease.worker),
+                    format!("worker {} was asked to stop, and has {left} left", lease.worker),
                 )
             }
             Place::Finished => {
                 let ending = task.ending().expect("an ended task has an ending");
                 let reason =
                     ending.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-                ("finished", format!("it is {}{reason} since {}", task.state, human(now.since(ending.at))))
+                ("finished", format!("{}{reason} {} ago", task.state, human(now.since(ending.at))))
             }
         };
         code.clone_into(&mut explanation.code);
@@ -183,10 +183,13 @@ impl<R: Recipient> TaskDecisions<R> {
         let queue = &task.queue;
         let lately = self.registry.asked_at(queue).is_some_and(|at| now.since(at) < NO_WORKER_MS);
         if !lately && self.polls.count(queue) == 0 {
-            return ("no_worker", format!("no worker has asked queue {queue} for a task in the last minute"));
+            return (
+                "no_worker",
+                format!("no worker has requested a task from queue {queue} in the last minute"),
+            );
         }
         match ahead {
-            0 => ("behind_n", format!("it is the next of queue {queue}")),
+            0 => ("behind_n", format!("it is next in queue {queue}")),
             1 => ("behind_n", format!("1 task of queue {queue} goes first")),
             _ => ("behind_n", format!("{ahead} tasks of queue {queue} go first")),
         }

@@ -96,7 +96,7 @@ pub(crate) async fn workers(context: &Context) -> Result<(), Fail> {
         return list.workers.iter().try_for_each(|worker| out.json(worker));
     }
     if list.workers.is_empty() {
-        out.note("no worker was seen lately; start one with `orchestrix work QUEUE -- COMMAND`");
+        out.note("no worker seen recently; start one with `orchestrix work QUEUE -- COMMAND`");
         return Ok(());
     }
     let mut table = Table::new(&[
@@ -196,7 +196,7 @@ async fn pass(context: &Context, lead: Lead) -> Result<Cluster, Fail> {
 fn say_why(out: Out, cluster: &Cluster) -> Result<(), Fail> {
     match &cluster.leader {
         Some(leader) if cluster.why.is_empty() => {
-            out.line(&format!("all is well: {leader} leads{}", last_sign(cluster)))
+            out.line(&format!("healthy: {leader} is the leader{}", last_sign(cluster)))
         }
         Some(_) | None => cluster.why.iter().try_for_each(|reason| out.line(reason)),
     }
@@ -209,7 +209,7 @@ fn seen(age: u64) -> String {
 /// How old it is what is known of the leader, where that is not the one who answers.
 fn last_sign(cluster: &Cluster) -> String {
     let age = cluster.leader_seen_ms.filter(|age| *age > 0);
-    age.map_or_else(String::new, |age| format!("; its last sign was seen {} ago", show_duration(age)))
+    age.map_or_else(String::new, |age| format!("; last seen {} ago", show_duration(age)))
 }
 
 /// A number that is only worth a colour when it is not zero.

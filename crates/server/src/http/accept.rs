@@ -17,9 +17,9 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// The answer to a connection that is one too many. Nothing is read for it.
 const ONE_TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
-    content-type: application/problem+json\r\nretry-after: 2\r\nconnection: close\r\ncontent-length: 128\r\n\r\n\
+    content-type: application/problem+json\r\nretry-after: 2\r\nconnection: close\r\ncontent-length: 122\r\n\r\n\
     {\"code\":\"overloaded\",\"detail\":\"there are too many connections; close some or try later\",\"status\":503,\
-    \"title\":\"Too much at once\"}";
+    \"title\":\"Overloaded\"}";
 
 /// Serves until the stop, then waits for running requests, up to the grace.
 pub(crate) async fn run(listener: TcpListener, app: Arc<App>) {

@@ -7,21 +7,21 @@ use orchestrix_node::Error;
 
 use crate::http::routes::Methods;
 
-/// Why a request is not answered with what it asked for.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The node says no.
+    /// The node refused.
     Node(Error),
-    /// The request cannot be understood, or asks for what cannot be.
+    /// The request is malformed, or asks for something impossible.
     Invalid(String),
     /// No token, or not one of ours.
     Unauthorized(String),
     /// A known caller who may not do this.
     Forbidden(String),
     NoRoute,
-    /// Allowed are the methods named.
+    /// The route allows only these methods.
     OtherMethod(Methods),
-    /// The body did not come in time.
+    /// The body did not arrive in time.
     Timeout,
     BodyTooLarge {
         max: usize,
@@ -32,24 +32,24 @@ pub(crate) enum Fault {
     HeadersTooLarge {
         max: usize,
     },
-    /// The body is not said to be JSON.
+    /// The content type is not JSON.
     MediaType(String),
-    /// This caller has too much at once.
+    /// This caller has reached a limit of its own.
     RateLimited(String),
-    /// All callers together have too much at once.
+    /// A limit of all callers together is reached.
     Overloaded(String),
-    /// No node decides at the moment.
+    /// The cluster has no leader now.
     NoLeader(String),
     /// The caller has seen more than this node.
     Behind {
         asked: u64,
         at: u64,
     },
-    /// This route is another protocol on the same connection.
+    /// This route switches the connection to another protocol.
     UpgradeRequired(String),
     /// Leadership was not transferred.
     NotPassed(String),
-    /// Another process is asked, or a bug was met.
+    /// A bug.
     Internal,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Fault {
 pub(crate) struct ProblemReply {
     pub(crate) status: StatusCode,
     pub(crate) problem: Problem,
-    /// Whether it may go better in a moment.
+    /// Whether a repeat may succeed soon.
     pub(crate) again: bool,
     pub(crate) allow: Option<Methods>,
 }
@@ -118,31 +118,29 @@ impl Fault {
         match self {
             Self::Node(error) => of_node(error),
             Self::Invalid(_) => INVALID,
-            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized", "A valid token is needed"),
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "unauthorized", "Unauthorized"),
             Self::Forbidden(_) => FORBIDDEN,
-            Self::NoRoute => (StatusCode::NOT_FOUND, "not_found", "There is no such route"),
+            Self::NoRoute => (StatusCode::NOT_FOUND, "not_found", "Route not found"),
             Self::OtherMethod(_) => {
-                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "This route has other methods")
+                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed")
             }
-            Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long"),
+            Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "timeout", "Request timeout"),
             Self::BodyTooLarge { .. } => TOO_LARGE,
-            Self::UrlTooLong { .. } => (StatusCode::URI_TOO_LONG, "too_large", "The address is too long"),
+            Self::UrlTooLong { .. } => (StatusCode::URI_TOO_LONG, "too_large", "URL too long"),
             Self::HeadersTooLarge { .. } => {
-                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", "The headers are too large")
+                (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", "Headers too large")
             }
             Self::MediaType(_) => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", "Bodies are JSON")
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", "Unsupported media type")
             }
-            Self::RateLimited(_) => {
-                (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "You have too much at once")
-            }
+            Self::RateLimited(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests"),
             Self::Overloaded(_) => OVERLOADED,
             Self::UpgradeRequired(_) => {
-                (StatusCode::UPGRADE_REQUIRED, "upgrade_required", "This route is another protocol")
+                (StatusCode::UPGRADE_REQUIRED, "upgrade_required", "Upgrade required")
             }
-            Self::NotPassed(_) => (StatusCode::CONFLICT, "not_passed", "The leader stays"),
-            Self::NoLeader(_) => (StatusCode::SERVICE_UNAVAILABLE, "no_leader", "No node leads"),
-            Self::Behind { .. } => (StatusCode::SERVICE_UNAVAILABLE, "behind", "This node is not so far yet"),
+            Self::NotPassed(_) => (StatusCode::CONFLICT, "not_passed", "Leadership was not transferred"),
+            Self::NoLeader(_) => (StatusCode::SERVICE_UNAVAILABLE, "no_leader", "The cluster has no leader"),
+            Self::Behind { .. } => (StatusCode::SERVICE_UNAVAILABLE, "behind", "This node is behind"),
             Self::Internal => INTERNAL,
         }
     }
@@ -160,12 +158,10 @@ impl Fault {
             | Self::UpgradeRequired(detail)
             | Self::NoLeader(detail) => detail,
             Self::Behind { asked, at } => {
-                format!(
-                    "the request has seen position {asked}, and this node is at {at}; ask again in a moment"
-                )
+                format!("the request names position {asked}, and this node is at {at}; try again in a moment")
             }
             Self::NoRoute => "there is no such route; GET /openapi.json lists all of them".to_owned(),
-            Self::OtherMethod(allow) => format!("this route answers {allow}"),
+            Self::OtherMethod(allow) => format!("this route allows {allow}"),
             Self::Timeout => "the body of the request did not arrive in time".to_owned(),
             Self::BodyTooLarge { max } => format!("the body has more than {max} bytes, which is the limit"),
             Self::UrlTooLong { max } => {
@@ -174,31 +170,26 @@ impl Fault {
             Self::HeadersTooLarge { max } => {
                 format!("the headers have more than {max} bytes, which is the limit")
             }
-            Self::Internal => "the server met an error of its own; the outcome is not known".to_owned(),
+            Self::Internal => "internal server error; the outcome is unknown".to_owned(),
         }
     }
 }
 
-const INVALID: (StatusCode, &str, &str) =
-    (StatusCode::BAD_REQUEST, "invalid", "The request cannot be understood");
-const FORBIDDEN: (StatusCode, &str, &str) = (StatusCode::FORBIDDEN, "forbidden", "This is not allowed");
-const TOO_LARGE: (StatusCode, &str, &str) =
-    (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The request is too large");
-const OVERLOADED: (StatusCode, &str, &str) =
-    (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Too much at once");
+const INVALID: (StatusCode, &str, &str) = (StatusCode::BAD_REQUEST, "invalid", "Invalid request");
+const FORBIDDEN: (StatusCode, &str, &str) = (StatusCode::FORBIDDEN, "forbidden", "Forbidden");
+const TOO_LARGE: (StatusCode, &str, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "Request too large");
+const OVERLOADED: (StatusCode, &str, &str) = (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "Overloaded");
 const INTERNAL: (StatusCode, &str, &str) =
-    (StatusCode::INTERNAL_SERVER_ERROR, "internal", "An error of the server");
+    (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error");
 
 fn of_node(error: &Error) -> (StatusCode, &'static str, &'static str) {
     match error {
         Error::Refused(refusal) => of_refusal(refusal),
         Error::Overloaded => OVERLOADED,
         Error::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", "The engine does not answer"),
-        Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "No room for new work"),
+        Error::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full", "Storage full"),
         Error::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping", "The coordinator is stopping"),
-        Error::OutcomeUnknown => {
-            (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", "It may or may not have happened")
-        }
+        Error::OutcomeUnknown => (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", "Outcome unknown"),
     }
 }
 
@@ -207,10 +198,10 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
     match refusal {
         Refusal::Invalid { .. } => INVALID,
         Refusal::TooLarge { .. } => TOO_LARGE,
-        Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "There is no such task"),
-        Refusal::NoService(_) => (StatusCode::NOT_FOUND, "not_found", "There is no such service"),
-        Refusal::StaleLease { .. } => conflict("The lease is not valid any more"),
-        Refusal::KeyConflict { .. } => conflict("The key belongs to another request"),
+        Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "Task not found"),
+        Refusal::NoService(_) => (StatusCode::NOT_FOUND, "not_found", "Service not found"),
+        Refusal::StaleLease { .. } => conflict("Stale lease"),
+        Refusal::KeyConflict { .. } => conflict("Key conflict"),
         Refusal::NotFailed { .. } => conflict("Only failed tasks can be retried"),
         Refusal::Finished { .. } => conflict("The task has ended"),
         Refusal::Forbidden(_) => FORBIDDEN,
@@ -266,10 +257,13 @@ mod tests {
             (Fault::Behind { asked: 2, at: 1 }, 503, "behind", true),
             (Fault::Internal, 500, "internal", false),
         ] {
-            let told = fault.problem("id");
-            assert_eq!((told.status.as_u16(), told.problem.code.as_str(), told.again), (status, code, again));
-            assert_eq!(told.problem.status, status);
-            assert!(!told.problem.detail.is_empty() && !told.problem.title.is_empty());
+            let reply = fault.problem("id");
+            assert_eq!(
+                (reply.status.as_u16(), reply.problem.code.as_str(), reply.again),
+                (status, code, again)
+            );
+            assert_eq!(reply.problem.status, status);
+            assert!(!reply.problem.detail.is_empty() && !reply.problem.title.is_empty());
         }
     }
 }

@@ -190,7 +190,7 @@ pub(crate) const TASK: Example = Example::get(
 
 pub(crate) const EXPLAIN: Example = Example::get(
     "/v1/tasks/7/explain",
-    r#"{"id":7,"state":"WAITING","code":"no_worker","detail":"no worker has asked queue reports for a task in the last minute","ahead":0}"#,
+    r#"{"id":7,"state":"WAITING","code":"no_worker","detail":"no worker has requested a task from queue reports in the last minute","ahead":0}"#,
 );
 
 pub(crate) const LOGS: Example = Example::get(

@@ -42,7 +42,7 @@ impl<'a> Query<'a> {
     pub(crate) fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, Fault> {
         let parse = |text: &str| {
             text.parse().map_err(|_| {
-                Fault::Invalid(format!("parameter {name} is {text:?}, which is not a number here"))
+                Fault::Invalid(format!("parameter {name} must be a whole number, 0 or more, not {text:?}"))
             })
         };
         self.text(name).map(parse).transpose()
@@ -107,7 +107,7 @@ fn decode(text: &str, plus: Plus) -> Result<Cow<'_, str>, Fault> {
     if !text.contains('%') && !spaced {
         return Ok(Cow::Borrowed(text));
     }
-    let wrong = || Fault::Invalid(format!("{text:?} in the address is not well escaped"));
+    let wrong = || Fault::Invalid(format!("{text:?} in the URL has an invalid percent-escape"));
     let is_escape =
         |after: &str| after.get(..2).is_some_and(|two| two.bytes().all(|it| it.is_ascii_hexdigit()));
     if !text.split('%').skip(1).all(is_escape) {

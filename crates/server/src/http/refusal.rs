@@ -44,14 +44,14 @@ const HEADERS: &[u8] =
 fn meaning(status: StatusCode) -> Option<(&'static str, &'static str, &'static str)> {
     match status {
         StatusCode::BAD_REQUEST => {
-            Some(("invalid", "The request cannot be understood", "what was sent is not HTTP/1.1"))
+            Some(("invalid", "Invalid request", "the bytes are not an HTTP/1.1 request"))
         }
         StatusCode::URI_TOO_LONG => {
-            Some(("too_large", "The address is too long", "path and query are longer than any limit"))
+            Some(("too_large", "URL too long", "path and query are longer than any limit"))
         }
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some((
             "too_large",
-            "The headers are too large",
+            "Headers too large",
             "there are more than 100 headers, or they are larger than any limit",
         )),
         _ => None,
@@ -67,15 +67,15 @@ mod tests {
 
     #[test]
     fn only_a_refusal_of_hyper_is_rewritten() {
-        let told = String::from_utf8(rewritten(REFUSAL.as_bytes()).unwrap()).unwrap();
-        let (head, body) = told.split_once("\r\n\r\n").unwrap();
+        let answer = String::from_utf8(rewritten(REFUSAL.as_bytes()).unwrap()).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("problem+json") && head.contains("date: today"), "{head}");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
         let problem: Problem = serde_json::from_str(body).unwrap();
         assert_eq!((problem.code.as_str(), problem.status), ("invalid", 400));
         let before = "HTTP/1.1 404 Not Found\r\ncontent-type: a\r\ncontent-length: 2\r\n\r\n{}";
         let both = rewritten(format!("{before}{REFUSAL}").as_bytes()).unwrap();
-        assert_eq!(both, format!("{before}{told}").as_bytes());
+        assert_eq!(both, format!("{before}{answer}").as_bytes());
         for ours in [
             before.to_owned(),
             REFUSAL.replace("date", "content-type"),

@@ -147,7 +147,10 @@ pub static ROUTES: &[Route] = &[
         .asks(views::workers, views::worker_list),
     get("/v1/cluster", Endpoint::Cluster, Role::Read, Scope::All)
         .example(examples::CLUSTER)
-        .doc(|| asks("Get the cluster status").and::<wire::Cluster>("200", "The nodes, and which one leads."))
+        .doc(|| {
+            asks("Get the cluster status")
+                .and::<wire::Cluster>("200", "The nodes, and which one is the leader.")
+        })
         .here(|call| Box::pin(views::cluster(call))),
     get("/v1/cluster/news", Endpoint::ClusterNews, Role::Read, Scope::All)
         .doc(|| {

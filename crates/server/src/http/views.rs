@@ -102,7 +102,7 @@ pub(crate) async fn lead(call: &Call<'_>) -> Result<Reply, Fault> {
 }
 
 pub(crate) fn member<'a>(call: &Call<'a>) -> Result<&'a Member, Fault> {
-    let alone = || Fault::Invalid("this node is alone on its engine; nobody else could lead".to_owned());
+    let alone = || Fault::Invalid("this is a single node; a cluster needs a shared engine".to_owned());
     call.app.coordinator.member().ok_or_else(alone)
 }
 

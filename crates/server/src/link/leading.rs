@@ -35,7 +35,7 @@ pub(crate) async fn serve(io: impl AsyncRead + AsyncWrite, app: Arc<App>, ended:
     let _counted = Counted::one(&app.links.taken);
     let served = tokio::select! {
         served = Leading::new(&app).run(io) => served,
-        () = ended.cancelled() => Err("the token of the node has ended".to_owned()),
+        () = ended.cancelled() => Err("the token of the node is no longer valid".to_owned()),
     };
     if let Err(why) = served {
         tracing::debug!(why, "a node link was lost");
@@ -273,7 +273,7 @@ impl<'a> Leading<'a> {
             );
         }
         if !theirs.may_vouch_to(&self.hello) {
-            return Err("the follower checks no tokens, and vouches for nobody".to_owned());
+            return Err("the follower runs without tokens, and cannot vouch for callers".to_owned());
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ pub(super) async fn connect(
     let connecting = tokio::time::timeout(CONNECT_TIMEOUT, upgrade(&app, address));
     let connected = tokio::select! {
         connected = connecting => connected.unwrap_or_else(|_| Err(lost("it does not answer"))),
-        () = leader.over.cancelled() => Err(lost("another node leads")),
+        () = leader.over.cancelled() => Err(lost("another node became leader")),
     };
     let ended = match connected {
         Ok(io) => {
@@ -128,7 +128,7 @@ impl<'a> Following<'a> {
 
     /// Runs until the connection is lost; everyone who waits then hears what is known. Answers why.
     async fn run(mut self, io: Upgraded, messages: &mut mpsc::UnboundedReceiver<Message>) -> Ended {
-        let ended = self.pass(io, messages).await.err().unwrap_or_else(|| lost("nobody needs it"));
+        let ended = self.pass(io, messages).await.err().unwrap_or_else(|| lost("it is no longer needed"));
         let Self { asker, mut waiting, .. } = self;
         for (ask, fate) in asker.cut() {
             if let Some((_, to)) = waiting.remove(&ask) {
@@ -188,7 +188,7 @@ impl<'a> Following<'a> {
                 }
                 () = &mut alarm => {
                     if leave_at.is_some_and(|at| at <= Instant::now()) {
-                        return Err(lost("another node leads"));
+                        return Err(lost("another node became leader"));
                     }
                     let now = self.start.elapsed();
                     self.asker.overdue(now).into_iter().for_each(|ask| self.answer(ask, Sent::Overloaded));

@@ -10,7 +10,7 @@ use orchestrix_node::ShardAsk;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::http::{Fault, Route, SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER};
+use crate::http::{Fault, Route, SHARD_DEREGISTER, SHARD_HEARTBEAT, SHARD_REGISTER, plain};
 
 /// What a worker says.
 #[derive(Debug)]
@@ -42,10 +42,7 @@ impl Message {
 }
 
 fn understand<'a, T: Deserialize<'a>>(data: &'a Value) -> Result<T, Fault> {
-    serde_path_to_error::deserialize(data).map_err(|error| match error.path().iter().next() {
-        Some(_) => invalid(format!("{}: {}", error.path(), error.inner())),
-        None => invalid(error.inner().to_string()),
-    })
+    serde_path_to_error::deserialize(data).map_err(|error| invalid(plain(error.path(), error.inner())))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +114,7 @@ pub(super) fn parse(parts: &[Bytes], session: &Name) -> Result<Message, Fault> {
     let (service, worker) = (name(&mut data, "serviceName")?, name(&mut data, "workerId")?);
     let token = match data.remove("token") {
         Some(Value::String(token)) => Some(token),
-        Some(_) => return Err(invalid("`token` is a text".to_owned())),
+        Some(_) => return Err(invalid("`token` must be a string".to_owned())),
         None => None,
     };
     if kind == Kind::Deregister {
@@ -138,7 +135,7 @@ fn name(data: &mut Map<String, Value>, field: &str) -> Result<Name, Fault> {
         Some(Value::String(text)) => {
             Name::new(&text).map_err(|why| invalid(format!("`{field}` is {:?}: {why}", cut(&text))))
         }
-        Some(_) => Err(invalid(format!("`{field}` is a text"))),
+        Some(_) => Err(invalid(format!("`{field}` must be a string"))),
         None => Err(invalid(format!("`{field}` is missing in `data`"))),
     }
 }
@@ -160,9 +157,9 @@ pub(super) fn error(problem: &Problem) -> Bytes {
     written(&Answer::Error { code: &problem.code, message: &problem.detail })
 }
 
-/// What a worker hears whose place another has taken, or whose time is over.
+/// The answer to a worker whose name another process has taken, or whose lease has expired.
 pub(super) fn fenced() -> Bytes {
-    let message = "another process has this name, or the time was over: stop serving, and register when you serve nothing";
+    let message = "another process has this name, or the lease has expired: stop serving, and register when you serve nothing";
     written(&Answer::Error { code: "fenced", message })
 }
 

@@ -556,7 +556,7 @@ fn what_is_said_of_a_leader_has_an_age() {
     let listed = shown(said.clone(), &["nodes"]);
     assert!(listed.contains("2.5s ago"), "{listed}");
     let well = shown(said.clone(), &["nodes", "--why"]);
-    assert_eq!(well, "all is well: a leads; its last sign was seen 1.5s ago\n");
+    assert_eq!(well, "healthy: a is the leader; last seen 1.5s ago\n");
     said["why"] = json!(["the last sign is \u{1b}[8mold\u{202e}"]);
     assert_eq!(shown(said, &["nodes", "--why"]), "the last sign is \u{fffd}[8mold\u{fffd}\n", "cleaned, too");
 }

@@ -84,13 +84,13 @@ async fn a_body_that_is_not_what_the_route_takes_is_refused() {
     for route in &routes {
         let cases = vec![
             post(route, "", 400, "invalid", "the body is empty"),
-            post(route, " ", 400, "invalid", "EOF"),
-            post(route, "{", 400, "invalid", "EOF while parsing"),
-            post(route, "{}", 400, "invalid", "missing field"),
+            post(route, " ", 400, "invalid", "the JSON is not complete"),
+            post(route, "{", 400, "invalid", "the JSON is not complete: EOF while parsing"),
+            post(route, "{}", 400, "invalid", "this field is required"),
             post(route, "[]", 400, "invalid", ""),
-            post(route, "null", 400, "invalid", "expected an object"),
-            post(route, "\"text\"", 400, "invalid", "expected an object"),
-            post(route, "{\"surprise\":1}", 400, "invalid", "unknown field `surprise`, expected"),
+            post(route, "null", 400, "invalid", "must be an object, not null"),
+            post(route, "\"text\"", 400, "invalid", "must be an object, not \"text\""),
+            post(route, "{\"surprise\":1}", 400, "invalid", "surprise: unknown field; expected"),
             post(route, &"[".repeat(100_000), 400, "invalid", "nested deeper than 64 levels"),
             post(
                 route,
@@ -129,7 +129,7 @@ async fn a_task_with_an_impossible_field_is_refused() {
     let with = |more: &str| format!("{{\"queue\":\"q\",\"payload\":1,{more}}}");
     let cases = [
         ("\"priority\":1000001", "priority"),
-        ("\"priority\":\"high\"", "priority: invalid type"),
+        ("\"priority\":\"high\"", "priority: must be a whole number"),
         ("\"priority\":99999999999", "priority"),
         ("\"priority\":1.5", "priority"),
         ("\"delay_ms\":-1", "delay_ms"),
@@ -285,7 +285,7 @@ async fn impossible_ids_and_unknown_ids_get_different_errors() {
         cases.push(post(&format!("{task}/logs"), &lines, 404, "not_found", "there is no task"));
     }
     cases.push(post("/v1/queues/a%20b/lease", "{\"worker\":\"w\"}", 400, "invalid", "a name"));
-    cases.push(post("/v1/queues/a%zz/lease", "{\"worker\":\"w\"}", 400, "invalid", "not well escaped"));
+    cases.push(post("/v1/queues/a%zz/lease", "{\"worker\":\"w\"}", 400, "invalid", "invalid percent-escape"));
     cases.push(post("/v1/workers/a%2Fb/heartbeat", "{\"leases\":[]}", 400, "invalid", "a name"));
     check(&stage, cases).await;
     stage.server.stop().await;
@@ -304,7 +304,7 @@ async fn routes_methods_and_parameters_that_are_not_there_are_refused() {
     for (method, path) in
         [("DELETE", "/v1/tasks"), ("PUT", task.as_str()), ("POST", "/v1/queues"), ("PATCH", "/health")]
     {
-        cases.push((method, path.to_owned(), String::new(), 405, "method_not_allowed", "this route answers"));
+        cases.push((method, path.to_owned(), String::new(), 405, "method_not_allowed", "this route allows"));
     }
     for query in [
         "x=1",

@@ -80,7 +80,11 @@ pub(crate) fn is_like(real: &Value, written: &Value) -> bool {
 
 /// A sentence up to the duration that it ends with, if it does.
 fn before_duration(text: &Value) -> Option<&str> {
-    text.as_str()?.split(" since ").next()
+    let text = text.as_str()?;
+    if !text.ends_with(" ago") {
+        return Some(text);
+    }
+    text.split(|c: char| c.is_ascii_digit()).next()
 }
 
 #[test]
