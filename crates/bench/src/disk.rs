@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_comes_back() {
+    fn the_echo_returns_what_was_sent() {
         let mut echo = Echo::start().unwrap();
         assert!(echo.round_trip().unwrap() > Duration::ZERO);
         assert!(echo.round_trip().unwrap() > Duration::ZERO);

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_certainly_did_nothing_is_retryable_whatever_the_call() {
+    fn requests_certainly_not_done_are_retryable() {
         for code in ["overloaded", "no_leader", "stopping", "behind", "rate_limited"] {
             assert!(Error::new(answered(code), Repeat::Doubles).is_retryable(), "{code}");
         }

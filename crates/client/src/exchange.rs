@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_only_grows_until_it_is_forgotten() {
+    fn the_seen_position_only_grows_until_forgotten() {
         let http = Http::new(None, CONNECT).unwrap();
         assert_eq!(http.seen(), None);
         [5, 9, 7].into_iter().for_each(|position| http.saw(Position(position)));

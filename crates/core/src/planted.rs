@@ -221,7 +221,7 @@ pub const BUGS: &[Bug] = &[
     test(
         "segment-recycled",
         "a used segment is used again as it is, without an id of its own",
-        ["orchestrix-engine", "journal", "damage::what_an_earlier_segment_left_in_a_spare_never_comes_back"],
+        ["orchestrix-engine", "journal", "damage::old_frames_in_a_spare_segment_are_never_read"],
     ),
     test(
         "floor-unchecked",

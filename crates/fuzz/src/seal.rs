@@ -106,7 +106,7 @@ mod tests {
     use crate::targets::{journal, logs};
 
     #[test]
-    fn what_the_engine_wrote_is_sealed_already() {
+    fn files_of_the_engine_are_sealed() {
         let (journal, logs) = (journal::base(), logs::base());
         assert!(journal.files.len() > 5 && logs.files.len() > 2);
         for (name, bytes) in journal.files.iter().chain(&logs.files) {

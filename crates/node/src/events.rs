@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_kept_any_more_is_a_gap() {
+    async fn events_no_longer_kept_are_a_gap() {
         let feed = Arc::new(EventFeed::new(Position(0), batch(0, 1).records.len()));
         publish(&feed, batch(0, 1));
         publish(&feed, batch(1, 1));

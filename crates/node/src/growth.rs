@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_after_a_position_is_counted() {
+    fn bytes_after_a_position_are_counted() {
         let mut growth = Growth::after(Position(10));
         [(12, 100), (13, 20), (20, 3)].into_iter().for_each(|(end, bytes)| growth.add(Position(end), bytes));
         let since = |position| growth.since(Position(position));

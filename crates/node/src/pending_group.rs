@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_first_has_the_turn() {
+    fn a_group_taken_back_is_not_written() {
         let (offer, (_works, handed)) = (PendingGroup::default(), sync_channel(4));
         offer.put(group(5), Term(1));
         assert_eq!(offer.take_back().map(|group| group.first), Some(Position(5)));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_seen_is_named() {
+    fn missing_coverage_is_named() {
         let row = Row { name: "full".to_owned(), missing: vec!["full disks".to_owned()], ..Row::default() };
         assert!(!row.is_good(Length::Short));
         assert!(table(&[row], Length::Short).ends_with("NEVER SEEN in full: full disks\n"));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_durable_and_is_not_recovered_breaks_w1() {
+    fn lost_durable_events_break_w1() {
         let (process, recovered, mut mirror) = started();
         mirror.compare(&process, &recovered).expect("all is there");
         mirror.promised(Position(recovered.position.0 + 1));

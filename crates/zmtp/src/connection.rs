@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_speaks_something_else_is_refused() {
+    async fn a_peer_with_another_protocol_is_refused() {
         let (mut near, far) = duplex(1 << 10);
         near.write_all(format!("{:<64}", "GET / HTTP/1.1").as_bytes()).await.unwrap();
         let greeted = Connection::greet(far, SocketType::Router, b"", Limits::default()).await;

@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_found_however_it_was_torn(
+        fn frames_are_found_however_they_are_cut(
             messages in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 1..=3), 0..5),
             cuts in prop::collection::vec(1..40_usize, 1..20),
         ) {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_with_whom() {
+    fn compatible_socket_types() {
         use SocketType::{Dealer, Req, Router};
         for kind in [Dealer, Req, Router] {
             assert_eq!(Router.meets(kind.as_str()), Ok(kind));

@@ -307,7 +307,7 @@ fn a_connection_without_answers_is_left() {
 }
 
 #[test]
-fn who_leaves_gives_up_everything_first() {
+fn a_leaving_worker_stops_all_shards_first() {
     let mut harness = Harness::serving(&[1]);
     harness.book.leave(harness.clock.now());
     let revoked = harness.revoked();

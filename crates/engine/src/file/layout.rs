@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_headers_and_frames_are_read() {
         assert_eq!(SegmentHeader::decode(&HEADER.encode()), Ok(HEADER));
         let frame = frame();
         assert_eq!(frame.len() % ALIGN, 0);

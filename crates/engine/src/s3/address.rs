@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_url_does_not_say_comes_from_the_environment() {
+    fn missing_parts_of_a_url_come_from_the_environment() {
         let address = Address::parse("s3://bucket", environment).unwrap();
         assert_eq!(address.place(), "s3://bucket at region eu-central-1");
         assert_eq!(address.secret_key, "outer-secret");

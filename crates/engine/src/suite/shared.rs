@@ -18,7 +18,7 @@ pub type MakePlace<'a> = &'a mut dyn FnMut() -> Box<dyn Fn() -> Arc<dyn Shared>>
 pub fn shared(make: MakePlace<'_>) {
     let sentences: [fn(Connect<'_>); 11] = [
         every_handle_is_of_the_same_journal,
-        what_one_appends_the_others_read,
+        one_handle_reads_appends_of_another,
         one_of_many_that_append_after_the_same_batch_wins,
         a_repeat_by_another_handle_is_done_once,
         a_conflict_names_the_end,
@@ -55,7 +55,7 @@ pub fn every_handle_is_of_the_same_journal(connect: Connect<'_>) {
     assert!(ids.iter().all(|id| *id == ids[0]), "all of {ids:?} are the same");
 }
 
-pub fn what_one_appends_the_others_read(connect: Connect<'_>) {
+pub fn one_handle_reads_appends_of_another(connect: Connect<'_>) {
     let (mut first, mut second) = (journal(&connect()), journal(&connect()));
     let (batch, end) = append_one(&mut *first, 3, 100);
     assert_eq!(read_all(&*second, Position(0), 1 << 20), std::slice::from_ref(&batch));

@@ -157,7 +157,7 @@ fn a_crash_during_recovery_loses_nothing_either() {
 
 /// The process dies, the disk does not: what it wrote is seen by the next process, though not durable.
 #[test]
-fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
+fn state_seen_at_start_survives_a_crash() {
     let operations = operations();
     let mut unsynced = 0;
     for last in (0..operations).step_by(2) {

@@ -316,7 +316,7 @@ fn whole_frames_and_segments_of_another_history_are_damage() {
 
 /// A spare that still has the frames of the segment that it once was, at the places where new ones will end.
 #[test]
-fn what_an_earlier_segment_left_in_a_spare_never_comes_back() {
+fn old_frames_in_a_spare_segment_are_never_read() {
     let disk = SimDisk::new(17);
     let mut history = History::new();
     let mut node = Node::start(Arc::new(disk.clone()), SMALL).unwrap();

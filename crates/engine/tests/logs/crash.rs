@@ -82,7 +82,7 @@ fn a_power_failure_loses_no_stored_and_revives_no_deleted_log() {
 
 /// The process dies, the disk does not: what it wrote is seen by the next process, though not durable.
 #[test]
-fn what_a_process_saw_at_its_start_is_there_after_a_crash() {
+fn state_seen_at_start_survives_a_crash() {
     let disk = SimDisk::new(3);
     workload(&disk, &mut Acknowledged::default()).unwrap();
     for last in 0..disk.counts().operations {

@@ -72,7 +72,7 @@ fn a_file_that_cannot_be_read_costs_only_what_is_in_it() {
 }
 
 #[test]
-fn what_is_behind_a_place_that_cannot_be_read_is_used() {
+fn records_after_an_unreadable_sector_are_used() {
     let disk = SimDisk::new(13);
     let open = |disk: &SimDisk| FileLogs::open(Arc::new(disk.clone())).unwrap();
     let body = vec![b'x'; 1000];

@@ -74,7 +74,7 @@ fn a_handle_that_may_takes_the_short_way() {
 }
 
 #[test]
-fn what_cannot_be_fenced_is_refused_with_the_missing_right() {
+fn a_missing_right_to_fence_is_named() {
     let server = redis(&FORGETFUL);
     let every = [
         "eval",

@@ -102,7 +102,7 @@ fn a_store_that_keeps_only_some_conditions_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_checked_is_said() {
+fn what_cannot_be_checked_is_a_warning() {
     let warnings = place(shared_store().s3, &new_prefix(), PATIENT).warnings().join("\n");
     assert!(warnings.contains("cannot be asked whether every read sees the last write"), "{warnings}");
     assert!(!warnings.contains("encrypted"), "nobody listens inside a machine: {warnings}");

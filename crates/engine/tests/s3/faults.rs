@@ -145,7 +145,7 @@ fn a_log_chunk_stored_despite_an_error_is_stored_once() {
 }
 
 #[test]
-fn what_only_reads_is_asked_again_a_few_times() {
+fn reads_are_retried_a_few_times() {
     let (front, _, mut handle) = fronted();
     let (batch, _) = append_one(&mut *handle, 1, 10);
     let failures = Arc::new(AtomicUsize::new(0));

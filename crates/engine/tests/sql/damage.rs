@@ -155,7 +155,7 @@ pub(crate) fn a_snapshot_with_a_rotten_or_missing_chunk_is_refused(database: &Da
     }
 }
 
-pub(crate) fn what_was_left_of_a_snapshot_is_removed(database: &Database) {
+pub(crate) fn leftovers_of_a_snapshot_are_removed(database: &Database) {
     let mut journal = ten(database);
     let begun = || database.ask("SELECT COUNT(*) FROM orchestrix_chunks");
     let mut left = journal.snapshots().create(journal.end()).unwrap();

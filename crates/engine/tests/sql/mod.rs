@@ -216,7 +216,7 @@ macro_rules! every_sentence {
                 rows_that_changed_places_are_refused, another_journal_in_its_place_is_refused,
                 a_wiped_server_is_noticed_and_not_forked, a_journal_that_was_set_back_is_noticed_and_not_forked,
                 a_late_write_into_a_raised_floor_is_refused_at_once,
-                a_snapshot_with_a_rotten_or_missing_chunk_is_refused, what_was_left_of_a_snapshot_is_removed,
+                a_snapshot_with_a_rotten_or_missing_chunk_is_refused, leftovers_of_a_snapshot_are_removed,
                 a_rotten_log_chunk_is_refused_and_mended, output_of_older_tables_is_read_and_goes_on,
             },
             failover::{

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_to_wait_is_left_for_the_next_start() {
+    fn deletions_beyond_the_limit_wait_for_the_next_start() {
         let (engine, shut) = gated([1, 2]);
         let store = Store::new(engine.clone(), Calls::Threads);
         store.delete(vec![TaskId(1)]);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_walk_to_the_end_deletes_whatever_is_purged() {
+    fn incomplete_scan_deletes_all_purged() {
         // What was stored before the term began.
         let (engine, shut) = gated([1]);
         drop(shut);

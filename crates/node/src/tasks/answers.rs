@@ -13,7 +13,7 @@ use crate::request::{Answer, Ask, Error, Recipient};
 const NO_WORKER_MS: u64 = 60_000;
 
 /// As many as a page may have bytes, and where the next page begins. Counts texts as they are: no JSON of them is shorter.
-fn what_fits(
+fn fitting_page(
     tasks: impl Iterator<Item = TaskSummary>,
     next: Option<TaskId>,
 ) -> (Vec<TaskSummary>, Option<TaskId>) {
@@ -44,7 +44,7 @@ impl<R: Recipient> TaskDecisions<R> {
             Ask::Task(id) => Ok(Answer::Task(Box::new(known(decider, id)?.view()))),
             Ask::Tasks { filter, after, limit } => {
                 let (tasks, next) = decider.state.list(&filter, after, limit);
-                let (tasks, next) = what_fits(tasks.into_iter().map(Task::summary), next);
+                let (tasks, next) = fitting_page(tasks.into_iter().map(Task::summary), next);
                 Ok(Answer::Tasks { tasks, next })
             }
             Ask::Explain(id) => {

@@ -71,7 +71,7 @@ fn a_worker_known_by_heartbeat_keeps_capacity_and_group() {
 }
 
 #[test]
-fn who_registers_again_may_take_more_shards_or_fewer() {
+fn a_repeated_registration_changes_the_capacity() {
     let mut world = world();
     let comes = |world: &mut World, capacity| {
         let session = Some(name("a"));

@@ -78,7 +78,7 @@ fn new_work_gets_what_fits_beside_the_reserve() {
 }
 
 #[test]
-fn what_ends_more_than_the_reserve_holds_waits_at_its_worker() {
+fn a_result_larger_than_the_reserve_is_refused() {
     let mut world = World::new();
     let (long, short) = (world.submit("mail"), world.submit("mail"));
     world.poll("w", "mail", 0);
@@ -171,7 +171,7 @@ fn a_task_near_its_time_limit_shortens_no_other_lease() {
 }
 
 #[test]
-fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
+fn expired_tasks_are_purged_in_small_steps() {
     let retention = Retention { done_ms: 5_000, failed_ms: 5_000, count: 1_000, ..Retention::default() };
     let mut world = World::with(Options { retention, ..Options::default() });
     let commands = (0..1_000).map(|_| submit("mail")).collect();
@@ -193,7 +193,7 @@ fn what_ends_by_time_is_due_and_purged_a_little_at_a_time() {
 }
 
 #[test]
-fn what_is_kept_too_long_is_forgotten_as_fast_as_it_comes() {
+fn excess_ended_tasks_are_purged_as_fast_as_they_end() {
     let retention = Retention { done_ms: 1 << 40, failed_ms: 1 << 40, count: 10, ..Retention::default() };
     let mut world = World::with(Options { retention, ..Options::default() });
     for round in 0..5_u64 {

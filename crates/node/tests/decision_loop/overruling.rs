@@ -141,7 +141,7 @@ fn no_worker_is_overruled_beside_an_aware_one() {
 }
 
 #[test]
-fn who_was_not_answered_since_is_not_overruled() {
+fn an_unanswered_worker_is_not_overruled() {
     let mut deaf = Deaf::new();
     deaf.register("w1", None);
     deaf.pass(1_000);
@@ -198,7 +198,7 @@ fn a_new_leader_believes_a_worker_that_was_overruled() {
 }
 
 #[test]
-fn what_overlaps_is_counted_for_each_service() {
+fn overlapping_shards_are_counted_for_each_service() {
     let mut deaf = Deaf::new();
     deaf.register("w1", None);
     deaf.pass(1_000);

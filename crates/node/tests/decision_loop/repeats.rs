@@ -101,7 +101,7 @@ fn a_lease_that_another_node_did_not_deliver_is_given_back() {
 }
 
 #[test]
-fn what_is_given_back_late_is_kept_if_it_was_handed_out_again() {
+fn a_late_abandon_keeps_a_lease_granted_again() {
     let (mut world, answers) = same_group(&["first"]);
     let first = abandoned(&answers[0].1);
     world.ask("repeat", Ask::Lease(call()));
@@ -141,7 +141,7 @@ fn a_repeat_after_a_lost_repeat_keeps_the_lease() {
 }
 
 #[test]
-fn what_is_given_back_of_an_earlier_term_is_ignored() {
+fn an_abandon_of_an_earlier_term_is_ignored() {
     let (mut world, answers) = same_group(&["first"]);
     world.decisions.start_term(2, None, world.now);
     world.commit();

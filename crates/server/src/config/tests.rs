@@ -96,7 +96,7 @@ fn every_setting_has_an_effect() {
 }
 
 #[test]
-fn what_is_kept_of_ended_tasks_can_be_set() {
+fn retention_can_be_set() {
     let kept = |arguments: &[&str]| resolve(arguments, &[]).unwrap().retention;
     let usual = Retention::default();
     assert_eq!(kept(&[]), usual);

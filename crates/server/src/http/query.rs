@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_doubled_or_badly_escaped_is_refused() {
+    fn bad_query_parameters_are_refused() {
         for bad in ["x=1", "queue=a&queue=b", "queue=%", "queue=%zz", "queue=%ff", "%71ueue=1&queue=2"] {
             assert!(Query::parse(Some(bad), &["queue"]).is_err(), "{bad}");
         }

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_decided_counts_and_is_not_refused() {
+    fn answers_of_decided_requests_are_not_refused() {
         let unsent = unsent();
         let held = [100, 100, 100].map(|bytes| Unsent::hold_anyway(&unsent, "a".to_owned(), bytes));
         assert!(hold(&unsent, "a", 1).is_err() && hold(&unsent, "b", 1).is_err());

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn a_bad_message_is_refused_with_its_field() {
         for (text, named) in [
             ("", "JSON"),
             ("[]", "JSON"),

@@ -548,7 +548,7 @@ fn a_queue_is_shown_with_its_oldest_task_and_the_next() {
 }
 
 #[test]
-fn what_is_said_of_a_leader_has_an_age() {
+fn the_view_of_a_leader_has_an_age() {
     let node = json!({
         "name": "a", "role": "leader", "state": "ACTIVE", "load": 0, "position": 9, "lag": 0, "seen_ms": 2_500,
     });

@@ -148,7 +148,7 @@ fn lease(worker: usize) -> Ask {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_slow_follower_does_not_take_is_bounded() {
+async fn unsent_answers_to_a_slow_follower_are_bounded() {
     let limits = Limits { unsent_bytes: 2 << 20, ..Limits::default() };
     let (leader, follower) = two(Options { limits, ..Options::default() }, Options::default()).await;
     let mut slow = link_to(&leader).await;

@@ -301,7 +301,7 @@ async fn parts_and_bytes_beyond_limits_end_one_connection() {
 }
 
 #[tokio::test]
-async fn who_does_not_greet_is_left() {
+async fn a_peer_without_a_greeting_is_disconnected() {
     let (server, address) = usual().await;
     let kinds: [&[u8]; 3] = [b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n ", &[0xff; 64], b""];
     let strangers = kinds.map(|first| async move {

@@ -152,7 +152,7 @@ fn frozen_workers_use_no_old_shard_and_register_again() {
 }
 
 #[test]
-fn what_a_worker_had_that_goes_is_served_by_others_at_once() {
+fn shards_of_a_leaving_worker_move_at_once() {
     let lease = Duration::from_secs(25);
     let scene = Scene::with_lease(25_000);
     let stays = scene.start(Rust, "stays");

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_order_explains_is_found() {
+    fn impossible_stories_are_found() {
         let stories: [&[Act]; 11] = [
             &[Act::Was(TaskState::Waiting, None), Act::Made],
             &[Act::Made, Act::Made],

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_read_back_from_the_file() {
+    fn entries_are_read_back_from_the_file() {
         let (_folder, ack_log) = ack_log();
         ack_log.note(&AckEntry::SubmitUnknown { key: "a".to_owned() });
         ack_log.note(&AckEntry::SubmitUnknown { key: "b".to_owned() });

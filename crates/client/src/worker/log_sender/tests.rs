@@ -240,7 +240,7 @@ async fn a_slow_coordinator_gets_all_lines_also_after_the_end() {
 }
 
 #[tokio::test]
-async fn what_waits_is_bounded_in_bytes_and_the_rest_is_counted() {
+async fn waiting_lines_are_bounded_and_dropped_ones_counted() {
     let log = Arc::new(Log::default());
     let (job_log, sender) = talk({
         let log = Arc::clone(&log);

@@ -98,7 +98,7 @@ fn a_new_name_does_not_undo_what_an_operator_said() {
 }
 
 #[test]
-fn what_was_made_by_an_operator_keeps_its_number() {
+fn a_count_set_by_an_operator_stays() {
     let mut state = State::new();
     does(&mut state, set_count(12, None)).unwrap();
     does(&mut state, join("a", 10)).unwrap();
@@ -118,7 +118,7 @@ fn snapshot_of(state: &mut State) -> State {
 }
 
 #[test]
-fn what_is_not_let_go_of_takes_room() {
+fn withdrawn_shards_count_against_the_capacity() {
     let mut state = State::new();
     let takes = |worker: &str, capacity| ShardCommand::Join {
         service: name("s"),

@@ -247,7 +247,7 @@ fn a_large_answer_does_not_keep_a_small_one_waiting() {
 }
 
 #[test]
-fn what_is_held_for_an_answer_is_dropped_when_it_is_sent() {
+fn memory_of_an_answer_is_freed_when_it_is_sent() {
     let mut pair = Pair::new();
     let id = pair.ask(&lease()).unwrap();
     pair.carry_asks();

@@ -201,7 +201,7 @@ fn two_at_work_on_one_shard_break_h2() {
 }
 
 #[test]
-fn what_workers_without_generations_do_is_counted() {
+fn overlaps_of_plain_workers_are_counted() {
     let mut story = Story::settled();
     story.0.shards.processes[A].kind = Kind::Plain;
     story.serve(A, 0, Position(3), SECOND, 6 * SECOND);
