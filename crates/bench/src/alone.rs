@@ -54,7 +54,7 @@ pub(crate) fn measure_alone(setup: &Setup) -> Result<Vec<Figure>> {
     take_turns(setup.samples, &mut takers)
 }
 
-/// Which percentile is told under which name.
+/// Percentiles of the report and their names.
 type Told = &'static [(Measure, f64)];
 
 const SUBMIT: Told = &[(Measure::SubmitP50, 0.5), (Measure::SubmitP99, 0.99)];

@@ -25,7 +25,7 @@ pub(crate) struct SyncedFile {
     next: u64,
 }
 
-/// Two ends of a connection, one of which says everything back.
+/// Two ends of a connection; one of them echoes everything.
 #[derive(Debug)]
 pub(crate) struct Echo {
     stream: TcpStream,

@@ -1,6 +1,6 @@
-//! Life cycles in batches on the engines that nodes share, beside what each server does when nobody coordinates.
+//! Life cycles in batches on the engines that nodes share, beside what each server does without a coordinator.
 //!
-//! Twice beside it. A node's own counters say how many batches it appended and how many bytes they had: a raw client
+//! Twice beside it. A node's own counters show how many batches it appended and how many bytes they had: a raw client
 //! appends as many bytes to the same server, one append at a time, so what is compared is the time that the same appends
 //! take. And raw clients store tasks, one entry or row for each and as many in a call, so what is compared is the tasks
 //! that go through all of a life with those that are only stored. The windows of all three follow each other.

@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(crate) struct Candidates {
     server: Server,
     running: Vec<(usize, Process)>,
-    /// Who got the lock, and when this process heard of it.
+    /// The holder of the lock, and when this process learned of it.
     elections: Receiver<(usize, Instant)>,
     elected: Sender<(usize, Instant)>,
     leader: Option<usize>,
@@ -87,7 +87,7 @@ impl Candidates {
         let stdout = child.stdout().context("a process without the output that was asked for")?;
         let elected = self.elected.clone();
         thread::spawn(move || {
-            // Ends with the process; whoever listened may be gone by then.
+            // Ends with the process; the receiver may be gone by then.
             if let Some(Ok(_)) = BufReader::new(stdout).lines().next() {
                 let _ = elected.send((number, Instant::now()));
             }
@@ -112,17 +112,17 @@ impl Candidates {
         Ok(())
     }
 
-    /// Sends a signal to the leader, says how long it took until another had the lock, and puts a new one in line.
+    /// Sends a signal to the leader, measures the time until another has the lock, and adds a new candidate.
     ///
     /// # Errors
-    /// When nobody takes over.
+    /// When no candidate takes over.
     pub(crate) fn replace(&mut self, signal: Signal) -> Result<Duration> {
-        let leader = self.leader.take().context("nobody leads")?;
+        let leader = self.leader.take().context("there is no leader")?;
         let at = self.running.iter().position(|(number, _)| *number == leader);
         let (_, child) = &self.running[at.context("the leader is not running")?];
         let since = Instant::now();
         rustix::process::kill_process(child.pid(), signal)?;
-        let (number, heard) = self.elections.recv_timeout(GIVE_UP).context("nobody took over")?;
+        let (number, heard) = self.elections.recv_timeout(GIVE_UP).context("no candidate took over")?;
         self.leader = Some(number);
         self.running.retain(|(number, _)| *number != leader);
         self.launch()?;

@@ -92,12 +92,12 @@ impl Loss {
 trait Leaders {
     /// Waits until one leads, the others follow, and all of them know it.
     fn settle(&mut self) -> Result<()>;
-    /// Takes the leader away, says how long it took until another acted, and puts it back as a follower.
+    /// Removes the leader, measures the time until another acts, and puts it back as a follower.
     fn lose(&mut self, loss: Loss) -> Result<Duration>;
 }
 
 /// # Errors
-/// When a server is not there, or nobody takes over.
+/// When a server is missing, or no node takes over.
 pub(crate) fn measure(setup: &Setup) -> Result<Vec<FailoverFigure>> {
     let mut figures = Vec::new();
     for kind in ENGINES {
@@ -234,7 +234,7 @@ impl Cluster {
             if acknowledged.is_empty() {
                 continue;
             }
-            // The view may be a moment late, so all that was heard meanwhile is looked through.
+            // The view may be a moment late, so all messages since then are examined.
             let (_, now) = self.view(through)?;
             let first = acknowledged.iter().find(|(_, id)| now > term && *id > now);
             if let Some((took, _)) = first {
@@ -242,7 +242,7 @@ impl Cluster {
             }
             thread::sleep(TRY_AGAIN);
         }
-        bail!("nobody took over in {} s", GIVE_UP.as_secs())
+        bail!("no node took over in {} s", GIVE_UP.as_secs())
     }
 }
 

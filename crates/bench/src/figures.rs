@@ -8,7 +8,7 @@ use crate::links::LinkFigures;
 use crate::requests::RequestFigures;
 use crate::shards::ShardFigures;
 
-/// Waiting tasks that the goals about a long queue speak of.
+/// Waiting tasks in the goals about a long queue.
 pub(crate) const MILLION: usize = 1_000_000;
 
 /// Nobody stores a task in less than one sync and one round trip. Further below that than by chance, the

@@ -142,7 +142,7 @@ pub(crate) struct Alone {
 
 impl Alone {
     /// # Errors
-    /// When nobody listens.
+    /// When the connection is refused.
     pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;

@@ -27,7 +27,7 @@ const NODES: usize = 3;
 const SHAPE: Shape = Shape { connections: 256, lanes: 1, batch: 1 };
 /// The share of what one follower can do that is offered.
 const OFFERED: f64 = 0.5;
-/// A load that falls behind by more says nothing about the rate that was offered.
+/// A load that falls behind by more does not show the offered rate.
 const DONE_MIN: f64 = 0.9;
 const WAITING: usize = 5_000;
 /// Connections that a node takes: those calls, and a few more.
@@ -106,7 +106,7 @@ fn launch(setup: &Setup, store: &Store, n: usize) -> Result<Server> {
     start_node(&setup.program, &folder, &options)
 }
 
-/// The place of the node that all say leads.
+/// The place of the node that all nodes report as leader.
 fn leader(nodes: &[Server]) -> Result<usize> {
     let start = Instant::now();
     loop {

@@ -24,7 +24,7 @@ const READ_BYTES: usize = 256 << 10;
 const EVENTS_MAX: usize = 64;
 /// Between two looks at what is due.
 const PACE_NANOS: i64 = 1_000_000;
-/// A server that says nothing for so long has stopped.
+/// A server that is silent for so long has stopped.
 const SILENCE_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 /// The share of a window that is not counted, at its beginning.
 pub(crate) const WARM_UP: f64 = 0.15;
@@ -47,7 +47,7 @@ pub(crate) trait Dialect {
     fn lease(&mut self, out: &mut Vec<u8>, count: usize);
     fn complete(&mut self, out: &mut Vec<u8>, tickets: &[Ticket]);
 
-    /// Reads the answer to one question and says how long it is; none while it is not whole. `count` is how
+    /// Reads the answer to one question and returns its length; none while it is not complete. `count` is how
     /// many tasks the question was about; leased tasks are pushed to `tickets`.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ pub(crate) fn run_counted<D: Dialect>(
     Ok(())
 }
 
-/// Submits tasks that nobody leases, and tells how far it is.
+/// Submits tasks that no worker leases, and prints its progress.
 ///
 /// # Errors
 /// When the server refuses something or goes away.
@@ -289,7 +289,7 @@ impl<D: Dialect> Crowd<D> {
     /// Waits for answers and follows them up.
     fn turn(&mut self) -> Result<()> {
         if !self.wait(&SILENCE_MAX)? {
-            bail!("the server has said nothing for {} s", SILENCE_MAX.tv_sec);
+            bail!("the server has been silent for {} s", SILENCE_MAX.tv_sec);
         }
         Ok(())
     }
@@ -423,7 +423,7 @@ pub(crate) struct Alone<D> {
 
 impl<D: Dialect> Alone<D> {
     /// # Errors
-    /// When nobody listens.
+    /// When the connection is refused.
     pub(crate) fn connect(address: SocketAddr, dialect: D) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -431,7 +431,7 @@ impl<D: Dialect> Alone<D> {
         Ok(Self { stream, dialect, payloads: Payloads::new(0), out: Vec::new(), input: Vec::new() })
     }
 
-    /// Submits one task and tells how long that took.
+    /// Submits one task and returns how long that took.
     pub(crate) fn submit(&mut self) -> Result<Duration> {
         self.out.clear();
         self.dialect.submit(&mut self.out, &mut self.payloads, 1);

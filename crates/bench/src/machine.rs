@@ -24,7 +24,7 @@ pub(crate) struct Machine {
     pub(crate) memory: String,
     pub(crate) kernel: String,
     pub(crate) filesystem: String,
-    /// How much of the processor nobody used just before the run, from 0 to 1.
+    /// The idle share of the processors just before the run, from 0 to 1.
     pub(crate) idle: f64,
     pub(crate) orchestrix: String,
     /// The servers that took part.
@@ -90,7 +90,7 @@ pub(crate) fn check_disk(data: &Path) -> Result<()> {
     if kind(&stat) != OVERLAY {
         return Ok(());
     }
-    // Inside a container the upper layer may be out of sight; then the time of a sync tells.
+    // Inside a container the upper layer may be out of sight; then the time of a sync shows it.
     let upper = mount_of(data)?.and_then(|mount| mount.upper);
     match upper.and_then(|upper| statfs(upper).ok()) {
         Some(below) if is_memory(&below) => {
@@ -104,7 +104,7 @@ fn is_memory(stat: &StatFs) -> bool {
     kind(stat) == TMPFS || kind(stat) == RAMFS
 }
 
-/// The kernel's number for a kind of file system: 32 bits, whatever the type says on this processor.
+/// The kernel's number for a kind of file system: 32 bits, whatever its type is on this processor.
 fn kind(stat: &StatFs) -> u64 {
     stat.f_type as u64 & 0xffff_ffff
 }

@@ -6,7 +6,7 @@
 //! leader), `requests` (what a request costs, beside another binary), `shards` (plans, moves, and many workers over
 //! ZeroMQ, which `shard_workers` plays). `load` drives all servers alike; `http`, `redis` and `beanstalkd` are what they
 //! understand, `raw` and `sql` what servers of engines do; `stores` and `process` start servers. `figures` knows the
-//! goals, `report` writes them down, `page` is the rest of what is said.
+//! goals, `report` writes them down, `page` is the rest of the text.
 //!
 //! **Invariant:** nothing is measured in memory and called a disk, and every figure is from this run.
 
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
     match run(&BenchArgs::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There may be nobody to hear it.
+            // The receiver may be gone.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");
             ExitCode::FAILURE
         }

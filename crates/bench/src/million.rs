@@ -73,7 +73,7 @@ fn measure_beanstalkd(setup: &Setup) -> Result<Vec<Figure>> {
     Ok(vec![memory, restart])
 }
 
-/// Fills a server that was just started and tells what a waiting task takes of its memory.
+/// Fills a new server and returns how much memory a waiting task takes.
 fn fill_up<D: Dialect>(
     setup: &Setup,
     who: Who,
@@ -150,7 +150,7 @@ fn try_lease(who: Who, server: &Server) -> Result<Option<Ticket>> {
     }
 }
 
-/// Loads the full server until it has taken a snapshot since its start, and tells how long that kept its loop
+/// Loads the full server until it has taken a snapshot since its start, and returns how long that kept its loop
 /// from deciding, and how long a turn of decisions took.
 fn pauses(setup: &Setup, server: &Server) -> Result<Vec<Figure>> {
     let look = |name: &str| metric(&get(server.address(), "/metrics")?, name);

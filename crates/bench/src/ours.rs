@@ -91,7 +91,7 @@ impl Ours {
                 ELECTED_WITHIN,
                 roles.wait_for(|role| !matches!(role, NodeRole::Follows)),
             );
-            let role = led.await.context("nobody was elected")??.clone();
+            let role = led.await.context("no leader was elected")??.clone();
             match role {
                 NodeRole::Leads(node) => Ok((member, node)),
                 NodeRole::Follows => Err(anyhow!("it was waited for")),

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::http;
 
-/// A server that says nothing for so long has stopped.
+/// A server that is silent for so long has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 /// Starts `orchestrix serve` on a folder with some options and waits until it is ready.
@@ -45,7 +45,7 @@ fn serve(program: &Path, options: &[&str]) -> Recipe {
     Recipe::new("Orchestrix", launch, |place| http::get(place.address, "/ready").is_ok()).set(options)
 }
 
-/// An address on loopback that nobody listens on.
+/// A free address on loopback.
 pub(crate) fn free_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }

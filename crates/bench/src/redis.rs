@@ -16,7 +16,7 @@ use crate::process::ask;
 
 const STREAM: &[u8] = b"bench";
 const GROUP: &[u8] = b"workers";
-/// A server that says nothing for so long has stopped.
+/// A server that is silent for so long has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Speaks RESP: one command per task to submit, one to lease, two to complete.
@@ -117,7 +117,7 @@ pub(crate) struct Appender {
 
 impl Appender {
     /// # Errors
-    /// When nobody listens.
+    /// When the connection is refused.
     pub(crate) fn connect(address: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -162,7 +162,7 @@ impl Appender {
     }
 }
 
-/// A part of a reply. Arrays are told by their parts.
+/// A part of a reply. An array is given as its parts.
 #[derive(Debug, PartialEq, Eq)]
 enum Reply<'a> {
     Text(&'a [u8]),

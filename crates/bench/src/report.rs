@@ -31,7 +31,7 @@ const COMPARED: [Measure; 6] = [
     Measure::MemoryPerTask,
 ];
 
-/// Whose versions are told.
+/// The programs whose versions are in the report.
 const SERVERS: [&str; 6] = ["Redis", "beanstalkd", "MariaDB", "PostgreSQL", "SeaweedFS", "etcd"];
 
 impl Report {

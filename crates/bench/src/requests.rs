@@ -20,7 +20,7 @@ const ALONE: usize = 2_000;
 const IN_A_ROW: usize = 10;
 /// Requests before anything counts.
 const WARM_UP: usize = 2_000;
-/// The server's processor time is told in hundredths of a second: a load takes a second or so.
+/// The kernel counts processor time in hundredths of a second, so a load takes about a second.
 const LOADS: [Load; 5] = [
     Load { what: What::Submit, connections: 1, count: 6_000 },
     Load { what: What::Submit, connections: 64, count: 40_000 },

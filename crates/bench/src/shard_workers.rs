@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-/// Nothing is heard for so long: something is broken.
+/// Without a message for so long, something is broken.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// One worker on one socket.
@@ -19,7 +19,7 @@ pub(crate) struct Worker {
     shards: u32,
     reader: Reader<TcpStream>,
     writer: Writer<TcpStream>,
-    /// What it was told last.
+    /// Its last assignment.
     pub(crate) told: Assignment,
     seq: u64,
 }
@@ -33,7 +33,7 @@ enum Heard {
 
 impl Worker {
     /// # Errors
-    /// When nobody speaks ZeroMQ there.
+    /// When there is no ZeroMQ peer at the address.
     pub(crate) async fn connect(address: SocketAddr, name: String, shards: u32) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -50,14 +50,14 @@ impl Worker {
         Ok(self.writer.send(&[message.as_bytes()]).await?)
     }
 
-    /// What it is told next, asked for or not.
+    /// The next assignment: an answer or a push.
     ///
     /// # Errors
     /// When that is an error, or nothing.
     pub(crate) async fn hear(&mut self) -> Result<&Assignment> {
         loop {
             let incoming =
-                tokio::time::timeout(GIVE_UP, self.reader.next()).await.context("nothing is heard")??;
+                tokio::time::timeout(GIVE_UP, self.reader.next()).await.context("no message arrived")??;
             let Incoming::Message(parts) = incoming else { continue };
             let last = parts.last().context("a message has a part")?;
             match serde_json::from_slice(last)? {
@@ -65,7 +65,7 @@ impl Worker {
                     self.told = told;
                     return Ok(&self.told);
                 }
-                Heard::Error { code, message } => bail!("{} hears {code}: {message}", self.name),
+                Heard::Error { code, message } => bail!("{} got an error, {code}: {message}", self.name),
             }
         }
     }
@@ -85,7 +85,7 @@ impl Worker {
         Ok(began.elapsed())
     }
 
-    /// Says that it serves what it was told.
+    /// Sends a heartbeat with the shards of its assignment.
     ///
     /// # Errors
     /// When it is refused.

@@ -17,7 +17,7 @@ use crate::shard_workers::Worker;
 const PLANNED: (u32, usize) = (100_000, 1_000);
 /// Shards and workers that moves are counted with.
 const MOVED: [(u32, usize); 2] = [(1_024, 10), (1_024, 100)];
-/// Workers that say every second that they are there, and their shards.
+/// Workers with a heartbeat every second, and their shards.
 const CROWD: usize = 1_000;
 const CROWD_SHARDS: u32 = 10_000;
 /// Workers of which one goes.
@@ -70,7 +70,7 @@ struct CrowdFigure {
     register_p99_seconds: f64,
 }
 
-/// How long shards had nobody.
+/// How long shards had no worker.
 #[derive(Clone, Debug, Serialize)]
 struct GapFigure {
     times: usize,
@@ -130,7 +130,7 @@ fn plans() -> Vec<PlanFigure> {
     ]
 }
 
-/// What the last of the workers had is nobody's.
+/// The shards of the last worker are free.
 fn without_last(mut holders: Vec<Option<usize>>, workers: usize) -> Vec<Option<usize>> {
     holders.iter_mut().for_each(|holder| *holder = holder.filter(|worker| worker + 1 < workers));
     holders
@@ -164,7 +164,7 @@ fn moves(shards: u32, workers: usize) -> [MoveFigure; 2] {
     ]
 }
 
-/// A coordinator, and where it speaks ZeroMQ.
+/// A coordinator, and its ZeroMQ address.
 fn start(setup: &Setup, name: &str) -> Result<(Server, SocketAddr)> {
     let zmq = free_address();
     let (lease, check) = (format!("{}ms", LEASE.as_millis()), format!("{}ms", CHECK.as_millis()));
@@ -176,7 +176,7 @@ fn start(setup: &Setup, name: &str) -> Result<(Server, SocketAddr)> {
     Ok((start_node(&setup.program, &setup.data.join(format!("shards-{name}")), &options)?, zmq))
 }
 
-/// A thousand workers that say every second that they are there; now and then one registers again.
+/// A thousand workers with a heartbeat every second; now and then one registers again.
 async fn crowd(setup: &Setup) -> Result<CrowdFigure> {
     let (server, zmq) = start(setup, "crowd")?;
     let mut workers = Vec::with_capacity(CROWD);
@@ -185,7 +185,7 @@ async fn crowd(setup: &Setup) -> Result<CrowdFigure> {
     }
     let coming = workers.iter_mut().map(Worker::register);
     futures_util::future::try_join_all(coming).await?;
-    // Shares settle: whoever came first has given up what it had too much.
+    // Shares settle: the first workers have released their excess.
     for _ in 0..3 {
         futures_util::future::try_join_all(workers.iter_mut().map(Worker::heartbeat)).await?;
         tokio::time::sleep(Duration::from_millis(600)).await;

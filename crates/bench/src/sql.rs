@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, PgConnection};
 use tokio::runtime::{Builder, Runtime};
 
-/// A server that says nothing for so long has stopped.
+/// A server that is silent for so long has stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// A connection that inserts one row, or so many as a call has tasks.

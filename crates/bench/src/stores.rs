@@ -43,7 +43,7 @@ impl Kind {
         self.server().label()
     }
 
-    /// What is appended to the server when nobody coordinates.
+    /// The raw load on the server, without a coordinator.
     pub(crate) fn raw(self) -> &'static str {
         match self {
             Self::Redis => "`XADD`",

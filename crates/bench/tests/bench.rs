@@ -62,7 +62,7 @@ fn memory_is_not_taken_for_a_disk() {
 #[test]
 fn figures_before_a_failed_part_are_printed() {
     let data = folder();
-    // A server that says its version, and ends when it is started.
+    // A server that prints its version, and ends when it is started.
     let weed = data.path().join("weed");
     std::fs::write(&weed, "#!/bin/sh\n[ \"$1\" = version ] && echo 'version 1.2'\n").unwrap();
     std::fs::set_permissions(&weed, std::fs::Permissions::from_mode(0o755)).unwrap();
