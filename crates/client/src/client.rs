@@ -27,7 +27,7 @@ pub struct Client {
     transport: Arc<Transport>,
 }
 
-/// How a [`Client`] is to be.
+/// The options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientBuilder {
     addresses: Vec<String>,
@@ -103,7 +103,7 @@ impl Client {
         self.transport.ask(Call::post("/v1/tasks", task, repeat)?).await
     }
 
-    /// Submits up to 1,000 tasks at once; each stands for itself, in order.
+    /// Submits up to 1,000 tasks at once; each is decided by itself, in order.
     ///
     /// # Errors
     /// When the whole call failed; the tasks have their own.
@@ -149,10 +149,10 @@ impl Client {
         self.transport.ask_once(&lease_call(request)?).await
     }
 
-    /// Extends one lease, and tells how far the attempt is.
+    /// Extends one lease, and reports the progress of the attempt.
     ///
     /// # Errors
-    /// `stale_lease` when it is over: stop.
+    /// `stale_lease` when the lease is no longer valid: stop.
     pub async fn heartbeat(&self, task: TaskId, heartbeat: &Heartbeat) -> Result<Extended, Error> {
         self.post(format!("/v1/tasks/{task}/heartbeat"), heartbeat).await
     }
@@ -181,7 +181,7 @@ impl Client {
         self.transport.ask_once(&Call { limit, ..call }).await
     }
 
-    /// Ends a task well.
+    /// Completes a task.
     ///
     /// # Errors
     /// `stale_lease` when another worker may have the task.
@@ -189,7 +189,7 @@ impl Client {
         self.post(format!("/v1/tasks/{task}/complete"), complete).await
     }
 
-    /// Ends up to 1,000 tasks well; each stands for itself, in order.
+    /// Completes up to 1,000 tasks; each is decided by itself, in order.
     ///
     /// # Errors
     /// When the whole call failed; the tasks have their own.
@@ -201,7 +201,7 @@ impl Client {
         Ok(answer.items.into_iter().map(item).collect())
     }
 
-    /// Ends an attempt badly; the task waits for its next one, or becomes a dead letter.
+    /// Fails an attempt; the task waits for its next one, or becomes a dead letter.
     ///
     /// # Errors
     /// `stale_lease` when another worker may have the task.
@@ -225,7 +225,7 @@ impl Client {
         self.transport.ask(Call::post_empty(format!("/v1/tasks/{task}/cancel"), Repeat::Harmless)).await
     }
 
-    /// Gives a failed task a new round.
+    /// Starts a new retry round for a failed task.
     ///
     /// # Errors
     /// `not_failed` when it is not a dead letter.
@@ -234,7 +234,7 @@ impl Client {
         self.transport.ask(Call::post_empty(format!("/v1/tasks/{task}/retry"), Repeat::Doubles)).await
     }
 
-    /// Why a task is where it is.
+    /// Explains the state of a task.
     ///
     /// # Errors
     /// See [`Error`].
@@ -359,16 +359,16 @@ impl Client {
         self.transport.ask(Call { view: View::Any, ..Call::get("/v1/cluster") }).await
     }
 
-    /// Says who should lead.
+    /// Transfers leadership.
     ///
     /// # Errors
-    /// `not_passed` when the leader stays.
+    /// `not_passed` when leadership was not transferred.
     pub async fn lead(&self, lead: &Lead) -> Result<Cluster, Error> {
         // A repeat could depose the one who leads by then.
         self.transport.ask(Call::post("/v1/cluster/leader", lead, Repeat::Doubles)?).await
     }
 
-    /// How the coordinator feels. One that is not well still has an answer.
+    /// The health of the node. An unhealthy node answers as well.
     ///
     /// # Errors
     /// When there is no answer, or not one about health.
@@ -382,7 +382,7 @@ impl Client {
         &self.transport
     }
 
-    /// Everything under a lease can be said twice: the coordinator knows what it accepted.
+    /// Every report under a lease can be repeated: the coordinator knows what it accepted.
     async fn post<A: serde::de::DeserializeOwned>(
         &self,
         path: impl Into<String>,
@@ -393,7 +393,7 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// The bearer token that the coordinator knows us by.
+    /// The bearer token.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());

@@ -41,9 +41,9 @@ pub(crate) enum Kind {
     Interrupted { call: String, url: String, why: String },
     /// No answer in time.
     TimedOut { call: String, url: String, after: Duration },
-    /// The coordinator said no.
+    /// The coordinator refused.
     Answered { problem: Problem, retry_after: Option<Duration> },
-    /// Something answered, but not in the language of a coordinator.
+    /// The answer is not one of a coordinator.
     Foreign { call: String, url: String, status: StatusCode, why: String },
 }
 
@@ -84,7 +84,7 @@ impl Error {
         Self::refused(problem, Repeat::Doubles)
     }
 
-    /// A refusal of which only a code and a sentence are known.
+    /// A refusal with only a code and a sentence.
     pub(crate) fn refused(problem: ItemProblem, repeat: Repeat) -> Self {
         let ItemProblem { code, detail } = problem;
         let problem = Problem { title: code.clone(), code, detail, status: 0, request_id: None };
@@ -147,7 +147,7 @@ impl Error {
         self.code() == NO_LEADER
     }
 
-    /// Whether what was said holds for the one node that said it, and not for the others.
+    /// Whether the answer holds only for the node that gave it.
     pub(crate) fn is_about_one_node(&self) -> bool {
         matches!(self.code(), "stopping" | "behind")
     }

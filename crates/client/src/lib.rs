@@ -1,6 +1,6 @@
 //! The client of Orchestrix: submit tasks, watch them, and execute them.
 //!
-//! - [`Client`] speaks the HTTP interface: one method per route, the types are those of [`wire`].
+//! - [`Client`] calls the HTTP interface: one method per route, with the types of [`wire`].
 //! - [`Worker`] leases tasks and runs an async handler for each of them, with heartbeats, cancellation,
 //!   batched completions and a graceful stop.
 //!
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! The client asks the first address for as long as it answers. When it refuses or breaks the connection, does not
-//! answer in time, or says that it is not well (`no_leader`, `stopping`, `overloaded`, `behind`, `outcome_unknown`,
+//! answer in time, or answers with a problem of its own (`no_leader`, `stopping`, `overloaded`, `behind`, `outcome_unknown`,
 //! `internal`), the next try goes to the next address, and so does everything after it: heartbeats and completions of
 //! a [`Worker`], too, so that its leases outlive the node that granted them. [Events](Client::events) and
 //! [logs](Client::follow_logs) go on at the next address after the last thing that was seen. The number of tries
@@ -38,7 +38,7 @@
 //! names all that were tried.
 //!
 //! A client remembers the highest position of the journal that any answer named, and sends it along when it reads,
-//! so that a node that is not so far yet waits instead of answering with what was. If all nodes stay behind it, the
+//! so that a node that is behind waits instead of answering from an older state. If all nodes stay behind it, the
 //! read fails with `behind`, and the client forgets the position: they may have begun a new journal.
 //!
 //! # Repeats

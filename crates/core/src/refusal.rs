@@ -11,7 +11,7 @@ pub enum Refusal {
     TooLarge { field: &'static str, bytes: usize, max: usize },
     #[error("there is no task {0}; if there was one, it ended and was purged")]
     NotFound(TaskId),
-    #[error("there is no service {0}; the first worker that registers makes it")]
+    #[error("there is no service {0}; the first worker that registers creates it")]
     NoService(Name),
     #[error("lease {lease} of task {task} is not valid: {why}")]
     StaleLease { task: TaskId, lease: LeaseId, why: &'static str },

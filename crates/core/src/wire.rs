@@ -141,7 +141,7 @@ wire! {
         pub attempt: u32,
         pub payload: Json,
         pub lease_ms: u64,
-        /// What is left of the attempt's time limit, if it has one, in the same measure: if it is not more than `lease_ms`,
+        /// The rest of the attempt's time limit, if it has one, in the same measure: if it is not more than `lease_ms`,
         /// the limit ends the attempt, however often the lease is extended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub timeout_ms: Option<u64>,
@@ -160,12 +160,12 @@ wire! {
         pub note: Option<String>,
     }
 
-    /// A lease that goes on: for `lease_ms` from when the heartbeat was sent.
+    /// A renewed lease: it lasts `lease_ms` from when the heartbeat was sent.
     #[derive(Copy)]
     pub struct Extended {
         pub lease_ms: u64,
         pub cancel_requested: bool,
-        /// What is left of the attempt's time limit, if it has one.
+        /// The rest of the attempt's time limit, if it has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub timeout_ms: Option<u64>,
     }
@@ -248,7 +248,7 @@ wire! {
         /// others for a worker that looks here.
         #[serde(default)]
         pub lease_ms_each: Vec<u64>,
-        /// What is left of the time limit of each, in the same order; not there when none has a limit.
+        /// The rest of the time limit of each, in the same order; missing when none has a limit.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub timeout_ms_each: Vec<Option<u64>>,
     }
@@ -291,7 +291,7 @@ wire! {
         pub lease: Option<LeaseView>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ended_at: Option<Timestamp>,
-        /// Why it ended the way it did.
+        /// The reason of the outcome.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
         /// The name of the token that cancelled it, or asked its worker to stop.
@@ -366,7 +366,7 @@ wire! {
         /// How many lines of this lease were sent before these; makes a repeat harmless.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub offset: Option<u64>,
-        /// How many lines right before `offset` may not have arrived, because nobody took them in time. Those that
+        /// How many lines right before `offset` may not have arrived, because they were not acknowledged in time. Those that
         /// have not leave one line of `stream` `system` that says how many they are.
         #[serde(default, skip_serializing_if = "shards::is_zero")]
         pub skipped: u64,
@@ -399,7 +399,7 @@ wire! {
 
     /// One stored line.
     pub struct LogLine {
-        /// Counts the stored lines of a task from 0, over all attempts.
+        /// The number of the line in the task, from 0, over all attempts.
         pub n: u64,
         pub attempt: u32,
         pub at: Timestamp,
@@ -412,12 +412,12 @@ wire! {
         pub queues: Vec<QueueView>,
     }
 
-    /// One queue: how much is where, and how fast it moves.
+    /// One queue: its counts and rates.
     pub struct QueueView {
         pub queue: Name,
         /// Waiting tasks that could be leased now.
         pub ready: u64,
-        /// Waiting tasks whose time has not come: delayed, or after a failure.
+        /// Waiting tasks that may not be leased yet: delayed, or after a failure.
         pub delayed: u64,
         pub leased: u64,
         pub completed: u64,
@@ -429,10 +429,10 @@ wire! {
         pub failed_per_s: f64,
         /// Lease calls that wait for a task now.
         pub polls: u64,
-        /// When a worker last asked for a task.
+        /// The time of the last lease call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub asked_at: Option<Timestamp>,
-        /// How long the task that has been ready for longest has been so: it rises when a task starves.
+        /// How long the oldest ready task has been ready: it rises when a task starves.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub oldest_ms: Option<u64>,
         /// That task.
@@ -466,7 +466,7 @@ wire! {
         pub term: Term,
         pub epoch: u64,
         pub position: Position,
-        /// How long ago the leader last showed the node that answers that it is there; 0 at the leader itself.
+        /// The age of the leader's last sign of life, at the node that answers; 0 at the leader itself.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub leader_seen_ms: Option<u64>,
         pub nodes: Vec<NodeView>,
@@ -475,7 +475,7 @@ wire! {
         pub why: Vec<String>,
     }
 
-    /// The body of `POST /v1/cluster/leader`: which node should lead.
+    /// The body of `POST /v1/cluster/leader`: which node should become leader.
     #[serde(deny_unknown_fields)]
     pub struct Lead {
         /// A node by name; without it the leader releases its leader lease, and there is an election.
@@ -498,10 +498,10 @@ wire! {
         pub position: Position,
         /// Events that the leader has and this node has not.
         pub lag: u64,
-        /// Where the other nodes reach it, if there are others.
+        /// The address at which other nodes reach it, in a cluster.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub address: Option<String>,
-        /// How long ago it last showed the node that answers that it is there.
+        /// The age of its last sign of life, at the node that answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub seen_ms: Option<u64>,
     }

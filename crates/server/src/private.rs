@@ -71,11 +71,20 @@ pub(crate) enum Repeat {
 
 /// What is wrong with a TOML text, and where; without the line, which may hold a secret.
 pub(crate) fn toml_mistake(text: &str, error: &toml::de::Error, repeat: Repeat) -> String {
-    let why = without_values(error.message(), repeat);
+    let why = without_integer_types(without_values(error.message(), repeat));
     let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return why };
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     format!("line {line}, column {column}: {why}")
+}
+
+/// The message with words of people for the integers of Rust.
+fn without_integer_types(message: String) -> String {
+    let integer = ["expected usize", "expected u64", "expected u32"];
+    match integer.iter().find_map(|integer| message.strip_suffix(integer)) {
+        Some(before) => format!("{before}expected a whole number"),
+        None => message,
+    }
 }
 
 /// A message without what it repeats: what is in double quotes, what is in backticks and no plain word, and the word that was
@@ -172,7 +181,10 @@ mod tests {
         for (text, told) in [
             ("a = 1\nengine = \"redis://u:canary@h\"\nengine = 2\n", "line 3"),
             ("engine = redis://u:canary@h\n", "line 1"),
-            ("max_streams = \"redis://u:canary@h\"", "line 1, column 15"),
+            (
+                "max_streams = \"redis://u:canary@h\"",
+                "line 1, column 15: invalid type: string …, expected a whole number",
+            ),
             ("log_format = \"redis://u:canary@h\"", "line 1, column 14: unknown variant …"),
             ("\"redis://u:canary@h\" = 1", "line 1"),
             ("max_streams = \"with \\\" and canary\"", "line 1"),

@@ -1,7 +1,7 @@
 //! A worker that divides the shards of a service with others.
 //!
-//! One change, file by file: `zmq` or `http` hears of it ([`link`]), `book` finds out what it means, and this file calls
-//! the callback, and says so when it has returned.
+//! One change, file by file: `zmq` or `http` receives it ([`link`]), `book` finds out what it means, and this file calls
+//! the callback, and reports when it has returned.
 
 mod book;
 mod http;
@@ -36,7 +36,7 @@ use crate::worker::default_name;
 
 pub use self::shard::Shard;
 
-/// How long a worker that goes waits to hear that it may. If it hears nothing, others wait for the end of its time.
+/// How long a leaving worker waits for the answer. Without one, others wait for the end of its lease.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 type Callback = Arc<dyn Fn(Vec<Shard>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
@@ -111,8 +111,8 @@ impl ShardWorker {
         }
     }
 
-    /// The name that no other worker of the service has; by default made of host, process and chance. A worker that
-    /// comes again under its old name gets shards when the time of the process before it is over.
+    /// The name that no other worker of the service has; by default made of host, process and random characters. A worker
+    /// that registers again under its old name gets shards when the lease of the earlier process has expired.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -130,7 +130,7 @@ impl ShardWorker {
         self
     }
 
-    /// The bearer token that the coordinator knows us by.
+    /// The bearer token.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
@@ -142,7 +142,7 @@ impl ShardWorker {
         self
     }
 
-    /// How long before the end of its time a worker that hears nothing calls `on_revoked`; by default a tenth of the
+    /// How long before the end of its lease a worker without an answer calls `on_revoked`; by default a tenth of the
     /// lease. Give it as long as `on_revoked` takes.
     pub fn wind_up(mut self, wind_up: Duration) -> Self {
         self.wind_up = Some(wind_up);
@@ -166,7 +166,7 @@ impl ShardWorker {
     }
 
     /// Called with shards that must not be served any more. **When it returns, nothing is done with them**: only then
-    /// does the coordinator hear that they were let go of, and grants them to others. Heartbeats go on while it runs.
+    /// does the coordinator learn that they were released, and grants them to others. Heartbeats go on while it runs.
     /// It is called after `on_assigned` of the same shards has returned.
     pub fn on_revoked<F, R>(mut self, revoked: F) -> Self
     where
@@ -178,14 +178,14 @@ impl ShardWorker {
     }
 
     /// Serves until `stop` fires; then gives everything up and goes. A coordinator that cannot be reached is asked
-    /// again, for ever; at the end of its time the worker gives up what it has, and gets it or other shards when the
+    /// again, for ever; at the end of its lease the worker gives up its shards, and gets these or others when the
     /// coordinator is there again. So it does when another process has its name, after longer and longer pauses.
     ///
     /// # Errors
     /// When an option is not valid, or the coordinator refuses this worker.
     ///
     /// # Panics
-    /// When a callback does: whether the shards are served is not known then, so others get them when the time is over.
+    /// When a callback does: whether the shards are served is not known then, so others get them when the lease expires.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         let link = self.link()?;
         let trust = Arc::new(ShardLease::new(Arc::clone(&self.clock)));
@@ -346,10 +346,10 @@ impl Running {
         }
     }
 
-    /// Takes in what the coordinator says.
+    /// Applies an answer of the coordinator.
     ///
     /// # Errors
-    /// When it will say the same for ever.
+    /// When the answer will always be the same.
     fn take(&mut self, heard: Heard) -> Result<(), Error> {
         let now = self.clock.now();
         match heard {
@@ -391,7 +391,7 @@ impl Running {
         }
     }
 
-    /// Gives everything up, and says so if the coordinator wants to hear of it.
+    /// Gives everything up, and reports it if the coordinator expects that.
     async fn leave(mut self, is_welcome: bool) {
         self.book.leave(self.clock.now());
         // Who still serves says so until it does not.

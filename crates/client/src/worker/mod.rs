@@ -93,7 +93,7 @@ impl Worker {
         }
     }
 
-    /// The name that the coordinator lists; by default made of host, process and chance.
+    /// The name that the coordinator lists; by default made of host, process and random characters.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -136,7 +136,7 @@ impl Worker {
         self
     }
 
-    /// Hears of everything that happens to the tasks of this worker. Must not block.
+    /// Called for everything that happens to the tasks of this worker. Must not block.
     pub fn observe(mut self, observer: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         self.observer = Arc::new(observer);
         self
@@ -296,7 +296,7 @@ where
     }
 }
 
-/// Host, process and chance: two workers of one host do not meet, nor do two of one process.
+/// Host, process and random characters: two workers of one host do not meet, nor do two of one process.
 pub(crate) fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };

@@ -10,7 +10,7 @@ use crate::{Name, Refusal, wire};
 /// What may be asked about shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardCommand {
-    /// A worker comes. `count` is how many shards it believes there are.
+    /// A worker registers. `count` is how many shards it believes there are.
     Join {
         service: Name,
         worker: Name,

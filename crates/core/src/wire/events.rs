@@ -230,7 +230,7 @@ public_events! {
         service: Name,
         worker: Name,
         shards: Vec<ShardRun>;
-        /// The worker was asked to release them and did not say that it did.
+        /// The worker was asked to release them and did not confirm it.
         overruled: bool
     }
 
@@ -380,7 +380,7 @@ impl<'de> Deserialize<'de> for Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StreamedEvent {
-    /// Where it stands in the journal; the `id` of its frame.
+    /// Its position in the journal; the `id` of its frame.
     pub position: Position,
     pub at: Timestamp,
     #[serde(flatten)]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Name, Position};
 
-/// A worker comes.
+/// A worker registers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -24,7 +24,7 @@ pub struct ShardRegister {
     #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
-    /// Comes back in the answer.
+    /// Returned in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// The token of the request; it is never part of a message.
@@ -32,7 +32,7 @@ pub struct ShardRegister {
     pub by: Option<Name>,
 }
 
-/// A worker is still there.
+/// A worker sends a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -43,10 +43,10 @@ pub struct ShardHeartbeat {
     /// The generation of its current assignment. A worker without it gets weaker guarantees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Position>,
-    /// Comes back in the answer.
+    /// Returned in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// As when it comes. Required.
+    /// As in the registration. Required.
     #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
@@ -60,16 +60,16 @@ pub struct ShardHeartbeat {
     pub by: Option<Name>,
 }
 
-/// A worker goes; it serves nothing any more.
+/// A worker leaves; it no longer serves any shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ShardDeregister {
-    /// Which process goes. Required.
+    /// The process that leaves. Required.
     #[cfg_attr(feature = "openapi", schema(required = true, nullable = false))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Name>,
-    /// Comes back in the answer.
+    /// Returned in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
 }
@@ -90,7 +90,7 @@ pub struct Assignment {
     pub lease_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
-    /// Another has its name, or its time was over: it must stop, and may come again when it serves nothing.
+    /// Another process has its name, or its lease has expired: it must stop, and may register again when it serves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fenced: bool,
 }
@@ -134,9 +134,9 @@ pub struct ShardWorkerView {
     /// A number that no other worker of the service has, from its first shards on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u32>,
-    /// Milliseconds after which its time is over if nothing is heard of it.
+    /// Milliseconds until its lease expires without a heartbeat.
     pub left_ms: u64,
-    /// Whether it follows its assignments. Missing if it does.
+    /// False if it ignores its assignments; missing otherwise.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub listens: bool,
 }
@@ -151,7 +151,7 @@ pub struct ShardView {
     pub state: String,
 }
 
-/// All services, in short.
+/// All services, as a summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ServiceList {

@@ -53,7 +53,7 @@ async fn list(context: &Context, group: Option<&Name>) -> Result<(), Fail> {
     }
     if list.services.is_empty() {
         let of_group = group.map(|group| format!(" of group {group}")).unwrap_or_default();
-        out.note(&format!("there are no services{of_group}; the first worker that registers makes one"));
+        out.note(&format!("there are no services{of_group}; the first worker that registers creates one"));
         return Ok(());
     }
     let mut table = Table::new(&[

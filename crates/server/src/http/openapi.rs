@@ -232,7 +232,7 @@ impl RouteDoc {
 }
 
 fn problem() -> Response {
-    let told = ResponseBuilder::new().description("Why not: a stable code and a sentence.");
+    let told = ResponseBuilder::new().description("The reason: a stable code and a sentence.");
     told.content("application/problem+json", content::<wire::Problem>()).build()
 }
 
