@@ -85,6 +85,13 @@ mod tests {
         ] {
             assert_eq!(of(schema, field), value, "{schema}.{field}");
         }
+        for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
+            for (field, declared) in schema["properties"].as_object().into_iter().flatten() {
+                let is_promised =
+                    declared["description"].as_str().is_some_and(|it| it.ends_with("by default."));
+                assert!(!is_promised || declared.get("default").is_some(), "{name}.{field}");
+            }
+        }
         let logs = &document["paths"]["/v1/tasks/{id}/logs"]["get"]["parameters"];
         let limit = logs.as_array().unwrap().iter().find(|it| it["name"] == "limit").unwrap();
         assert_eq!(limit["schema"]["default"], json!(PAGE_DEFAULT));
