@@ -267,7 +267,7 @@ impl fmt::Display for Kind {
 fn next_step(code: &str) -> Option<&'static str> {
     match code {
         "unauthorized" => Some("pass a token that the coordinator knows"),
-        "forbidden" => Some("pass a token of a role that may do this"),
+        "forbidden" => Some("pass a token that may do this"),
         "stale_lease" => Some("stop this attempt: another worker may have the task"),
         "key_conflict" => Some("use another key, or send the same request again"),
         "too_large" => Some("keep the data elsewhere and send a reference to it"),
