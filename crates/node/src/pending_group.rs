@@ -1,9 +1,9 @@
-//! A group that the loop offers to the writer while it waits for questions, so that the writer goes on by itself.
+//! The next commit group, which the loop offers to the writer while it waits for asks.
 //!
-//! The first to take it has it: the writer, to write it, or the loop, to add to it.
+//! Either takes it: the writer, to write it, or the loop, to add to it.
 //!
 //! A group reaches the journal in three ways, and one slot with a condition variable in place of them would save little. The
-//! loop itself writes small groups, so these are handed to nobody (`Inline` in `runner.rs`). A large group goes through a
+//! loop itself writes small groups, so these are not handed over (`Inline` in `runner.rs`). A large group goes through a
 //! channel, and only on an engine that is a server is one offered. The slot would have to hold all three kinds of work, to be
 //! taken back or not, and an answer would still come another way. In a profile of submits over HTTP with 64 connections, when
 //! all groups of more than one caller were handed over, loop and writer woke each other in 1.2 % of the processor time, and all

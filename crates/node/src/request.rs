@@ -1,4 +1,4 @@
-//! What callers ask of a node and what they hear.
+//! Asks of callers, their answers and errors.
 
 use orchestrix_core::wire::{
     Assignment, Cluster, Complete, CompleteBatch, CompleteItem, Explanation, Extended, Fail, Heartbeat,

@@ -1,4 +1,4 @@
-//! The object that says which journal this is and where it begins.
+//! The object with the id of the journal and its first position.
 //!
 //! ```text
 //! format 1 | journal id 16 | floor position 8 | floor hash 16 | nonce 16 | crc32c 4

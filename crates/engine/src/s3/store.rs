@@ -1,5 +1,5 @@
-//! The one place that knows the driver: objects in a bucket, timeouts, and what a failure says about
-//! what was done.
+//! The one place that knows the driver: objects in a bucket, timeouts, and whether a failed request may have
+//! been done.
 //!
 //! **Invariant:** what depends on a condition is sent once. Only what is the same however often it is done (reading,
 //! listing, deleting, and writing an object with a unique name) is tried again.

@@ -1,4 +1,4 @@
-//! Short ways to say why a database cannot go on.
+//! Short reasons why a database cannot be used.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! One connection of a handle: made when it is needed, given up when an answer is lost or the server says no, made again
+//! One connection of a handle: opened when it is needed, closed when an answer is lost or the server refuses, opened again
 //! at the next call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

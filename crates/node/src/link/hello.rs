@@ -1,4 +1,4 @@
-//! What both ends say first: that they speak the link, in which versions, and what they accept.
+//! The handshake: the protocol, its versions, and the limits that each end accepts.
 
 use crate::link::codec::{decoded, encoded, numbered};
 use crate::link::frame::{self, Broken, Frame, Kind};

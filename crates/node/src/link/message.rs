@@ -1,4 +1,4 @@
-//! What goes over a link: an ask with its caller, and what becomes of it.
+//! The messages of a link: an ask with its caller, and its reply.
 
 use std::sync::Arc;
 use std::time::Duration;

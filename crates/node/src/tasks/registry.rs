@@ -1,5 +1,5 @@
-//! The workers that were heard of lately. Soft state: lost at a restart, made anew by their next call, and
-//! never asked when something is decided.
+//! Recently seen workers. Soft state: lost at a restart, restored by their next call, and never used in a
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! One connection and its clock: a peer that sends its headers too slowly, says nothing for too long or does
-//! not take its answer is closed, and others are not affected.
+//! One connection and its timeouts: a peer that sends its headers too slowly, is idle for too long or does not
+//! read its answer is disconnected, and others are not affected.
 
 use std::convert::Infallible;
 use std::future::Future;

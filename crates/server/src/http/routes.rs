@@ -1,5 +1,5 @@
-//! What the one table of routes says, and how a request is found in it: what is asked how, which role may ask it, which
-//! queues it concerns, and what answers it. What is not in it does not exist.
+//! The type of a row in the table of routes, and the search for the row of a request. A row has verb and path, role and
+//! scope, types, and the function that answers. A request without a row is answered with `not_found`.
 
 use std::fmt;
 use std::future::Future;

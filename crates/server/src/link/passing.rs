@@ -1,4 +1,4 @@
-//! The task of one connection to the leader: asks of callers go out, answers come back.
+//! The task of one connection to the leader: it sends asks of callers and receives answers.
 //!
 //! **Invariant:** every ask ends: with the leader's answer, or with what is known of it when the connection ends.
 
