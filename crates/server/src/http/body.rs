@@ -11,6 +11,7 @@ use orchestrix_core::is_deeper;
 use orchestrix_core::limits::JSON_DEPTH_MAX;
 use orchestrix_core::wire::Object;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::http::App;
 use crate::http::access::Client;
@@ -45,22 +46,23 @@ pub(crate) async fn read(
     let announced =
         headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max) {
-        return Err(too_large(&mut body, app).await);
+        return Err(too_large(&mut body, max, TimeLeft(app.limits.body_timeout)).await);
     }
-    let mut gathered = Gathered::default();
+    let (mut gathered, mut time) = (Gathered::default(), TimeLeft(app.limits.body_timeout));
     let is_announced_long = announced.is_some_and(|length| length > SHORT_BODY_BYTES_MAX);
     let short_max = SHORT_BODY_BYTES_MAX.min(max);
-    if !is_announced_long && within(app, gathered.gather(&mut body, short_max)).await? {
+    if !is_announced_long && time.within(gathered.gather(&mut body, short_max)).await? {
         return Ok(Received { bytes: gathered.bytes(), _room: None });
     }
     // Most bodies are short: what long ones need is put elsewhere, as a future is moved with all that it may hold. The length
     // of one in chunks is known when all of it is here.
-    Box::pin(read_long(gathered, body, app, client, announced.unwrap_or(max))).await
+    Box::pin(read_long(gathered, body, time, app, client, announced.unwrap_or(max))).await
 }
 
 async fn read_long(
     mut gathered: Gathered,
     mut body: RequestBody,
+    mut time: TimeLeft,
     app: &App,
     client: &Client,
     expected: usize,
@@ -73,30 +75,37 @@ async fn read_long(
             return Err(fault);
         }
     };
-    if !within(app, gathered.gather(&mut body, max)).await? {
-        return Err(too_large(&mut body, app).await);
+    if !time.within(gathered.gather(&mut body, max)).await? {
+        return Err(too_large(&mut body, max, time).await);
     }
     Ok(Received { bytes: gathered.bytes(), _room: Some(room) })
 }
 
 /// The refusal of a body that is too large, when some of the rest was taken. One that sends slowly hears another.
-async fn too_large(body: &mut RequestBody, app: &App) -> Fault {
-    let max = app.limits.body_bytes;
-    let skipped = within(app, async {
+async fn too_large(body: &mut RequestBody, max: usize, mut time: TimeLeft) -> Fault {
+    let skipped = time.within(async {
         skip(body, max).await;
         Ok(())
     });
     skipped.await.err().unwrap_or(Fault::BodyTooLarge { max })
 }
 
-/// Ends what takes longer than a body may.
-async fn within<T>(app: &App, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    let mut reading = pin!(reading);
-    // Most bodies come with their headers, and need no clock.
-    if let Some(read) = reading.as_mut().now_or_never() {
-        return read;
+/// What is left of the time that a body may take. All its parts share it; a wait for room has a time of its own.
+struct TimeLeft(Duration);
+
+impl TimeLeft {
+    /// Ends what takes longer than a body may.
+    async fn within<T>(&mut self, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        let mut reading = pin!(reading);
+        // Most bodies come with their headers, and need no clock.
+        if let Some(read) = reading.as_mut().now_or_never() {
+            return read;
+        }
+        let begun = Instant::now();
+        let read = Box::pin(tokio::time::timeout(self.0, reading)).await;
+        self.0 = self.0.saturating_sub(begun.elapsed());
+        read.unwrap_or(Err(Fault::Timeout))
     }
-    Box::pin(tokio::time::timeout(app.limits.body_timeout, reading)).await.unwrap_or(Err(Fault::Timeout))
 }
 
 /// What is there of a body. One that comes in one piece is not copied.
@@ -235,6 +244,18 @@ mod tests {
             Err(Fault::Invalid(detail)) => detail,
             other => panic!("{body} gave {other:?}"),
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_parts_of_a_body_share_its_time() {
+        let mut time = TimeLeft(Duration::from_secs(10));
+        let takes = |seconds| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            Ok(())
+        };
+        assert!(time.within(takes(6)).await.is_ok());
+        assert!(time.within(takes(3)).await.is_ok());
+        assert!(matches!(time.within(takes(2)).await, Err(Fault::Timeout)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::http::error::Fault;
 use crate::http::limits::Limits;
@@ -51,7 +51,7 @@ impl Incoming {
 
     /// Waits for room, first come, first served. A body that is longer than all that is allowed comes when it is the only one.
     pub(crate) async fn room(incoming: &Arc<Self>, client: String, bytes: usize) -> Result<Room, Fault> {
-        let mut part = Part::of(incoming, client);
+        let (mut part, begun) = (Part::of(incoming, client), Instant::now());
         let wanted = permits(bytes, incoming.client_bytes_max);
         let own = part.semaphore.clone().expect("a part has a semaphore until it ends");
         let Ok(permit) = timeout(incoming.patience, own.acquire_many_owned(wanted)).await else {
@@ -63,7 +63,8 @@ impl Incoming {
         part.permit = Some(permit.expect("it is never closed"));
         let wanted = permits(bytes, incoming.bytes_max);
         let all = Arc::clone(&incoming.all).acquire_many_owned(wanted);
-        let Ok(permit) = timeout(incoming.patience, all).await else {
+        let left = incoming.patience.saturating_sub(begun.elapsed());
+        let Ok(permit) = timeout(left, all).await else {
             let max = incoming.bytes_max;
             return Err(Fault::Overloaded(format!(
                 "all callers together send long bodies, and {max} bytes of them at one time are the limit; try later"
@@ -152,6 +153,22 @@ mod tests {
         assert!(room(&incoming, "c", 50).await.is_ok());
         drop(held);
         assert!(room(&incoming, "c", 51).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_waits_once_for_both_kinds_of_room() {
+        let incoming = incoming();
+        let held = room(&incoming, "a", 100).await.unwrap();
+        let _others = [room(&incoming, "b", 100).await.unwrap(), room(&incoming, "c", 50).await.unwrap()];
+        let begun = Instant::now();
+        // The room in all that `a` frees goes to `d`, who came first.
+        let frees = async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            drop(held);
+        };
+        let (d, a, ()) = tokio::join!(room(&incoming, "d", 100), room(&incoming, "a", 100), frees);
+        assert!(d.is_ok() && matches!(a, Err(Fault::Overloaded(_))), "{d:?} {a:?}");
+        assert!(begun.elapsed() < Duration::from_millis(60), "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
