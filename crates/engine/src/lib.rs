@@ -3,6 +3,7 @@
 //! - [`Journal`]: the ordered batches of events, and the snapshots that shorten their replay.
 //! - [`Register`]: cells with compare-and-set.
 //! - [`Logs`]: the output of running tasks.
+//! - [`bus::Bus`]: messages between nodes and workers.
 //! - [`Shared`]: all of them, on an engine that several nodes use at once.
 //! - [`mod@file`]: the embedded engine. [`memory`]: the same contracts without a disk.
 //! - `redis` (with the feature of that name): a server that several nodes use.
@@ -14,6 +15,7 @@
 //! **Invariant:** an engine knows bytes and positions, never what an event means.
 
 pub mod batch_frame;
+pub mod bus;
 mod chain;
 mod clock;
 mod contract;

@@ -1,12 +1,15 @@
 //! The contracts without a disk: for tests, for trials, and as the simplest implementation of what an engine does.
 //! Nothing survives the process.
 
+mod bus;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Position, TaskId, is_planted};
 
+pub use self::bus::{Fault, MemoryBus, Moment};
 use crate::fault::invalid;
 use crate::file::TASK_CHUNKS_MAX;
 use crate::limit::fitting;
