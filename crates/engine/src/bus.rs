@@ -237,7 +237,7 @@ pub trait Bus: Send + Sync {
     /// When the bus cannot answer.
     fn settle(&self, queue: &Queue, entries: &[EntryId]) -> Result<(), Error>;
 
-    /// Reads at most [`READ_CHANNELS_MAX`] channels, each after a cursor. One that is not there has nothing. To be fair,
+    /// Reads at most [`READ_CHANNELS_MAX`] channels, each once and after a cursor. One that is not there has nothing. To be fair,
     /// go on after the channel that spent the budget.
     ///
     /// # Errors
@@ -268,6 +268,9 @@ pub trait Bus: Send + Sync {
 
     /// The kind and the place of the bus, for operators; never contains a secret.
     fn place(&self) -> String;
+
+    /// What weakens the promises of this bus, found when connecting, as sentences.
+    fn warnings(&self) -> Vec<String>;
 }
 
 /// Publishes offers for one claim, over one connection.

@@ -14,6 +14,8 @@
 //! **Invariant:** nothing is sent twice by this engine itself, except a script that the server said it does not know and
 //! so has not run. A lost answer is reported to the caller.
 
+mod address;
+mod bus;
 mod durability;
 mod journal;
 mod keys;
@@ -33,7 +35,10 @@ use self::keys::Keys;
 use self::logs::RedisLogs;
 use self::register::RedisRegister;
 use self::server::Server;
+use crate::bus::Bus;
 use crate::{Error, Journal, JournalId, Logs, Register, Shared};
+
+pub use self::bus::RedisBus;
 
 /// A Redis server as a place for one domain.
 pub struct RedisPlace {
@@ -52,9 +57,9 @@ impl RedisPlace {
     /// When the URL is wrong, no server answers, the server does not let us in, it is a replica, or the user lacks a right.
     pub fn connect(url: &str, timeout: Duration) -> Result<Self, Error> {
         let server = Arc::new(Server::connect(url, timeout)?);
-        let (warnings, keys) = (durability::warnings(&server)?, Arc::default());
-        rights::check_keys(&server, &keys)?;
-        rights::check(&server, &keys)?;
+        let (warnings, keys) = (durability::warnings(&server)?, Arc::<Keys>::default());
+        rights::ENGINE.check_keys(&server, &keys.patterns())?;
+        rights::ENGINE.check(&server, &keys.probe())?;
         Ok(Self { server, keys, journal: OnceLock::new(), warnings })
     }
 
@@ -64,7 +69,7 @@ impl RedisPlace {
     /// When the name cannot be part of a key.
     pub fn in_domain(self, domain: &str) -> Result<Self, Error> {
         let keys = Arc::new(Keys::of(domain)?);
-        rights::check_keys(&self.server, &keys)?;
+        rights::ENGINE.check_keys(&self.server, &keys.patterns())?;
         Ok(Self { keys, journal: OnceLock::new(), ..self })
     }
 }
@@ -84,6 +89,11 @@ impl Shared for RedisPlace {
 
     fn logs(&self) -> Arc<dyn Logs> {
         Arc::new(RedisLogs::new(Arc::clone(&self.server), Arc::clone(&self.keys)))
+    }
+
+    fn bus(&self) -> Result<Option<Arc<dyn Bus>>, Error> {
+        let bus = RedisBus::on(Arc::clone(&self.server), Arc::clone(&self.keys))?;
+        Ok(Some(Arc::new(bus)))
     }
 
     fn place(&self) -> String {

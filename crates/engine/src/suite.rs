@@ -1,9 +1,10 @@
 //! What every engine must do. Each function is one sentence of the contracts in this crate; an engine's
 //! tests call [`journal`], [`snapshots`], [`logs`] and [`register`] with a way to make a new, empty one, and those
-//! of an engine that several nodes use call [`shared`], too.
+//! of an engine that several nodes use call [`shared`], too. Those of a bus call [`bus()`].
 //!
 //! A broken sentence is a panic that says which.
 
+mod bus;
 mod logs;
 mod register;
 mod script;
@@ -13,6 +14,7 @@ use orchestrix_core::{Position, Term};
 
 use crate::{Appended, Batch, Journal, JournalId, Link, Read, SNAPSHOT_CHUNK_MAX, Snapshots};
 
+pub use bus::*;
 pub use logs::*;
 pub use register::*;
 pub use script::*;

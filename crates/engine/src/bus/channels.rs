@@ -16,8 +16,8 @@ use crate::fault::invalid;
 /// Bounds the length of names, of which there are two for each leased task.
 const DOMAIN_BYTES_MAX: usize = 64;
 const DEFAULT: &str = "default";
-/// They begin names in `default`, of channels or of the keys of an engine.
-const TAKEN: [&str; 5] = ["job", "worker", "coordinator", "register", "bus"];
+/// They begin names in `default`.
+const TAKEN: [&str; 3] = ["job", "worker", "coordinator"];
 
 /// Messages for which consumers compete: each is taken by one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -150,6 +150,12 @@ impl Channels {
             JobChannel::Status(task) => format!("{}job.{task}.status", self.prefix),
             JobChannel::Logs(task) => format!("{}job.{task}.logs", self.prefix),
         }
+    }
+
+    /// Covers all names, as the rights of a user are written.
+    #[must_use]
+    pub fn pattern(&self) -> String {
+        format!("{}*", self.prefix)
     }
 
     /// What is written and removed to see what the user may do.

@@ -5,25 +5,43 @@ use crate::{Cause, Error};
 
 const DOING: &str = "ask Redis what it promises";
 
-/// Why the server promises less than it could, as sentences.
+/// A setting, how it should be, and what happens otherwise.
+type Wanted = (&'static str, &'static str, &'static str);
+
+/// Why the server promises less than a journal should have, as sentences.
 pub(super) fn warnings(server: &Server) -> Result<Vec<String>, Error> {
-    let mut warnings = Vec::new();
-    let unasked = |setting: &str, what: &str| format!("Redis does not tell its {setting} ({what})");
     let wanted = [
         ("appendonly", "yes", "nothing is on disk and a restart loses everything"),
         ("appendfsync", "always", "a crash of the server may lose what was acknowledged in its last second"),
         ("no-appendfsync-on-rewrite", "no", "while the server rewrites its file, nothing is synced"),
         ("maxmemory-policy", "noeviction", "a full server may drop parts of the journal"),
     ];
+    warnings_of(server, &wanted)
+}
+
+/// Why the server promises less than a bus should have, as sentences.
+pub(super) fn bus_warnings(server: &Server) -> Result<Vec<String>, Error> {
+    let wanted = [
+        ("appendonly", "yes", "a restart loses all messages, and offers are made anew"),
+        ("maxmemory-policy", "noeviction", "a full server may drop whole channels"),
+    ];
+    warnings_of(server, &wanted)
+}
+
+fn warnings_of(server: &Server, wanted: &[Wanted]) -> Result<Vec<String>, Error> {
+    let mut warnings = Vec::new();
+    let unasked = |setting: &str, what: &str| format!("Redis does not tell its {setting} ({what})");
     for (setting, good, otherwise) in wanted {
         match config(server, setting)? {
-            Ok(Some(found)) if found == good => {}
+            Ok(Some(found)) if found == *good => {}
             Ok(Some(found)) => {
                 warnings.push(format!("Redis has {setting} {found}, not {good}: {otherwise}"));
             }
             Ok(None) => warnings.push(unasked(setting, "it does not know it")),
             Err(what) => {
-                let what = format!("{what}; could not be checked: appendfsync always, noeviction");
+                let all: Vec<String> =
+                    wanted.iter().map(|(setting, good, _)| format!("{setting} {good}")).collect();
+                let what = format!("{what}; could not be checked: {}", all.join(", "));
                 warnings.push(unasked("settings", &what));
                 break;
             }
@@ -37,7 +55,7 @@ pub(super) fn warnings(server: &Server) -> Result<Vec<String>, Error> {
         }
         Ok(info) if has(&info, "connected_slaves", "0") => {}
         Ok(_) => warnings.push(
-            "Redis has replicas, which lag: a failover may lose what was acknowledged. Nodes notice and stop"
+            "Redis has replicas, which lag: a failover may lose what was acknowledged. Nodes notice it"
                 .to_owned(),
         ),
         Err(what) => warnings.push(unasked("role", &what)),

@@ -66,6 +66,11 @@ impl Keys {
         self.name("meta")
     }
 
+    /// A hash: whose the bus is, and its claims.
+    pub(super) fn bus(&self) -> String {
+        if self.domain == DEFAULT { "orchestrix:bus".to_owned() } else { self.name("bus") }
+    }
+
     /// What is written and removed to see what the user may do.
     pub(super) fn probe(&self) -> String {
         self.name("probe")
@@ -138,6 +143,7 @@ mod tests {
                 keys.writings(),
                 keys.cells(),
                 keys.probe(),
+                keys.bus(),
                 keys.log(TaskId(1)),
                 keys.snapshot(Position(1), "a"),
             ]);

@@ -9,14 +9,10 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, Cmd, Connection, ConnectionInfo, ErrorKind, FromRedisValue, ProtocolVersion, RedisConnectionInfo,
-    RedisError, TlsCertificates, ToRedisArgs, Value, cmd,
-};
-use rustls::crypto::CryptoProvider;
+use redis::{Client, Cmd, Connection, ErrorKind, FromRedisValue, RedisError, ToRedisArgs, Value, cmd};
 use sha1::{Digest as _, Sha1};
 
+use super::address::{Address, address};
 use super::rights;
 use crate::{Cause, Clock as _, Error, LogThrottle, SystemClock};
 
@@ -34,15 +30,6 @@ pub(super) enum Failure {
     Refused { code: String, what: String },
     /// It was sent, and its outcome is unknown.
     Lost(String),
-}
-
-/// What a URL says.
-struct Address {
-    client: Client,
-    /// How people may call it.
-    place: String,
-    tls: bool,
-    greeting: Vec<Cmd>,
 }
 
 /// What is asked of the server.
@@ -171,6 +158,54 @@ impl Server {
         Ok(answers)
     }
 
+    /// Sends commands in one message, once, and waits for all answers; a refusal is an answer. A script that the server said it
+    /// does not know was not run, and is sent again in full.
+    pub(super) fn ask_all(&self, commands: &[Command]) -> Result<Vec<Result<Value, Failure>>, Failure> {
+        let mut answers: Vec<Option<Result<Value, Failure>>> = commands.iter().map(|_| None).collect();
+        let (mut left, mut in_full): (Vec<usize>, bool) = ((0..commands.len()).collect(), false);
+        while !left.is_empty() {
+            let mut message = Vec::new();
+            for at in &left {
+                let command = &commands[*at];
+                match command.script {
+                    Some(script) if in_full => message.extend(command.in_full(script).get_packed_command()),
+                    Some(_) | None => command.sent.write_packed_command(&mut message),
+                }
+            }
+            let heard = self.exchange(&message, left.len())?;
+            let unknown = |answer: &Result<Value, Failure>| {
+                matches!(answer, Err(Failure::Refused { code, .. }) if code == "NOSCRIPT") && !in_full
+            };
+            let again = std::mem::take(&mut left);
+            for (at, answer) in again.into_iter().zip(heard) {
+                if unknown(&answer) {
+                    left.push(at);
+                } else {
+                    answers[at] = Some(answer);
+                }
+            }
+            in_full = true;
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    fn exchange(&self, message: &[u8], count: usize) -> Result<Vec<Result<Value, Failure>>, Failure> {
+        let idle = self.idle().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => self.open()?,
+        };
+        self.set_patience(&connection, self.timeout)?;
+        let broken = |error: RedisError| self.broken(&error, self.timeout);
+        connection.send_packed_command(message).map_err(broken)?;
+        let mut answers = Vec::with_capacity(count);
+        for _ in 0..count {
+            answers.push(heard(connection.recv_response().map_err(broken)?));
+        }
+        self.keep(connection);
+        Ok(answers)
+    }
+
     fn set_patience(&self, connection: &Connection, patience: Duration) -> Result<(), Failure> {
         let timed = connection
             .set_read_timeout(Some(patience))
@@ -290,6 +325,14 @@ impl Command {
         self
     }
 
+    /// The same, to be sent to a server that may not know the script.
+    pub(super) fn with_text(self) -> Self {
+        match self.script {
+            Some(script) => Self { sent: self.in_full(script), script: None },
+            None => self,
+        }
+    }
+
     /// The same, with the text of the script in place of its name.
     fn in_full(&self, script: &Script) -> Cmd {
         let mut full = cmd("EVAL");
@@ -326,6 +369,14 @@ impl fmt::Debug for Server {
     }
 }
 
+/// An answer, of which a refusal is one.
+pub(super) fn heard(answer: Value) -> Result<Value, Failure> {
+    let Value::ServerError(error) = answer else { return Ok(answer) };
+    let error = RedisError::from(error);
+    let code = error.code().unwrap_or_default().to_owned();
+    Err(Failure::Refused { code, what: error.to_string() })
+}
+
 /// Whether it is the answer of a server that lives.
 fn is_refusal(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
@@ -337,69 +388,6 @@ fn passes(code: &str, what: &str) -> bool {
         ["BUSY", "CLUSTERDOWN", "LOADING", "MISCONF", "MASTERDOWN", "NOREPLICAS", "READONLY", "TRYAGAIN"];
     // This one has no code of its own.
     codes.contains(&code) || what.contains("max number of clients")
-}
-
-/// The URL itself is never repeated: it has a password.
-fn address(url: &str) -> Result<Address, Error> {
-    let wrong = |what: &str| {
-        let source = Cause::Remote { place: "redis".to_owned(), what: what.to_owned() };
-        Error { operation: "read the URL".to_owned(), retryable: false, source }
-    };
-    let form = "the URL must be redis://[user][:password@]host[:port][/database], or rediss://… for TLS";
-    let tls = url.starts_with("rediss://");
-    // What the driver would take for a wish not to check certificates is not for it.
-    let (url, query) = if tls { url.split_once('?').unwrap_or((url, "")) } else { (url, "") };
-    if tls && url.contains('#') || url.starts_with("valkeys:") {
-        return Err(wrong(form));
-    }
-    let ca = match query.split_once('=') {
-        Some(("ca", file)) if !file.is_empty() && !file.contains('&') => Some(file),
-        None if query.is_empty() => None,
-        Some(_) | None => return Err(wrong("the only parameter of rediss:// is ca=FILE")),
-    };
-    let info: ConnectionInfo = url.parse().map_err(|_| wrong(form))?;
-    // Answers have the same form on all servers, and nothing but the password is sent before the first command.
-    let (greeting, db) = (greeting(info.redis_settings()), info.redis_settings().db());
-    let settings =
-        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-    let scheme = if tls { "rediss" } else { "redis" };
-    let place = format!("{scheme}://{}/{}", info.addr(), db);
-    // The end of a large batch must not wait until the server has acknowledged its beginning.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-    if !tls {
-        let client = Client::open(info).map_err(|_| wrong(form))?;
-        return Ok(Address { client, place, tls, greeting });
-    }
-    // The driver asks for the one of the process. A program that has chosen one keeps it.
-    if CryptoProvider::get_default().is_none() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let root_cert = ca.map(std::fs::read).transpose().map_err(|error| {
-        wrong(&format!("the authority {} cannot be read: {error}", ca.unwrap_or_default()))
-    })?;
-    let client = Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert });
-    let client = client.map_err(|error| wrong(&format!("TLS cannot be set up: {error}")))?;
-    Ok(Address { client, place, tls, greeting })
-}
-
-/// What is said first: who we are, and which database it is.
-fn greeting(settings: &RedisConnectionInfo) -> Vec<Cmd> {
-    let mut greeting = Vec::new();
-    if let Some(password) = settings.password() {
-        let mut login = cmd("AUTH");
-        if let Some(user) = settings.username() {
-            login.arg(user);
-        }
-        login.arg(password);
-        greeting.push(login);
-    }
-    if settings.db() != 0 {
-        let mut select = cmd("SELECT");
-        select.arg(settings.db());
-        greeting.push(select);
-    }
-    greeting
 }
 
 /// Random bytes.

@@ -27,9 +27,24 @@ pub(crate) fn url(port: u16) -> String {
 
 /// The command that makes the user of a node, as the page for operators has it.
 pub(crate) fn user_of_the_page() -> String {
-    let page = include_str!("../../../../docs/engines/redis.md");
-    let line = page.lines().find(|line| line.starts_with("ACL SETUSER orchestrix "));
+    user_of(include_str!("../../../../docs/engines/redis.md"), "orchestrix")
+}
+
+/// The command that makes a user, as the page about the bus has it.
+pub(crate) fn user_of_the_bus(user: &str) -> String {
+    user_of(include_str!("../../../../docs/bus.md"), user)
+}
+
+fn user_of(page: &str, user: &str) -> String {
+    let line = page.lines().find(|line| line.starts_with(&format!("ACL SETUSER {user} ")));
     line.expect("the page has the user").to_owned()
+}
+
+/// Makes a user of the page about the bus, with these rights more or less, and gives the URL.
+pub(crate) fn url_for_a_bus(server: &Server, port: u16, user: &str, changed: &str) -> String {
+    let rights = user_of_the_bus(user).replace("PASSWORD", "secret");
+    Raw::to(server).run(format!("{rights} {changed}").trim_end());
+    format!("redis://{user}:secret@127.0.0.1:{port}")
 }
 
 /// Makes the user of the page on a server, with these rights more or less, and gives its URL.
@@ -71,6 +86,20 @@ impl Raw {
             command.arg(*argument);
         }
         command.query(&mut self.0).unwrap()
+    }
+
+    /// As a user of the server.
+    pub(crate) fn at(url: &str) -> Self {
+        Self(redis::Client::open(url).unwrap().get_connection().unwrap())
+    }
+
+    /// What the server says to a command that it refuses.
+    pub(crate) fn refusal(&mut self, words: &str) -> String {
+        let mut command = redis::Cmd::new();
+        for word in words.split(' ') {
+            command.arg(word);
+        }
+        command.query::<redis::Value>(&mut self.0).expect_err(words).to_string()
     }
 
     pub(crate) fn run(&mut self, words: &str) {

@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bus;
+mod bus_worker;
 mod common;
 mod conformance;
 mod connecting;

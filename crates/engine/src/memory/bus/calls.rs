@@ -166,4 +166,8 @@ impl Bus for MemoryBus {
     fn place(&self) -> String {
         PLACE.to_owned()
     }
+
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

@@ -25,8 +25,7 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 struct Claims {
     journal: JournalId,
-    term: Term,
-    generation: u64,
+    noted: Noted,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -73,7 +72,7 @@ pub(super) enum Publishing {
         generation: u64,
     },
     Forgotten,
-    /// The dispatch channel has this id, which nobody published.
+    /// A channel has this id, which nobody published.
     Ahead(EntryId),
     Foreign(JournalId),
 }
@@ -106,14 +105,9 @@ impl Stream {
 }
 
 impl State {
-    fn noted_in(&self, assigned: &str) -> Option<(JournalId, Noted)> {
-        let Claims { journal, term, generation } = self.claims.get(assigned)?;
-        let last = self.streams.get(assigned)?.last;
-        Some((*journal, Noted { term: *term, generation: *generation, last }))
-    }
-
     pub(super) fn noted(&self, channels: &Channels) -> Option<(JournalId, Noted)> {
-        self.noted_in(&channels.queue(&Queue::Assigned))
+        let claims = self.claims.get(&channels.queue(&Queue::Assigned))?;
+        Some((claims.journal, claims.noted))
     }
 
     /// What is noted now; or the journal that has it.
@@ -124,12 +118,12 @@ impl State {
         node: &Name,
     ) -> Result<Noted, JournalId> {
         let assigned = channels.queue(&Queue::Assigned);
-        let new = Claims { journal, term: Term(0), generation: 0 };
-        let claims = self.claims.entry(assigned.clone()).or_insert(new);
+        let new = Claims { journal, noted: Noted::default() };
+        let claims = self.claims.entry(assigned).or_insert(new);
         if claims.journal != journal {
             return Err(claims.journal);
         }
-        let (term, generation) = (claims.term, claims.generation);
+        let noted = claims.noted;
         for queue in [Queue::Assigned, Queue::Handoff] {
             let stream = self.streams.entry(channels.queue(&queue)).or_default();
             stream.groups.entry(queue.group()).or_default();
@@ -138,14 +132,12 @@ impl State {
         for topic in [Topic::Cancel, Topic::WorkerHeartbeat, Topic::CoordinatorHeartbeat, own] {
             self.streams.entry(channels.topic(&topic)).or_default();
         }
-        let last = self.streams.get(&assigned).map(|stream| stream.last).unwrap_or_default();
-        Ok(Noted { term, generation, last })
+        Ok(noted)
     }
 
     /// `used` is the highest generation that the caller knows of.
     pub(super) fn claim(&mut self, channels: &Channels, right: Right, used: u64) -> Claiming {
-        let assigned = channels.queue(&Queue::Assigned);
-        let Some((journal, mut noted)) = self.noted_in(&assigned) else { return Claiming::Forgotten };
+        let Some((journal, mut noted)) = self.noted(channels) else { return Claiming::Forgotten };
         if journal != right.journal {
             return Claiming::Foreign(journal);
         }
@@ -153,7 +145,7 @@ impl State {
             return Claiming::Stale(noted);
         }
         (noted.term, noted.generation) = (right.term, noted.generation.max(used) + 1);
-        self.claims.insert(assigned, Claims { journal, term: noted.term, generation: noted.generation });
+        self.claims.insert(channels.queue(&Queue::Assigned), Claims { journal, noted });
         Claiming::Done(noted)
     }
 
@@ -164,8 +156,7 @@ impl State {
         after: EntryId,
         offer: &Offer,
     ) -> Publishing {
-        let assigned = channels.queue(&Queue::Assigned);
-        let Some((journal, noted)) = self.noted_in(&assigned) else { return Publishing::Forgotten };
+        let Some((journal, mut noted)) = self.noted(channels) else { return Publishing::Forgotten };
         if journal != right.journal {
             return Publishing::Foreign(journal);
         }
@@ -183,6 +174,12 @@ impl State {
         if noted.last < after {
             return Publishing::Forgotten;
         }
+        let assigned = channels.queue(&Queue::Assigned);
+        match self.streams.get(&assigned) {
+            None => return Publishing::Forgotten,
+            Some(stream) if stream.last >= id => return Publishing::Ahead(stream.last),
+            Some(_) => {}
+        }
         let queue = Queue::Dispatch(offer.queue.clone());
         let dispatch = self.streams.entry(channels.queue(&queue)).or_default();
         if dispatch.last >= id {
@@ -197,7 +194,9 @@ impl State {
             stream.add(id, data(&offer.assigned));
             self.streams.insert(channels.job(channel), stream);
         }
-        self.streams.entry(assigned).or_default().add(id, data(&offer.assigned));
+        self.streams.entry(assigned.clone()).or_default().add(id, data(&offer.assigned));
+        noted.last = id;
+        self.claims.insert(assigned, Claims { journal, noted });
         Publishing::Done
     }
 
