@@ -4,6 +4,7 @@
 //! Times are `*_at` in Unix milliseconds, durations `*_ms`; ids are numbers.
 //! Sizes and ranges are checked by [`crate::Command`], in one place for every way in.
 
+pub mod bus;
 pub mod events;
 mod objects;
 mod shards;

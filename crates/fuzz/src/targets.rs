@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     target("units", "durations and sizes", text::units),
     target("bodies", "the JSON body of every route; what is understood is understood again", wire::bodies),
     target("answers", "answers and problems as the client reads them", wire::answers),
+    target("messages", "messages of the bus, as nodes and workers read them", wire::messages),
     target("stream", "server-sent events, the same wherever they are cut", stream::frames),
     target("zmtp", "bytes of a ZeroMQ peer, the same frames wherever they are cut", zmq::frames),
     target(

@@ -45,6 +45,32 @@ pub(super) fn answers(input: &[u8]) {
     TYPES[usize::from(choice) % TYPES.len()](body);
 }
 
+/// The first byte chooses the channel.
+pub(super) fn messages(input: &[u8]) {
+    const TYPES: [fn(&str); 9] = [
+        message::<wire::bus::Dispatch>,
+        message::<wire::bus::Assigned>,
+        message::<wire::bus::JobStatus>,
+        message::<wire::bus::JobLogs>,
+        message::<wire::bus::JobCancel>,
+        message::<wire::bus::Handoff>,
+        message::<wire::bus::HandoffAck>,
+        message::<wire::bus::WorkerHeartbeat>,
+        message::<wire::bus::CoordinatorHeartbeat>,
+    ];
+    let Some((&choice, data)) = input.split_first() else { return };
+    if let Ok(data) = str::from_utf8(data) {
+        TYPES[usize::from(choice) % TYPES.len()](data);
+    }
+}
+
+fn message<T: DeserializeOwned + Serialize>(data: &str) {
+    let Ok(message) = wire::bus::read::<T>(data) else { return };
+    let written = wire::bus::write(&message);
+    let again: T = wire::bus::read(&written).expect("what we write can be read");
+    assert_eq!(wire::bus::write(&again), written);
+}
+
 /// What was read is written, and read as the same.
 fn again<T: DeserializeOwned + Serialize>(body: &[u8]) {
     let Ok(answer) = serde_json::from_slice::<T>(body) else { return };
