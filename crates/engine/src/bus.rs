@@ -277,7 +277,8 @@ pub trait Bus: Send + Sync {
 pub trait Publisher: Send {
     fn generation(&self) -> u64;
 
-    /// The last offer that is published, of all queues. An id above the end of the journal is of somebody else.
+    /// The last offer that is published, of all queues. Offers above it are made anew, with new leases: one that was refused
+    /// midway may have used up its id.
     fn cursor(&self) -> EntryId;
 
     /// Publishes offers in ascending order of their leases. Each is published whole or not at all. Stops at the first that is

@@ -2,7 +2,7 @@
 
 use orchestrix_core::{Name, Term};
 
-use super::EntryId;
+use super::{EntryId, Offer};
 use crate::fault::invalid;
 use crate::{Cause, Error, JournalId};
 
@@ -92,9 +92,19 @@ pub(crate) fn foreign(doing: &str, place: &str, found: &str, own: JournalId, key
         "this bus belongs to the journal {found}, and this node has the journal {own}: name another bus or another \
          domain; only if that journal is given up, delete {key} and all channels of the domain"
     );
-    Error {
-        operation: doing.to_owned(),
-        retryable: false,
-        source: Cause::Remote { place: place.to_owned(), what },
-    }
+    remote(doing, place, what)
+}
+
+/// Why an offer is refused whose channel has later ids.
+pub(crate) fn ahead(doing: &str, place: &str, offer: &Offer, channel: &str) -> Error {
+    let what = format!(
+        "{channel} has messages with ids of {} or above, which no node published: find out who sent them, and delete it",
+        offer.lease
+    );
+    remote(doing, place, what)
+}
+
+fn remote(doing: &str, place: &str, what: String) -> Error {
+    let source = Cause::Remote { place: place.to_owned(), what };
+    Error { operation: doing.to_owned(), retryable: false, source }
 }

@@ -47,12 +47,13 @@ pub type MakeBus<'a> = &'a mut dyn FnMut() -> Box<dyn BusRig>;
 
 /// All sentences about buses.
 pub fn bus(make: MakeBus<'_>) {
-    let sentences: [fn(&dyn BusRig); 27] = [
+    let sentences: [fn(&dyn BusRig); 28] = [
         an_offer_is_in_all_its_channels,
         offers_are_published_in_order,
         a_repeat_is_refused_also_after_it_was_settled,
         a_new_claim_makes_the_older_publisher_stale,
         a_claim_for_an_earlier_term_is_stale,
+        an_offer_behind_messages_of_somebody_else_is_refused,
         the_offer_of_a_retry_removes_what_the_previous_lease_left,
         a_channel_is_closed_only_for_its_lease,
         a_withdrawn_offer_is_not_taken,

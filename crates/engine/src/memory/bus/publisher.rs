@@ -1,9 +1,9 @@
 //! Publishes offers, as if all of a call were sent at once.
 
 use super::server::{Publishing, Right};
-use super::{Failure, MemoryBus, error, is_foreign};
+use super::{Failure, MemoryBus, PLACE, error, is_foreign};
 use crate::Error;
-use crate::bus::{EntryId, Noted, Offer, Progress, Publisher, Stop, check_offers};
+use crate::bus::{EntryId, Noted, Offer, Progress, Publisher, Stop, ahead, check_offers};
 use crate::fault::invalid;
 
 pub(super) struct MemoryPublisher {
@@ -65,7 +65,7 @@ impl Publisher for MemoryPublisher {
                     self.bus.seen().forgotten();
                     Stop::RolledBack
                 }
-                Ok(Publishing::Ahead(id)) => Stop::Refused(invalid(doing, format!("somebody sent {id}"))),
+                Ok(Publishing::Ahead(channel)) => Stop::Refused(ahead(doing, PLACE, offer, &channel)),
                 Ok(Publishing::Foreign(other)) => Stop::Refused(is_foreign(doing, other, self.right.journal)),
             };
             progress.stop = Some(stop);

@@ -72,8 +72,8 @@ pub(super) enum Publishing {
         generation: u64,
     },
     Forgotten,
-    /// A channel has this id, which nobody published.
-    Ahead(EntryId),
+    /// This channel has a later id, of somebody else.
+    Ahead(String),
     Foreign(JournalId),
 }
 
@@ -177,13 +177,14 @@ impl State {
         let assigned = channels.queue(&Queue::Assigned);
         match self.streams.get(&assigned) {
             None => return Publishing::Forgotten,
-            Some(stream) if stream.last >= id => return Publishing::Ahead(stream.last),
+            Some(stream) if stream.last >= id => return Publishing::Ahead(assigned),
             Some(_) => {}
         }
         let queue = Queue::Dispatch(offer.queue.clone());
-        let dispatch = self.streams.entry(channels.queue(&queue)).or_default();
+        let name = channels.queue(&queue);
+        let dispatch = self.streams.entry(name.clone()).or_default();
         if dispatch.last >= id {
-            return Publishing::Ahead(dispatch.last);
+            return Publishing::Ahead(name);
         }
         if let Some(previous) = offer.previous {
             dispatch.settle(queue.group(), previous.into());

@@ -10,10 +10,10 @@ use redis::Connection;
 
 use super::replies::Noting;
 use super::{PUBLISH, RedisBus};
-use crate::bus::{EntryId, JobChannel, Noted, Offer, Progress, Publisher, Queue, Stop, check_offers};
+use crate::bus::{EntryId, JobChannel, Noted, Offer, Progress, Publisher, Queue, Stop, ahead, check_offers};
 use crate::fault::invalid;
 use crate::redis::server::{Command, Failure, heard};
-use crate::{Cause, Error, JournalId};
+use crate::{Error, JournalId};
 
 const DOING: &str = "publish offers";
 /// Offers in one message. Bounds how long it blocks the server for others.
@@ -112,7 +112,10 @@ impl RedisPublisher {
                 progress.repeated += 1;
                 None
             }
-            Ok(Noting::Ahead(channel)) => Some(Stop::Refused(self.ahead(offer, &channel))),
+            Ok(Noting::Ahead(channel)) => {
+                let place = self.bus.server.place();
+                Some(Stop::Refused(ahead(DOING, place, offer, &channel)))
+            }
             Ok(Noting::Stale { term, generation }) => Some(Stop::Stale { term, generation }),
             Ok(Noting::Gone | Noting::Here(_)) => {
                 self.bus.seen().forgotten();
@@ -120,16 +123,6 @@ impl RedisPublisher {
             }
             Err(error) => Some(Stop::Refused(error)),
         }
-    }
-
-    fn ahead(&self, offer: &Offer, channel: &str) -> Error {
-        let what = format!(
-            "{channel} has messages with ids of {} or above, which no node published: find out who sent them, and \
-             delete it",
-            offer.lease
-        );
-        let source = Cause::Remote { place: self.bus.server.place().to_owned(), what };
-        Error { operation: DOING.to_owned(), retryable: false, source }
     }
 
     /// Tells the other threads of this node what is published.

@@ -110,6 +110,23 @@ pub fn a_claim_for_an_earlier_term_is_stale(rig: &dyn BusRig) {
     publish(&mut *leader, &[offer(5, 9)], 0);
 }
 
+pub fn an_offer_behind_messages_of_somebody_else_is_refused(rig: &dyn BusRig) {
+    let bus = open(rig, "a");
+    let mut first = publisher(&bus, 1);
+    publish(&mut *first, &[offer(5, 9)], 0);
+    rig.send_raw(&mail().into(), &[("data", b"{}")]);
+    let video = Offer { queue: name("video"), ..offer(7, 11) };
+    let progress = first.publish(&[offer(6, 10), video]).expect("it is answered");
+    let Some(Stop::Refused(error)) = progress.stop else { panic!("refused, not {progress:?}") };
+    let said = error.to_string();
+    assert!(said.contains("job.dispatch.mail") && error.may_pass() && !error.retryable, "{said}");
+    assert_eq!(progress.published, 0);
+    assert_eq!(ids(&take(&bus, &Queue::Assigned, "a", 10)), [id(9)], "nor was the next one published");
+    let mut next = publisher(&bus, 1);
+    assert_eq!(next.cursor(), id(9));
+    publish(&mut *next, &[Offer { queue: name("video"), ..offer(8, 12) }], 0);
+}
+
 pub fn the_offer_of_a_retry_removes_what_the_previous_lease_left(rig: &dyn BusRig) {
     let bus = open(rig, "a");
     let mut publisher = publisher(&bus, 1);
