@@ -26,8 +26,10 @@ use crate::trace::{Trace, Tracing};
 /// Microseconds.
 pub(crate) const MS: u64 = 1_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
-/// Things that happen in one world at most. A world that goes on and on is a bug too.
+/// Things that happen in one world at most, and in each second of a long one: workers may ask every millisecond. A world
+/// that goes on and on is a bug too.
 const STEPS_MAX: u64 = 3_000_000;
+const STEPS_OF_A_SECOND: u64 = 10_000;
 /// Seconds of a world without faults after which everything must be at rest.
 const REST_SECONDS: u64 = 4_000;
 
@@ -231,8 +233,9 @@ impl World {
     fn go_on(&mut self) -> Result<(), Violation> {
         while let Some(Reverse((at, _, happening))) = self.happenings.pop() {
             self.steps += 1;
-            if self.steps > STEPS_MAX {
-                return Err(Violation::new("TL2", format!("the world goes on after {STEPS_MAX} steps")));
+            let most = STEPS_MAX.max(self.plan.seconds * STEPS_OF_A_SECOND);
+            if self.steps > most {
+                return Err(Violation::new("TL2", format!("the world goes on after {most} steps")));
             }
             self.now = self.now.max(at);
             self.clock.set(self.now);

@@ -24,6 +24,8 @@ const REGRESSIONS: &[u64] = &[
     91_007_877,
     // TL1, by mistake: a turn was decided, the server froze, and the turn was written when the faults had ended.
     4_040_600_168,
+    // TL2, by mistake: seven workers asked every few milliseconds for 18 minutes, and the checker counted only to 3,000,000.
+    8_500_455_528,
 ];
 
 #[test]
