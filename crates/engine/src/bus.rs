@@ -18,7 +18,6 @@
 //!
 //! **Invariant:** a bus knows channels, ids and bytes, never what a message means.
 
-mod channels;
 mod entry;
 mod seen;
 
@@ -27,14 +26,13 @@ use std::time::Duration;
 
 use orchestrix_core::{LeaseId, Name, TaskId, Term};
 
+use crate::fault::invalid;
 use crate::{Error, JournalId};
 
-pub use channels::*;
 pub use entry::*;
+pub use orchestrix_core::wire::bus::{Channel, Channels, JobChannel, MESSAGE_BYTES_MAX, Queue, Topic};
 pub(crate) use seen::*;
 
-/// The longest message, in bytes: the longest payload, result or chunk of lines with its fields. Bounds memory.
-pub const MESSAGE_BYTES_MAX: usize = 300 << 10;
 /// Channels in one read. Bounds how long it blocks the server for others.
 pub const READ_CHANNELS_MAX: usize = 512;
 /// Offers in one call. Bounds memory, and what is unknown after a lost reply.
@@ -182,6 +180,11 @@ pub struct Figures {
     pub taken: usize,
     /// The last id ever, also if its message is gone.
     pub last: EntryId,
+}
+
+/// The names of the channels of a domain.
+pub(crate) fn channels_of(domain: &str) -> Result<Channels, Error> {
+    Channels::of(domain).map_err(|why| invalid("choose the domain of the bus", why))
 }
 
 /// A connection to a bus. Every node has its own; shared between its threads.

@@ -3,12 +3,19 @@
 //!
 //! Unknown fields are ignored. What workers send is checked where it is used.
 
+mod channels;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{LogStream, Object};
 use crate::limits::ID_MAX;
 use crate::{Json, LeaseId, Name, Position, TaskId};
+
+pub use channels::*;
+
+/// The longest message, in bytes: the longest payload, result or chunk of lines with its fields. Bounds memory.
+pub const MESSAGE_BYTES_MAX: usize = 300 << 10;
 
 /// Derives what every message has: JSON both ways, with the names of the bus.
 macro_rules! messages {

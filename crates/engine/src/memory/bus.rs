@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::server::State;
-use crate::bus::{Channel, Channels, Entry, EntryId, Seen, Taken, foreign};
+use crate::bus::{Channel, Channels, Entry, EntryId, Seen, Taken, channels_of, foreign};
 use crate::{Cause, Clock, Error, JournalId};
 
 const PLACE: &str = "memory";
@@ -96,7 +96,7 @@ impl MemoryBus {
     /// # Errors
     /// When the name cannot be part of the name of a channel.
     pub fn in_domain(self, domain: &str) -> Result<Self, Error> {
-        Ok(Self { channels: Channels::of(domain)?, own: Arc::default(), ..self })
+        Ok(Self { channels: channels_of(domain)?, own: Arc::default(), ..self })
     }
 
     /// What happens to the next call over this connection. Each offer and each message of a call counts as one; what

@@ -23,7 +23,7 @@ use super::durability;
 use super::keys::Keys;
 use super::rights;
 use super::server::{Command, Failure, Script, Server};
-use crate::bus::{Channels, JobChannel, Queue, Seen, Topic};
+use crate::bus::{Channels, JobChannel, Queue, Seen, Topic, channels_of};
 use crate::{Error, JournalId};
 
 use self::replies::Noting;
@@ -83,7 +83,7 @@ impl RedisBus {
 
     /// On a server that carries an engine, too.
     pub(super) fn on(server: Arc<Server>, keys: Arc<Keys>) -> Result<Self, Error> {
-        let channels = Channels::of(keys.domain())?;
+        let channels = channels_of(keys.domain())?;
         let mut every = vec![(keys.bus(), keys.bus())];
         let own = channels.pattern();
         let (queues, topics) = ([Queue::Assigned, Queue::Handoff], topics());

@@ -8,10 +8,7 @@
 //! **Invariant:** no two channels of one or two domains have the same name. A domain has no dot, because the name of a queue
 //! may have one, and is not called like the first part of a name in `default`.
 
-use orchestrix_core::{Name, TaskId};
-
-use crate::Error;
-use crate::fault::invalid;
+use crate::{Name, TaskId};
 
 /// Bounds the length of names, of which there are two for each leased task.
 const DOMAIN_BYTES_MAX: usize = 64;
@@ -98,20 +95,19 @@ impl Default for Channels {
 
 impl Channels {
     /// # Errors
-    /// When the name of the domain cannot be part of the name of a channel.
-    pub fn of(domain: &str) -> Result<Self, Error> {
+    /// A sentence, when the name of the domain cannot be part of the name of a channel.
+    pub fn of(domain: &str) -> Result<Self, String> {
         if domain == DEFAULT {
             return Ok(Self::default());
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         let length = 1..=DOMAIN_BYTES_MAX;
         if !length.contains(&domain.len()) || !domain.bytes().all(plain) || TAKEN.contains(&domain) {
-            let why = format!(
+            return Err(format!(
                 "the domain of a bus is named by 1 to {DOMAIN_BYTES_MAX} letters, digits, '-' or '_', and is not \
                  called {}",
                 TAKEN.join(", ")
-            );
-            return Err(invalid("choose the domain of the bus", why));
+            ));
         }
         Ok(Self { prefix: format!("orchestrix.{domain}.") })
     }
