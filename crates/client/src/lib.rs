@@ -3,7 +3,7 @@
 //! - [`Client`] calls the HTTP interface: one method per route, with the types of [`wire`].
 //! - [`Worker`] leases tasks and runs an async handler for each of them, with heartbeats, cancellation,
 //!   batched completions and a graceful stop.
-//!
+//! - `BusWorker` (feature `bus`) runs the same handlers, and knows only a Redis server that carries a bus.
 //! - [`ShardWorker`] divides the shards of a service with other workers, each to one at a time, over HTTP or ZeroMQ.
 //!
 //! A task is executed at least once and has at most one accepted outcome. Every store that a handler writes to
@@ -49,6 +49,8 @@
 //! offset end with [`Error::is_outcome_unknown`] when the connection breaks; everything else is sent again.
 
 mod addresses;
+#[cfg(feature = "bus")]
+mod bus;
 mod call;
 mod client;
 mod clock;
@@ -68,6 +70,8 @@ mod tried;
 mod walk;
 mod worker;
 
+#[cfg(feature = "bus")]
+pub use bus::BusWorker;
 pub use client::{Client, ClientBuilder, new_task};
 pub use clock::{BootClock, Clock};
 pub use error::Error;

@@ -10,12 +10,14 @@ use orchestrix_core::wire::{CompleteItem, Fail, Leased, Outcome, Release};
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinHandle};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::completer::Completion;
 use super::held::{Signal, Stop, lock, wind_up};
 use super::job::{Job, JobError, Verdict};
-use super::log_sender::{JobLog, cut};
+use super::job_log::{JobLog, cut};
+use super::log_sender::LogSender;
 use super::notice::Noticed;
 use super::{Shared, persist};
 use crate::client::to_json;
@@ -24,8 +26,22 @@ use crate::error::Error;
 /// How long the last lines of a job may take when its worker stops and its handler was dropped.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
+/// What to tell of a lease.
+pub(crate) enum Words {
+    Complete(Option<Json>),
+    Fail {
+        text: String,
+        retry: bool,
+    },
+    Release,
+    /// Nothing: it is over.
+    Nothing {
+        why: Stop,
+    },
+}
+
 /// How a handler ended.
-enum Ended {
+pub(crate) enum Ended {
     Well(Option<Json>),
     Badly(JobError),
     /// It did not stop in time and was dropped.
@@ -45,19 +61,36 @@ pub(crate) async fn execute<H, F, T>(
 {
     let leased = Arc::new(leased);
     let held = Arc::clone(&shared.held);
-    let (log, sender) =
-        JobLog::new(shared.client.clone(), Arc::clone(&held), Arc::clone(&signal), Arc::clone(&leased));
+    let (log, items) = JobLog::open();
+    let sender = LogSender::new(
+        items,
+        shared.client.clone(),
+        Arc::clone(&held),
+        Arc::clone(&signal),
+        Arc::clone(&leased),
+    );
     let listening = tokio::spawn(sender.run());
     shared.notice(&leased, Noticed::Began);
     let job = Job::new(Arc::clone(&leased), Arc::clone(&signal), log.clone());
     let running = tokio::spawn(async move { handler(job).await });
-    let ended = watch_over(&shared, &leased, &signal, running).await;
+    let ended = watch_over(&shared.drop_handlers, &leased, &signal, running).await;
     held.ended(leased.lease_id);
     log.last();
-    // The sender ends by itself: when all is sent, when it is not accepted, or when the lease is gone.
+    last_lines(listening, &shared.drop_handlers, &leased).await;
+    let noticed = tell(&shared, &leased, &signal, ended).await;
+    held.remove(leased.lease_id);
+    shared.notice(&leased, noticed);
+}
+
+/// Waits for the sender of a log, which ends by itself: when all is sent, when it is not accepted, or when the lease is gone.
+pub(crate) async fn last_lines(
+    listening: JoinHandle<()>,
+    drop_handlers: &CancellationToken,
+    leased: &Leased,
+) {
     let listening = AbortOnDropHandle::new(listening);
     let hurried = async {
-        shared.drop_handlers.cancelled().await;
+        drop_handlers.cancelled().await;
         tokio::time::sleep(LAST_LINES).await;
     };
     tokio::select! {
@@ -67,14 +100,11 @@ pub(crate) async fn execute<H, F, T>(
             tracing::warn!(task, lease, "the last log lines were not sent: the worker stops");
         }
     }
-    let noticed = tell(&shared, &leased, &signal, ended).await;
-    held.remove(leased.lease_id);
-    shared.notice(&leased, noticed);
 }
 
 /// Waits for the handler, and drops it when it does not stop although it has to.
-async fn watch_over<T: Serialize>(
-    shared: &Shared,
+pub(crate) async fn watch_over<T: Serialize>(
+    drop_handlers: &CancellationToken,
     leased: &Leased,
     signal: &Signal,
     mut running: JoinHandle<Result<T, JobError>>,
@@ -89,7 +119,7 @@ async fn watch_over<T: Serialize>(
     let has_to_stop = async {
         tokio::select! {
             () = lease_is_gone => {}
-            () = shared.drop_handlers.cancelled() => {}
+            () = drop_handlers.cancelled() => {}
         }
     };
     tokio::select! {
@@ -127,23 +157,32 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }
 
+/// What the end of a handler means for its lease.
+pub(crate) fn words(why: Option<Stop>, ended: Ended) -> Words {
+    match (why, ended) {
+        (Some(Stop::LeaseLost), _) => Words::Nothing { why: Stop::LeaseLost },
+        // The coordinator ends an attempt by itself when its time limit is over, and says why.
+        (Some(why @ (Stop::Deadline | Stop::TimedOut)), Ended::Badly(_) | Ended::Dropped) => {
+            Words::Nothing { why }
+        }
+        (_, Ended::Well(result)) => Words::Complete(result),
+        (Some(Stop::Shutdown), Ended::Badly(_) | Ended::Dropped) | (_, Ended::Dropped) => Words::Release,
+        (None | Some(Stop::CancelRequested), Ended::Badly(JobError { text, verdict })) => match verdict {
+            Verdict::Retry => Words::Fail { text, retry: true },
+            Verdict::Permanent => Words::Fail { text, retry: false },
+            Verdict::Release => Words::Release,
+        },
+    }
+}
+
 /// Tells the outcome, and keeps telling it until it is accepted or refused.
 async fn tell(shared: &Shared, leased: &Leased, signal: &Signal, ended: Ended) -> Noticed {
-    match (signal.why(), ended) {
-        (Some(Stop::LeaseLost), _) | (Some(Stop::Deadline), Ended::Badly(_) | Ended::Dropped) => {
-            Noticed::Lost
-        }
-        // The coordinator ends the attempt by itself, and says why.
-        (Some(Stop::TimedOut), Ended::Badly(_) | Ended::Dropped) => Noticed::TimedOut,
-        (_, Ended::Well(result)) => complete(shared, leased, result).await,
-        (Some(Stop::Shutdown), Ended::Badly(_) | Ended::Dropped) | (_, Ended::Dropped) => {
-            release(shared, leased).await
-        }
-        (None | Some(Stop::CancelRequested), Ended::Badly(error)) => match error.verdict {
-            Verdict::Retry => fail(shared, leased, error.text, true).await,
-            Verdict::Permanent => fail(shared, leased, error.text, false).await,
-            Verdict::Release => release(shared, leased).await,
-        },
+    match words(signal.why(), ended) {
+        Words::Complete(result) => complete(shared, leased, result).await,
+        Words::Fail { text, retry } => fail(shared, leased, text, retry).await,
+        Words::Release => release(shared, leased).await,
+        Words::Nothing { why: Stop::TimedOut } => Noticed::TimedOut,
+        Words::Nothing { .. } => Noticed::Lost,
     }
 }
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::held::{Signal, Stop};
-use super::log_sender::JobLog;
+use super::job_log::JobLog;
 
 /// A task that a worker executes. Clones are the same job.
 #[derive(Clone, Debug)]

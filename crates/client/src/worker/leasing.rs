@@ -157,7 +157,7 @@ enum Asked {
 }
 
 /// Waits for one free place and takes all others that are free.
-async fn free_places(places: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
+pub(crate) async fn free_places(places: &Arc<Semaphore>) -> Vec<OwnedSemaphorePermit> {
     let first = Arc::clone(places).acquire_owned().await.expect("the places of a worker are never closed");
     let others = std::iter::from_fn(|| Arc::clone(places).try_acquire_owned().ok());
     std::iter::once(first).chain(others).collect()

@@ -8,73 +8,28 @@
 //! **Invariant:** no job waits for ever for the log. A job is worth more than its lines: those that are not taken
 //! for some seconds are dropped.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_core::limits::NOTE_BYTES_MAX;
-use orchestrix_core::wire::{Heartbeat, Leased, LogAppend, LogAppended, LogStream, LogText};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use orchestrix_core::wire::{Heartbeat, Leased, LogAppend, LogAppended, LogText};
 use tokio::time::Instant;
 
-use super::held::{Held, Signal, Stop, lock, trusted};
+use super::held::{Held, Signal, Stop, trusted};
+use super::job_log::{LogItems, Round, mark};
 use crate::client::Client;
 use crate::error::Error;
 use crate::retry::Backoff;
 
-/// Bytes of one line; longer ones are cut into pieces.
-const LINE_BYTES_MAX: usize = 16 << 10;
-/// Bytes of lines that wait to be sent or are on their way. Bounds the memory of a job whose coordinator is slow.
-const WAITING_BYTES_MAX: usize = 1 << 20;
-/// What a line takes besides its text.
-const LINE_BYTES_MORE: usize = 64;
-/// Lines and bytes of one request. Well below what a coordinator takes.
-const BATCH_LINES_MAX: usize = 500;
-const BATCH_BYTES_MAX: usize = 256 << 10;
-/// How long a line waits for others to share a request with.
-const GATHER: Duration = Duration::from_millis(200);
 /// How long the coordinator may take to accept a batch, all tries together, and twice what one of them may take.
 /// Long enough for its restart, short enough for a command that waits for room.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same while no node answers, or there is no leader. Longer than a change of leader takes.
 const OUTAGE: Duration = Duration::from_secs(45);
 
-/// Where a job writes its log. Clones write to the same log.
-#[derive(Clone, Debug)]
-pub(crate) struct JobLog {
-    items: mpsc::UnboundedSender<LogItem>,
-    shared: Arc<Shared>,
-}
-
-/// What a log and its sender share.
-#[derive(Debug)]
-struct Shared {
-    /// Bytes of lines that may still wait.
-    room: Arc<Semaphore>,
-    /// Lines that found no room since the last one that did.
-    dropped: AtomicU64,
-    progress: Mutex<Option<(u8, Option<String>)>>,
-    /// The handler has ended.
-    ended: AtomicBool,
-}
-
-#[derive(Debug)]
-enum LogItem {
-    /// With its room.
-    Line(LogText, OwnedSemaphorePermit),
-    /// So many lines found no room here.
-    Dropped(u64),
-    /// There is progress to tell.
-    Progress,
-    /// The handler has ended; what was said before is still sent.
-    Last,
-}
-
-/// The other end: gathers and sends.
+/// Sends what a job writes to a coordinator.
 #[derive(Debug)]
 pub(crate) struct LogSender {
-    items: mpsc::UnboundedReceiver<LogItem>,
-    shared: Arc<Shared>,
+    log: LogItems,
     client: Client,
     held: Arc<Held>,
     signal: Arc<Signal>,
@@ -103,36 +58,16 @@ enum Sent {
     Gone,
 }
 
-/// What goes into one round of requests.
-#[derive(Debug, Default)]
-struct Round {
-    lines: Vec<LogText>,
-    /// Lines of the job that this round stands for.
-    given: u64,
-    bytes: usize,
-    room: Option<OwnedSemaphorePermit>,
-    progress: bool,
-    last: bool,
-}
-
-impl JobLog {
+impl LogSender {
     pub(crate) fn new(
+        log: LogItems,
         client: Client,
         held: Arc<Held>,
         signal: Arc<Signal>,
         leased: Arc<Leased>,
-    ) -> (Self, LogSender) {
-        let (sender, items) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
-            room: Arc::new(Semaphore::new(WAITING_BYTES_MAX)),
-            dropped: AtomicU64::new(0),
-            progress: Mutex::default(),
-            ended: AtomicBool::new(false),
-        });
-        let log = Self { items: sender, shared: Arc::clone(&shared) };
-        let sender = LogSender {
-            items,
-            shared,
+    ) -> Self {
+        Self {
+            log,
             client,
             held,
             signal,
@@ -144,65 +79,17 @@ impl JobLog {
             missing: 0,
             has_places: true,
             silent: false,
-        };
-        (log, sender)
-    }
-
-    pub(crate) fn progress(&self, percent: u8, note: &str) {
-        let note = Some(cut(note, NOTE_BYTES_MAX).0).filter(|note| !note.is_empty());
-        let before = lock(&self.shared.progress).replace((percent, note.map(str::to_owned)));
-        if before.is_none() {
-            drop(self.items.send(LogItem::Progress));
         }
     }
 
-    pub(crate) fn line(&self, stream: LogStream, text: &str) {
-        for line in pieces(text) {
-            match Arc::clone(&self.shared.room).try_acquire_many_owned(room_of(&line)) {
-                Ok(room) => self.put(stream, line, room),
-                Err(_) => drop(self.shared.dropped.fetch_add(1, Ordering::Relaxed)),
-            }
-        }
-    }
-
-    pub(crate) async fn line_when_there_is_room(&self, stream: LogStream, text: &str) {
-        for line in pieces(text) {
-            match Arc::clone(&self.shared.room).acquire_many_owned(room_of(&line)).await {
-                Ok(room) => self.put(stream, line, room),
-                Err(_) => drop(self.shared.dropped.fetch_add(1, Ordering::Relaxed)),
-            }
-        }
-    }
-
-    fn put(&self, stream: LogStream, text: String, room: OwnedSemaphorePermit) {
-        self.put_dropped();
-        drop(self.items.send(LogItem::Line(LogText { text, stream }, room)));
-    }
-
-    fn put_dropped(&self) {
-        let dropped = self.shared.dropped.swap(0, Ordering::Relaxed);
-        if dropped > 0 {
-            drop(self.items.send(LogItem::Dropped(dropped)));
-        }
-    }
-
-    /// Nothing that is said afterwards is heard.
-    pub(crate) fn last(&self) {
-        self.put_dropped();
-        self.shared.ended.store(true, Ordering::Relaxed);
-        drop(self.items.send(LogItem::Last));
-    }
-}
-
-impl LogSender {
     /// Sends until the last message, or until no one receives it.
     pub(crate) async fn run(mut self) {
         loop {
-            let round = self.gather().await;
+            let round = self.log.gather().await;
             if round.progress {
                 self.send_progress().await;
             }
-            let (last, ended) = (round.last, self.has_ended());
+            let (last, ended) = (round.last, self.log.has_ended());
             let sent = if round.given == 0 { Sent::All } else { self.send_lines(round).await };
             match sent {
                 Sent::Gone => return self.note_missing(),
@@ -214,27 +101,8 @@ impl LogSender {
         }
     }
 
-    fn has_ended(&self) -> bool {
-        self.shared.ended.load(Ordering::Relaxed)
-    }
-
-    async fn gather(&mut self) -> Round {
-        let mut round = Round::default();
-        let Some(first) = self.items.recv().await else { return Round { last: true, ..round } };
-        let until = Instant::now() + GATHER;
-        round.take(first);
-        while !round.is_full() {
-            match tokio::time::timeout_at(until, self.items.recv()).await {
-                Ok(Some(word)) => round.take(word),
-                Ok(None) => round.last = true,
-                Err(_) => break,
-            }
-        }
-        round
-    }
-
     async fn send_progress(&self) {
-        let Some((percent, note)) = lock(&self.shared.progress).take() else { return };
+        let Some((percent, note)) = self.log.progress() else { return };
         let Leased { task_id, lease_id, .. } = *self.leased;
         let heartbeat = Heartbeat { lease_id, worker: None, progress: Some(percent), note };
         let sent = self.held.now();
@@ -281,7 +149,7 @@ impl LogSender {
     /// The handler has ended. The log says what is missing. The outcome can wait for that as long as no node answers,
     /// because it would not be heard either, but no longer than the lease.
     async fn end(mut self) {
-        while let Ok(word) = self.items.try_recv() {
+        while let Some(word) = self.log.rest() {
             self.give_up(word.given(), word.given());
         }
         let lines = self.with_mark(Vec::new());
@@ -385,72 +253,16 @@ impl LogSender {
             if self.silent {
                 answers = Instant::now();
             }
-            let awaited = self.has_ended() || self.shared.room.available_permits() < LINE_BYTES_MAX;
+            let awaited = self.log.has_ended() || self.log.is_full();
             match backoff.next(error.clone())? {
                 wait if !self.silent && answers.elapsed() + wait >= self.patience => return Err(error),
-                _ if self.missing > 0 && awaited && !(self.silent && self.has_ended()) => return Err(error),
+                _ if self.missing > 0 && awaited && !(self.silent && self.log.has_ended()) => {
+                    return Err(error);
+                }
                 wait => tokio::time::sleep(wait).await,
             }
         }
     }
-}
-
-impl LogItem {
-    /// Lines of the job that it stands for.
-    fn given(&self) -> u64 {
-        match self {
-            Self::Line(..) => 1,
-            Self::Dropped(lines) => *lines,
-            Self::Progress | Self::Last => 0,
-        }
-    }
-}
-
-impl Round {
-    fn take(&mut self, word: LogItem) {
-        self.given += word.given();
-        match word {
-            LogItem::Line(line, room) => {
-                self.bytes += json_bytes(&line.text);
-                self.lines.push(line);
-                match &mut self.room {
-                    Some(taken) => taken.merge(room),
-                    None => self.room = Some(room),
-                }
-            }
-            LogItem::Dropped(1) => {
-                self.lines
-                    .push(mark("1 line was dropped here: it came faster than it could be sent".to_owned()));
-            }
-            LogItem::Dropped(lines) => self.lines.push(mark(format!(
-                "{lines} lines were dropped here: they came faster than they could be sent"
-            ))),
-            LogItem::Progress => self.progress = true,
-            LogItem::Last => self.last = true,
-        }
-    }
-
-    fn is_full(&self) -> bool {
-        self.last || self.lines.len() >= BATCH_LINES_MAX || self.bytes >= BATCH_BYTES_MAX
-    }
-}
-
-fn mark(text: String) -> LogText {
-    LogText { text, stream: LogStream::System }
-}
-
-/// What a text takes in JSON: a line of control characters takes six times as much as it has.
-fn json_bytes(text: &str) -> usize {
-    let bytes = |byte: u8| match byte {
-        b'"' | b'\\' => 2,
-        0..0x20 => 6,
-        _ => 1,
-    };
-    text.bytes().map(bytes).sum()
-}
-
-fn room_of(line: &str) -> u32 {
-    u32::try_from(line.len() + LINE_BYTES_MORE).expect("a line is at most LINE_BYTES_MAX long")
 }
 
 /// Under a lease that is over, no line will ever be taken.
@@ -465,26 +277,6 @@ fn is_silence(error: &Error) -> bool {
 
 fn late() -> Error {
     Error::invalid("the coordinator took too long")
-}
-
-/// A text as lines that a coordinator takes.
-fn pieces(text: &str) -> Vec<String> {
-    let mut pieces = Vec::new();
-    for line in text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)) {
-        let (mut piece, mut rest) = cut(line, LINE_BYTES_MAX);
-        pieces.push(piece.to_owned());
-        while !rest.is_empty() {
-            (piece, rest) = cut(rest, LINE_BYTES_MAX);
-            pieces.push(piece.to_owned());
-        }
-    }
-    pieces
-}
-
-/// The first bytes of a text, up to a whole character, and the rest.
-pub(crate) fn cut(text: &str, bytes: usize) -> (&str, &str) {
-    let fits = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    text.split_at(fits.unwrap_or(0))
 }
 
 #[cfg(test)]

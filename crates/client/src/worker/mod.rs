@@ -3,13 +3,14 @@
 //! **Invariant:** a handler runs only while its lease is trusted ([`held`]); when it is not, the handler gets a signal
 //! to stop, and is dropped if it does not.
 
-mod complaints;
+pub(crate) mod complaints;
 mod completer;
-mod execute;
+pub(crate) mod execute;
 mod heart;
-mod held;
-mod job;
-mod leasing;
+pub(crate) mod held;
+pub(crate) mod job;
+pub(crate) mod job_log;
+pub(crate) mod leasing;
 mod log_sender;
 mod notice;
 
@@ -195,51 +196,25 @@ impl Worker {
         let jobs = TaskTracker::new();
         let leasing = Leasing { shared: Arc::clone(&shared), heart, request, concurrency: self.concurrency };
         let leased = leasing.run(&stop, &jobs, Arc::new(handler)).await;
-        self.wind_down(&shared, &jobs).await;
+        let ending = Ending {
+            grace: self.grace,
+            wind_up: self.wind_up,
+            drop_handlers: &shared.drop_handlers,
+            give_up: &shared.give_up,
+        };
+        ending.wind_down(&shared.held, &jobs).await;
         lock(&shared.completions).take();
         drop(completing.await);
         leased
     }
 
-    /// Lets handlers end, then tells them to, then drops them, then tells what became of them.
-    async fn wind_down(&self, shared: &Shared, jobs: &TaskTracker) {
-        jobs.close();
-        if tokio::time::timeout(self.grace, jobs.wait()).await.is_ok() {
-            return;
-        }
-        shared.held.tell_all(Stop::Shutdown);
-        if tokio::time::timeout(self.wind_up, jobs.wait()).await.is_ok() {
-            return;
-        }
-        shared.drop_handlers.cancel();
-        if tokio::time::timeout(LAST_OUTCOMES, jobs.wait()).await.is_ok() {
-            return;
-        }
-        shared.give_up.cancel();
-        jobs.wait().await;
-    }
-
     fn check(&self) -> Result<orchestrix_core::wire::LeaseQueues, Error> {
-        let queue = |queue: &String| {
-            Name::new(queue).map_err(|why| Error::invalid(format!("queue {queue:?}: {why}")))
-        };
-        let queues = self.queues.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
-        if queues.is_empty() {
-            return Err(Error::invalid("a worker needs at least one queue"));
-        }
-        let name = self.name.clone().unwrap_or_else(default_name);
-        let worker = Name::new(&name).map_err(|why| Error::invalid(format!("worker {name:?}: {why}")))?;
+        let (queues, worker) = who(&self.queues, self.name.as_deref())?;
         let lease_ms = millis(self.lease);
         if !(LEASE_MS_MIN..=LEASE_MS_MAX).contains(&lease_ms) {
             return Err(Error::invalid(format!(
                 "a lease lasts {LEASE_MS_MIN} ms to 24 h, not {:?}",
                 self.lease
-            )));
-        }
-        if !(1..=BATCH_ITEMS_MAX).contains(&self.concurrency) {
-            return Err(Error::invalid(format!(
-                "concurrency is 1 to {BATCH_ITEMS_MAX}, not {}",
-                self.concurrency
             )));
         }
         Ok(orchestrix_core::wire::LeaseQueues {
@@ -249,8 +224,36 @@ impl Worker {
             lease_ms,
             wait_ms: millis(self.wait).min(WAIT_MS_MAX).min(WAIT_LEASES_MAX * lease_ms),
             request_id: None,
-            capacity: Some(u32::try_from(self.concurrency).expect("concurrency was checked above")),
+            capacity: Some(capacity(self.concurrency)?),
         })
+    }
+}
+
+/// How a worker comes to its end.
+pub(crate) struct Ending<'a> {
+    pub(crate) grace: Duration,
+    pub(crate) wind_up: Duration,
+    pub(crate) drop_handlers: &'a CancellationToken,
+    pub(crate) give_up: &'a CancellationToken,
+}
+
+impl Ending<'_> {
+    /// Lets handlers end, then tells them to, then drops them, then tells what became of them.
+    pub(crate) async fn wind_down(&self, held: &Held, jobs: &TaskTracker) {
+        jobs.close();
+        if tokio::time::timeout(self.grace, jobs.wait()).await.is_ok() {
+            return;
+        }
+        held.tell_all(Stop::Shutdown);
+        if tokio::time::timeout(self.wind_up, jobs.wait()).await.is_ok() {
+            return;
+        }
+        self.drop_handlers.cancel();
+        if tokio::time::timeout(LAST_OUTCOMES, jobs.wait()).await.is_ok() {
+            return;
+        }
+        self.give_up.cancel();
+        jobs.wait().await;
     }
 }
 
@@ -294,6 +297,26 @@ where
             () = end.cancelled() => return Err(error),
         }
     }
+}
+
+/// Queues and name of a worker, checked.
+pub(crate) fn who(queues: &[String], name: Option<&str>) -> Result<(Vec<Name>, Name), Error> {
+    let queue =
+        |queue: &String| Name::new(queue).map_err(|why| Error::invalid(format!("queue {queue:?}: {why}")));
+    let queues = queues.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
+    if queues.is_empty() {
+        return Err(Error::invalid("a worker needs at least one queue"));
+    }
+    let name = name.map_or_else(default_name, str::to_owned);
+    let worker = Name::new(&name).map_err(|why| Error::invalid(format!("worker {name:?}: {why}")))?;
+    Ok((queues, worker))
+}
+
+/// How many tasks run at once, checked.
+pub(crate) fn capacity(concurrency: usize) -> Result<u32, Error> {
+    let capacity = u32::try_from(concurrency).ok().filter(|_| (1..=BATCH_ITEMS_MAX).contains(&concurrency));
+    capacity
+        .ok_or_else(|| Error::invalid(format!("concurrency is 1 to {BATCH_ITEMS_MAX}, not {concurrency}")))
 }
 
 /// Host, process and random characters: two workers of one host do not meet, nor do two of one process.

@@ -4,12 +4,15 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
+use orchestrix_core::wire::LogStream;
 use orchestrix_core::{Json, LeaseId, Name, TaskId};
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
 use crate::clock::manual::ManualClock;
 use crate::tests::fake::{Answer, Asked, coordinator, in_time};
+use crate::worker::job_log::*;
 
 /// The log of a task, as a coordinator keeps it.
 #[derive(Default)]
@@ -63,7 +66,8 @@ async fn talk(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> (Job
     };
     let held = Arc::new(Held::new(Arc::new(ManualClock::default())));
     let signal = held.add(leased.lease_id, Duration::from_secs(60));
-    let (job_log, sender) = JobLog::new(coordinator(answer).await, held, signal, Arc::new(leased));
+    let (job_log, items) = JobLog::open();
+    let sender = LogSender::new(items, coordinator(answer).await, held, signal, Arc::new(leased));
     (job_log, LogSender { patience: Duration::from_secs(1), outage: Duration::from_secs(1), ..sender })
 }
 
