@@ -185,6 +185,9 @@ macro_rules! entities {
 // because nothing says how many there are.
 entities! {
     Shard { shards: crate::shards::Shards, crate::shards::ShardCommand, crate::shards::ShardEvent }
+    Ownership {
+        ownership: crate::ownership::Ownership, crate::ownership::OwnershipCommand, crate::ownership::OwnershipEvent
+    }
     #[cfg(test)]
     Note { notes: crate::notes::Notes, crate::notes::NoteCommand, crate::notes::NoteEvent }
     Task { tasks: crate::tasks::Tasks, crate::tasks::TaskCommand, crate::tasks::TaskEvent }

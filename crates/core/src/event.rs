@@ -8,7 +8,21 @@ use minicbor::Decode;
 use crate::record::RecordError;
 
 /// The newest format of records that this version reads and, after `FormatRaised`, writes.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
+
+/// The format of a new journal, and of every journal before its first `FormatRaised`.
+pub const FIRST_FORMAT: u8 = 1;
+
+/// The format with the bus: nodes, owners and offers, and the worker in a report about a lease that nobody has started.
+pub const WITH_BUS: u8 = 2;
+
+/// The first format whose readers know a kind.
+pub(crate) const fn format_of(kind: u8) -> u8 {
+    if kind <= LAST_OF_FIRST { FIRST_FORMAT } else { WITH_BUS }
+}
+
+/// The last kind that the readers of the first format know.
+const LAST_OF_FIRST: u8 = 22;
 
 /// Defines the events of an entity, the enum of them, and the way between an event and its kind.
 macro_rules! events {

@@ -34,8 +34,12 @@ position_newtype!(
     TaskId
 );
 position_newtype!(
-    /// The position of a `LeaseGranted`: the fencing token of the attempt.
+    /// The position of a `LeaseGranted` or `LeaseOffered`: the fencing token of the attempt.
     LeaseId
+);
+position_newtype!(
+    /// The position of a `NodeJoined`: one process of a node, as an owner of leases of the bus.
+    OwnerToken
 );
 position_newtype!(
     /// One leadership: the position of its `TermStarted`.

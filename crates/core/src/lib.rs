@@ -16,6 +16,7 @@ pub mod limits;
 mod names;
 #[cfg(test)]
 mod notes;
+pub mod ownership;
 mod planted;
 mod record;
 mod refusal;
@@ -29,10 +30,14 @@ pub mod wire;
 
 pub use command::{Decision, Outcome};
 pub use entity::{Command, Event, State};
-pub use event::FORMAT;
+pub use event::{FIRST_FORMAT, FORMAT, WITH_BUS};
 pub use ids::*;
 pub use json::{Json, canonical_hash, is_deeper};
 pub use names::{Key, NAME_PATTERN, Name};
+pub use ownership::{
+    Claim, Claimed, JoinedNode, NodeDraining, NodeJoined, NodeLeft, NodeLeftReason, OwnersAssigned,
+    OwnersReleased, OwnershipCommand, OwnershipEvent,
+};
 pub use planted::{BUGS, Bug, FoundBy, is_planted, plant};
 pub use record::{Record, RecordError, Records, Undecoded, encode_record};
 pub use refusal::{Forbidden, Refusal};

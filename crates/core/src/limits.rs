@@ -29,6 +29,14 @@ pub const TIMEOUT_MS_MAX: u64 = 30 * 86_400_000;
 pub const LEASE_MS_MIN: u64 = 10;
 /// Milliseconds: the longest lease (24 h). Bounds how long a dead worker's task waits.
 pub const LEASE_MS_MAX: u64 = 86_400_000;
+/// Milliseconds that a task is offered over the bus, also after a change of leader. So long a dead bus keeps it from others.
+pub const OFFER_MS: u64 = 15_000;
+/// Leases that change their owner with one event. Bounds the pause of the loop.
+pub const OWNED_LEASES_MAX: usize = 500;
+/// Nodes that are there at one time. Bounds the state, and what a heartbeat costs.
+pub const NODES_MAX: usize = 1_000;
+/// Bytes of the address of a node: a host name, a port and some room.
+pub const NODE_ADDRESS_BYTES_MAX: usize = 512;
 /// Milliseconds: the longest long poll. Shorter than what proxies tolerate.
 pub const WAIT_MS_MAX: u64 = 60_000;
 /// Largest growth of the wait from one attempt to the next.

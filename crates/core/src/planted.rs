@@ -174,6 +174,21 @@ pub const BUGS: &[Bug] = &[
     shards("silent-worker-kept", "a silent worker keeps its shards", &["HL1"]),
     shards("rounds-without-pause", "every change makes a round of its own", &["HL2"]),
     test(
+        "own-without-condition",
+        "a node takes a lease from whoever owns it",
+        ["orchestrix-core", "scenarios", "every_scenario_leaves_the_trace_that_it_tells"],
+    ),
+    test(
+        "offer-charged",
+        "an offer that nobody has started counts as an attempt",
+        ["orchestrix-core", "scenarios", "every_scenario_leaves_the_trace_that_it_tells"],
+    ),
+    test(
+        "orphan-only-if-started",
+        "a lease that nobody has started is no orphan",
+        ["orchestrix-core", "scenarios", "every_scenario_leaves_the_trace_that_it_tells"],
+    ),
+    test(
         "folder-sync-skipped",
         "segments are used though their names are not durable",
         ["orchestrix-engine", "journal", "crash::nothing_acknowledged_is_lost_wherever_the_power_fails"],

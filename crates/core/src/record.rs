@@ -3,19 +3,21 @@
 //! A record is `length u32 | kind u8 | format u8 | at u64`, little-endian, then `length` bytes: the body of the event.
 //! A reader that meets a kind or format it does not know stops; it never skips.
 
+use crate::event::format_of;
 use crate::{Event, FORMAT, Timestamp};
 
 /// Bytes before the body of a record.
 const HEADER_BYTES: usize = 14;
 
-/// Appends the record of an event to `out`.
+/// Appends the record of an event to `out`, in a [format](crate::State::format_of) that the readers of the journal know.
 ///
 /// # Panics
-/// When a record is larger than 4 GiB, which the limits on requests exclude.
-pub fn encode_record(at: Timestamp, event: &Event, out: &mut Vec<u8>) {
-    let start = out.len();
+/// When a record is larger than 4 GiB, which the limits on requests exclude, or its kind is newer than the format.
+pub fn encode_record(format: u8, at: Timestamp, event: &Event, out: &mut Vec<u8>) {
+    let (start, kind) = (out.len(), event.kind());
+    assert!(format >= format_of(kind), "{} is not written in format {format}", event.name());
     out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&[event.kind(), FORMAT]);
+    out.extend_from_slice(&[kind, format]);
     out.extend_from_slice(&at.0.to_le_bytes());
     event.encode_body(out);
     let length = u32::try_from(out.len() - start - HEADER_BYTES).expect("a record is far smaller than 4 GiB");
@@ -30,6 +32,12 @@ impl<'a> Records<'a> {
     #[must_use]
     pub fn new(batch: &'a [u8]) -> Self {
         Self(Undecoded::new(batch))
+    }
+
+    /// Reads as a version does whose newest format is this.
+    #[must_use]
+    pub fn up_to(format: u8, batch: &'a [u8]) -> Self {
+        Self(Undecoded { rest: batch, newest: format })
     }
 }
 
@@ -49,6 +57,8 @@ impl Iterator for Records<'_> {
 #[derive(Debug)]
 pub struct Undecoded<'a> {
     rest: &'a [u8],
+    /// The newest format that is read.
+    newest: u8,
 }
 
 /// One record as it stands in a batch.
@@ -76,7 +86,7 @@ impl Record<'_> {
 impl<'a> Undecoded<'a> {
     #[must_use]
     pub fn new(batch: &'a [u8]) -> Self {
-        Self { rest: batch }
+        Self { rest: batch, newest: FORMAT }
     }
 
     fn take(&mut self) -> Result<Record<'a>, RecordError> {
@@ -84,8 +94,8 @@ impl<'a> Undecoded<'a> {
         let length = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
         let length = usize::try_from(length).expect("an address has at least 32 bits");
         let (kind, format) = (header[4], header[5]);
-        if format > FORMAT {
-            return Err(RecordError::UnknownFormat(format));
+        if format > self.newest {
+            return Err(RecordError::UnknownFormat { found: format, newest: self.newest });
         }
         let at = Timestamp(u64::from_le_bytes(header[6..].try_into().expect("eight bytes")));
         let (body, rest) = rest.split_at_checked(length).ok_or(RecordError::Short)?;
@@ -114,8 +124,8 @@ impl<'a> Iterator for Undecoded<'a> {
 pub enum RecordError {
     #[error("the batch ends inside a record")]
     Short,
-    #[error("a record has format {0}, this version reads up to {FORMAT}; use a newer version")]
-    UnknownFormat(u8),
+    #[error("a record has format {found}, this version reads up to {newest}; use a newer version")]
+    UnknownFormat { found: u8, newest: u8 },
     #[error("a record has kind {0}, which this version does not know; use a newer version")]
     UnknownKind(u8),
     #[error("the body of a record does not match its kind: {0}")]

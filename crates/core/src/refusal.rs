@@ -15,6 +15,9 @@ pub enum Refusal {
     NoService(Name),
     #[error("lease {lease} of task {task} is not valid: {why}")]
     StaleLease { task: TaskId, lease: LeaseId, why: &'static str },
+    /// A lease of the bus is not the node's to take or to give away.
+    #[error("lease {lease} does not change its owner: {why}")]
+    NotOwner { lease: LeaseId, why: &'static str },
     #[error("key {key:?} belongs to task {task}, which was submitted with a different request")]
     KeyConflict { key: Key, task: TaskId },
     #[error("task {task} is {state}; only FAILED tasks can be retried")]
@@ -24,6 +27,10 @@ pub enum Refusal {
     /// The caller is limited to some queues, and this is outside of them.
     #[error(transparent)]
     Forbidden(Forbidden),
+    #[error(
+        "this needs format {format} of the journal, which is not there before every node is of a version that reads it"
+    )]
+    Upgrading { format: u8 },
     #[error("an internal error kept this command from being decided; nothing was changed")]
     Internal,
 }
@@ -54,6 +61,8 @@ impl Refusal {
             Self::NotFailed { .. } => "not_failed",
             Self::Finished { .. } => "finished",
             Self::Forbidden(_) => "forbidden",
+            Self::NotOwner { .. } => "not_owner",
+            Self::Upgrading { .. } => "upgrading",
             Self::Internal => "internal",
         }
     }

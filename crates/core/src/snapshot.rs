@@ -19,6 +19,8 @@ use crate::limits::ID_MAX;
 use crate::shards::Promises;
 use crate::{Position, State, TaskId, Term, Timestamp};
 
+/// The format of snapshots that every version reads.
+const PLAIN: u8 = 1;
 /// The format of snapshots with keys of purged tasks. The first one has these among the tasks.
 pub(crate) const WITH_KEYS: u8 = 2;
 /// The format of snapshots with tagged sections, and the newest that this version knows.
@@ -65,7 +67,7 @@ pub(crate) struct Tagged {
 impl Header {
     pub(crate) fn of(state: &State) -> Self {
         let mut header = Self {
-            snapshot: FORMAT,
+            snapshot: PLAIN,
             position: state.position,
             at: state.at,
             term: state.term,
@@ -91,7 +93,6 @@ impl Header {
     }
 
     /// Announces a tagged section. One without items is not there.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the next entity"))]
     pub(crate) fn announce(&mut self, tag: u8, items: usize) {
         if items > 0 {
             self.tagged.get_or_insert_default().push(Tagged { tag, items });
@@ -99,7 +100,6 @@ impl Header {
     }
 
     /// How many items a tagged section has. An unknown section is of a newer version.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the next entity"))]
     pub(crate) fn take(&mut self, tag: u8) -> usize {
         let tagged = self.tagged.iter_mut().flat_map(|tagged| tagged.extract_if(.., |one| one.tag == tag));
         tagged.map(|one| one.items).sum()
@@ -158,9 +158,13 @@ pub(crate) struct Written(VecDeque<Vec<u8>>);
 
 impl Written {
     pub(crate) fn all(section: &dyn Section) -> Self {
-        let mut items = VecDeque::new();
-        section.each_item(&mut |item| items.push_back(item.to_vec()));
-        Self(items)
+        let mut items = Vec::new();
+        section.each_item(&mut |item| items.push(item.to_vec()));
+        Self::of(items)
+    }
+
+    pub(crate) fn of(items: Vec<Vec<u8>>) -> Self {
+        Self(VecDeque::from(items))
     }
 
     pub(crate) fn step(&mut self, room: Room, chunk: &mut Vec<u8>) -> Step {
@@ -235,17 +239,31 @@ impl State {
 }
 
 /// Builds a state from the chunks of a snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SnapshotLoader {
     state: Option<State>,
     /// Items of each section that are still to come.
     left: Vec<Option<usize>>,
+    /// The newest format of a journal whose snapshots are loaded.
+    newest: u8,
+}
+
+impl Default for SnapshotLoader {
+    fn default() -> Self {
+        Self::up_to(FORMAT)
+    }
 }
 
 impl SnapshotLoader {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Loads as a version does whose newest format is this.
+    #[must_use]
+    pub fn up_to(format: u8) -> Self {
+        Self { state: None, left: Vec::new(), newest: format }
     }
 
     /// Takes the next chunk.
@@ -270,7 +288,7 @@ impl SnapshotLoader {
     }
 
     fn begin(&mut self, mut header: Header) -> Result<(), SnapshotError> {
-        let mut state = state_of(&header)?;
+        let mut state = state_of(&header, self.newest)?;
         self.left = state.sections_mut().into_iter().map(|section| section.expect(&mut header)).collect();
         if let Some(unknown) = header.tagged.iter().flatten().next() {
             return Err(SnapshotError::UnknownSection(unknown.tag));
@@ -287,13 +305,19 @@ impl SnapshotLoader {
         let whole = self.left.iter().all(|left| left.is_none_or(|left| left == 0));
         let mut state = self.state.filter(|_| whole).ok_or(SnapshotError::Short)?;
         state.sections_mut().into_iter().try_for_each(Section::finish)?;
+        if !state.ownership.has_just(state.tasks.leases_of_bus()) {
+            return Err(SnapshotError::ImpossibleOwner("other leases have owners than are of the bus"));
+        }
         Ok(state)
     }
 }
 
-fn state_of(header: &Header) -> Result<State, SnapshotError> {
-    if header.snapshot > WITH_TAGS || header.format > FORMAT {
-        return Err(SnapshotError::UnknownFormat(header.snapshot.max(header.format)));
+fn state_of(header: &Header, newest: u8) -> Result<State, SnapshotError> {
+    if header.snapshot > WITH_TAGS {
+        return Err(SnapshotError::UnknownFormat(header.snapshot));
+    }
+    if header.format > newest {
+        return Err(SnapshotError::UnknownRecords { found: header.format, newest });
     }
     let Header { position, at, term, epoch, format, .. } = *header;
     if position.0 > ID_MAX || epoch == u64::MAX {
@@ -309,6 +333,10 @@ pub enum SnapshotError {
     Short,
     #[error("the snapshot has format {0}, this version reads up to {WITH_TAGS}; use a newer version")]
     UnknownFormat(u8),
+    #[error(
+        "the snapshot is of a journal of format {found}, this version reads up to {newest}; use a newer version"
+    )]
+    UnknownRecords { found: u8, newest: u8 },
     #[error("the snapshot has a section {0}, which this version does not know; use a newer version")]
     UnknownSection(u8),
     #[error("the snapshot has an item out of order")]
@@ -317,6 +345,8 @@ pub enum SnapshotError {
     Last(Position, u64),
     #[error("the snapshot has task {0}, which cannot be: {1}")]
     Impossible(TaskId, &'static str),
+    #[error("the snapshot has an owner that cannot be: {0}")]
+    ImpossibleOwner(&'static str),
     #[error("the snapshot has a service that cannot be: {0}")]
     ImpossibleService(&'static str),
     #[error("the snapshot is not readable: {0}")]

@@ -3,14 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::entity::{Asked, Moment};
+use crate::event::FIRST_FORMAT;
 use crate::limits::{ID_MAX, QUEUES_MAX};
-use crate::{Command, Decision, Event, Position, Refusal, State, Term, Timestamp};
+use crate::{Command, Decision, Event, Position, Refusal, State, Term, TermEvent, Timestamp};
 
 impl State {
     /// The state before the first event.
     #[must_use]
     pub fn new() -> Self {
-        Self { format: crate::FORMAT, ..Self::default() }
+        Self { format: FIRST_FORMAT, ..Self::default() }
     }
 
     /// The last event that is part of this state.
@@ -33,6 +34,28 @@ impl State {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// The format of the journal: what is newer waits until it is raised.
+    #[must_use]
+    pub fn format(&self) -> u8 {
+        self.format.max(FIRST_FORMAT)
+    }
+
+    /// The format of the record of the event that comes next. A `FormatRaised` has the new one already, so that a reader
+    /// who does not know it stops there.
+    #[must_use]
+    pub fn format_of(&self, event: &Event) -> u8 {
+        let raised = if let Event::Term(TermEvent::FormatRaised(event)) = event { event.format } else { 0 };
+        self.format().max(raised)
+    }
+
+    /// Refuses what needs a format before the journal has it.
+    ///
+    /// # Errors
+    /// Some nodes are of an earlier version.
+    pub fn needs(&self, format: u8) -> Result<(), Refusal> {
+        if self.format() >= format { Ok(()) } else { Err(Refusal::Upgrading { format }) }
     }
 
     /// Where the last event stands.
@@ -75,6 +98,9 @@ impl State {
         assert!(self.position.0 <= ID_MAX, "ids fit a JSON number");
         let last = std::mem::replace(&mut self.at, at);
         self.fold(event, last, self.here());
+        if let Some(change) = self.tasks.bus_change.take() {
+            self.ownership.follow(change, at);
+        }
         self.position
     }
 }

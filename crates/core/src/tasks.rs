@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** a task has at most one lease, and an outcome counts only under the live one.
 
+mod bus;
 mod capture;
 mod command;
 mod decide;
@@ -18,15 +19,16 @@ mod task;
 mod view;
 
 use crate::entity::{Asked, Entity, Moment};
-use crate::{Decision, Refusal, State, TermStarted, Timestamp};
+use crate::{Decision, Refusal, State, TermStarted, Timestamp, WITH_BUS};
 
-pub use command::{Lease, Retention, TaskCommand};
+pub(crate) use bus::BusChange;
+pub use command::{HeldLease, Lease, Offer, Retention, TaskCommand};
 pub use event::*;
 pub use explain::Place;
 pub use queries::{Counts, Filter};
 pub use state::QueueCounts;
 pub(crate) use state::Tasks;
-pub use task::{Attempt, Ending, KeyClaim, LiveLease, Past, Task, TaskState, Terms};
+pub use task::{Attempt, Ending, KeyClaim, LiveLease, Past, Task, TaskState, Terms, Via};
 
 impl Entity for Tasks {
     type Command = TaskCommand;
@@ -38,6 +40,9 @@ impl Entity for Tasks {
 
     #[inline]
     fn decide(state: &State, command: &TaskCommand, asked: Asked) -> Result<Decision, Refusal> {
+        if command.is_of_bus() {
+            state.needs(WITH_BUS)?;
+        }
         state.tasks.judge(command, asked)
     }
 

@@ -12,12 +12,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use orchestrix_core::limits::QUEUES_MAX;
-use orchestrix_core::wire::{Backoff, Submit};
 use orchestrix_core::{
-    Command, Decision, Event, ExpiryReason, FormatRaised, Json, Key, Lease, LeaseExpired, LeaseGranted,
-    LeaseId, Name, Next, PositionsSkipped, Records, Retention, State, TaskCommand, TaskId, TermCommand,
-    Timestamp, encode_record,
+    Command, Decision, Event, LeaseId, OwnerToken, Records, State, TaskCommand, TaskId, Timestamp,
+    encode_record,
 };
+
+#[path = "scenarios/words.rs"]
+mod words;
+
+use words::{command, event, lease_id, millis, owner};
 
 #[test]
 fn every_scenario_leaves_the_trace_that_it_tells() {
@@ -26,6 +29,9 @@ fn every_scenario_leaves_the_trace_that_it_tells() {
     let mut scripts = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|kind| kind != "txt") {
+            continue;
+        }
         let script = std::fs::read_to_string(&path).unwrap();
         let played = play(&script);
         if update {
@@ -97,6 +103,8 @@ impl World {
             // Time passes, but nobody looks at the clock.
             "sleep" => self.now = self.now.plus(millis(words[0])),
             "show" => self.show(TaskId(words[0].parse().unwrap())),
+            "owners" => self.owners(),
+            "check" => self.check(owner(words[0]), lease_id(words[1])),
             "count" => self.count(),
             "queues" => self.queues_max = words[0].parse().unwrap(),
             "submits" => {
@@ -153,7 +161,7 @@ impl World {
 
     fn apply(&mut self, event: Event) {
         let text = tell(&event);
-        encode_record(self.now, &event, &mut self.journal);
+        encode_record(self.state.format_of(&event), self.now, &event, &mut self.journal);
         let position = self.state.apply(self.now, event);
         writeln!(self.trace, "{position} {text}").unwrap();
     }
@@ -179,6 +187,41 @@ impl World {
         writeln!(self.trace, "{} keys of purged tasks", self.state.remembered_keys()).unwrap();
     }
 
+    /// All nodes, all leases of the bus that nobody owns, and the offers among all.
+    fn owners(&mut self) {
+        let leases =
+            |leases: Vec<LeaseId>| format!("{:?}", leases.iter().map(|lease| lease.0).collect::<Vec<_>>());
+        for node in self.state.nodes() {
+            let drains = if node.draining { " drains" } else { "" };
+            let owned = self.state.owned_by(node.token, None, 10);
+            assert_eq!(owned.len(), node.owned);
+            let owned_by = owned.iter().filter(|lease| self.state.owner_of(**lease) == Some(node));
+            assert_eq!(owned_by.count(), owned.len());
+            assert_eq!(self.state.node_named(node.name), Some(node));
+            writeln!(self.trace, "{} {} owns {}{drains}", node.name, node.token, leases(owned)).unwrap();
+        }
+        let orphans = self.state.orphans(None, 10);
+        let told: Vec<String> =
+            orphans.iter().map(|(since, lease)| format!("{lease} since {}", since.0)).collect();
+        let offers = self.state.offers(None).map(|task| task.lease.as_ref().unwrap().id).collect();
+        let (told, offers, all) = (told.join(", "), leases(offers), self.state.bus_lease_count());
+        writeln!(self.trace, "of {all} leases nobody owns [{told}], offered are {offers}").unwrap();
+        assert_eq!(self.state.orphaned_since(), orphans.first().map(|(since, _)| *since));
+        // One after the other they are the same.
+        let mut paged = Vec::new();
+        while let Some(next) = self.state.orphans(paged.last().copied(), 1).pop() {
+            paged.push(next);
+        }
+        assert_eq!(paged, orphans);
+    }
+
+    fn check(&mut self, node: OwnerToken, lease: LeaseId) {
+        match self.state.check_owner(node, lease) {
+            Ok(()) => writeln!(self.trace, "node {node} owns lease {lease}").unwrap(),
+            Err(refusal) => writeln!(self.trace, "refused {}: {refusal}", refusal.code()).unwrap(),
+        }
+    }
+
     fn show(&mut self, id: TaskId) {
         let Some(task) = self.state.task(id) else {
             writeln!(self.trace, "task {id} is not there").unwrap();
@@ -189,6 +232,15 @@ impl World {
             .unwrap();
         if let Some(lease) = view.lease {
             write!(self.trace, " lease {} until {}", lease.lease_id, lease.expires_at.0).unwrap();
+            if task.lease.as_ref().unwrap().is_of_bus() {
+                write!(self.trace, " of {}", lease.worker).unwrap();
+                assert!(self.state.bus_leases_of(&lease.worker).contains(&lease.lease_id));
+                let limit = lease.timeout_at.map(|at| format!(" at most until {}", at.0));
+                let note = lease.note.map(|note| format!(" says {note}"));
+                write!(self.trace, "{}{}", limit.unwrap_or_default(), note.unwrap_or_default()).unwrap();
+            }
+        } else if let Some(offer) = &task.lease {
+            write!(self.trace, " offer {} until {}", offer.id, offer.expires_at.0).unwrap();
         }
         if let Some(reason) = view.reason {
             write!(self.trace, " because {reason}").unwrap();
@@ -210,7 +262,7 @@ impl World {
 
     fn replayed(&self) -> State {
         let mut replayed = State::new();
-        for record in Records::new(&self.journal) {
+        for record in Records::up_to(u8::MAX, &self.journal) {
             let (at, event) = record.unwrap();
             replayed.apply(at, event);
         }
@@ -227,130 +279,4 @@ fn tell(event: &Event) -> String {
     fields.retain(|_, value| !value.is_null());
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("{} {}", event.name(), fields.join(" "))
-}
-
-fn command(name: &str, words: &[&str]) -> Command {
-    let plain: Vec<&str> = words.iter().copied().filter(|word| !is_option(word)).collect();
-    let option = |name: &str| words.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
-    let task = || TaskId(plain[0].parse().unwrap());
-    let lease = || LeaseId(plain[1].parse().unwrap());
-    let worker = option("worker").map(name_of);
-    let actor = || option("actor").map(name_of);
-    match name {
-        "term" => Command::Term(TermCommand::Start {
-            epoch: 0,
-            node: plain[0].to_owned(),
-            actor: actor(),
-            shard_lease_ms: None,
-        }),
-        "submit" => Command::submit(submit(&plain, option)),
-        "lease" => Command::Task(TaskCommand::Lease(Lease {
-            worker: name_of(plain[0]),
-            queues: plain[1].split(',').map(name_of).collect(),
-            lease_ms: option("lease").map_or(30_000, millis),
-            request_id: option("request").map(name_of),
-            capacity: option("capacity").map(|text| text.parse().unwrap()),
-        })),
-        "heartbeat" => Command::Task(TaskCommand::Heartbeat {
-            task: task(),
-            lease: lease(),
-            worker,
-            progress: option("progress").map(|text| text.parse().unwrap()),
-            note: option("note").map(str::to_owned),
-        }),
-        "heartbeat-all" => Command::Task(TaskCommand::HeartbeatAll {
-            worker: name_of(plain[0]),
-            leases: plain[1..].iter().map(|text| LeaseId(text.parse().unwrap())).collect(),
-        }),
-        "complete" => Command::Task(TaskCommand::Complete {
-            task: task(),
-            lease: lease(),
-            worker,
-            result: option("result").map(|text| Json::parse(text).unwrap()),
-        }),
-        "fail" => {
-            let retry = option("retry") != Some("no");
-            Command::Task(TaskCommand::Fail {
-                task: task(),
-                lease: lease(),
-                worker,
-                error: plain[2].to_owned(),
-                retry,
-            })
-        }
-        "release" => Command::Task(TaskCommand::Release { task: task(), lease: lease(), worker }),
-        "abandon" => Command::Task(TaskCommand::Abandon { task: task(), lease: lease() }),
-        "expire" => Command::Task(TaskCommand::Expire { task: task() }),
-        "cancel" => Command::Task(TaskCommand::Cancel { task: task(), actor: actor() }),
-        "retry" => Command::Task(TaskCommand::Retry { task: task(), actor: actor() }),
-        "purge" => Command::Task(TaskCommand::Purge(Retention {
-            done_ms: option("done").map_or(0, millis),
-            failed_ms: option("failed").map_or(0, millis),
-            count: option("count").map_or(1_000, |text| text.parse().unwrap()),
-            key_ms: option("keys_for").map_or(86_400_000, millis),
-            keys: option("keys").map_or(1_000, |text| text.parse().unwrap()),
-        })),
-        other => panic!("no command {other:?}"),
-    }
-}
-
-/// An event that no command asks for.
-fn event(name: &str, words: &[&str]) -> Event {
-    let number = |n: usize| words[n].parse::<u64>().unwrap();
-    match name {
-        "skip" => PositionsSkipped { count: number(0).try_into().unwrap() }.into(),
-        "raise" => FormatRaised { format: number(0).try_into().unwrap() }.into(),
-        "grant" => {
-            let (task, worker) = (TaskId(number(0)), name_of("w"));
-            let expires_at = Timestamp(60_000);
-            let (attempt, length_ms) = (1, 1_000);
-            LeaseGranted { task, worker, attempt, length_ms, expires_at, timeout_at: None, request_id: None }
-                .into()
-        }
-        // It goes on, however many attempts it has had.
-        "lapse" => LeaseExpired {
-            task: TaskId(number(0)),
-            lease: LeaseId(number(1)),
-            reason: ExpiryReason::Silent,
-            next: Next::Waiting { not_before: Timestamp(0) },
-        }
-        .into(),
-        other => panic!("no event {other:?}"),
-    }
-}
-
-fn submit<'a>(plain: &[&str], option: impl Fn(&str) -> Option<&'a str>) -> Submit {
-    let number = |name: &str| option(name).map(|text| text.parse::<u32>().unwrap());
-    let mut task = Submit::new(name_of(plain[0]), Json::parse(plain[1]).unwrap());
-    task.key = option("key").map(|key| Key::new(key).unwrap());
-    task.priority = option("priority").map_or(0, |text| text.parse().unwrap());
-    task.delay_ms = option("delay").map_or(0, millis);
-    task.max_attempts = number("max_attempts").unwrap_or(task.max_attempts);
-    task.timeout_ms = option("timeout").map(millis);
-    task.ttl_ms = option("ttl").map(millis);
-    if let Some(base) = option("backoff") {
-        task.backoff = Backoff { base_ms: millis(base), ..Backoff::default() };
-    }
-    task
-}
-
-fn is_option(word: &str) -> bool {
-    word.split_once('=').is_some_and(|(name, _)| name.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-}
-
-fn name_of(text: &str) -> Name {
-    Name::new(text).unwrap()
-}
-
-fn millis(text: &str) -> u64 {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().unwrap();
-    match &text[digits.len()..] {
-        "ms" | "" => number,
-        "s" => number * 1_000,
-        "m" => number * 60_000,
-        "h" => number * 3_600_000,
-        "d" => number * 86_400_000,
-        unit => panic!("no unit {unit:?}"),
-    }
 }

@@ -9,11 +9,13 @@ use std::path::PathBuf;
 
 use orchestrix_core::wire::Backoff;
 use orchestrix_core::{
-    CancelReason, CancelRequested, Event, ExpiryReason, Extension, FormatRaised, Grant, Json, Key, KeyClaim,
-    LeaseExpired, LeaseExtended, LeaseGranted, LeaseId, LeaseReleased, LeaveReason, Name, NewCapacity, Next,
-    PositionsSkipped, Purge, Records, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft,
-    ShardsLetGo, ShardsMoved, SnapshotLoader, State, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired,
-    TaskFailed, TaskId, TaskPurged, TaskRetried, TermStarted, Tick, Timestamp, encode_record,
+    BusResumed, CancelReason, CancelRequested, Event, ExpiryReason, Extension, FIRST_FORMAT, FormatRaised,
+    Grant, Json, Key, KeyClaim, LeaseExpired, LeaseExtended, LeaseGranted, LeaseId, LeaseOffered,
+    LeaseReleased, LeasesStarted, LeaveReason, Name, NewCapacity, Next, NodeDraining, NodeJoined, NodeLeft,
+    NodeLeftReason, OwnerToken, OwnersAssigned, OwnersReleased, PositionsSkipped, Purge, RecordError,
+    Records, ShardCountSet, ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo, ShardsMoved,
+    SnapshotLoader, Start, State, TaskCancelled, TaskCompleted, TaskCreated, TaskExpired, TaskFailed, TaskId,
+    TaskPurged, TaskRetried, TermStarted, Tick, Timestamp, encode_record,
 };
 
 fn name(text: &str) -> Name {
@@ -87,18 +89,32 @@ fn events() -> Vec<Event> {
         }
         .into(),
         /* 6 */
-        TaskCompleted { task: task(3), lease: lease(4), result: Some(Json::null()) }.into(),
+        TaskCompleted { task: task(3), lease: lease(4), result: Some(Json::null()), worker: None }.into(),
         /* 7 */ created("mail", Some("order-2")).into(),
         /* 8 */ granted(7).into(),
         /* 9 */
-        LeaseReleased { task: task(7), lease: lease(8), charged: true, next: waiting, undelivered: None }
-            .into(),
+        LeaseReleased {
+            task: task(7),
+            lease: lease(8),
+            charged: true,
+            next: waiting,
+            undelivered: None,
+            worker: None,
+        }
+        .into(),
         /* 10 */ granted(7).into(),
         /* 11 */
         LeaseExpired { task: task(7), lease: lease(10), reason: ExpiryReason::Silent, next: waiting }.into(),
         /* 12 */ granted(7).into(),
         /* 13 */
-        TaskFailed { task: task(7), lease: lease(12), error: "broken".to_owned(), next: Next::Failed }.into(),
+        TaskFailed {
+            task: task(7),
+            lease: lease(12),
+            error: "broken".to_owned(),
+            next: Next::Failed,
+            worker: None,
+        }
+        .into(),
         /* 14 */ TaskRetried { task: task(7), actor: actor() }.into(),
         /* 15 */ granted(7).into(),
         /* 16 */
@@ -142,12 +158,66 @@ fn events() -> Vec<Event> {
     ]
 }
 
+/// The events of the second format, and those of the first that have got fields in it. The comment is the position.
+fn events_of_bus() -> Vec<Event> {
+    let (task, lease, node) = (TaskId, LeaseId, OwnerToken);
+    let offered =
+        |id| LeaseOffered { task: task(id), attempt: 1, length_ms: 60_000, expires_at: Timestamp(99_000) };
+    let joined = |node: &str| NodeJoined {
+        node: node.to_owned(),
+        incarnation: "life".to_owned(),
+        address: "10.0.0.7:7070".to_owned(),
+    };
+    let started = |id| Start { lease: lease(id), worker: name("worker"), expires_at: Timestamp(98_000) };
+    let waiting = Next::Waiting { not_before: Timestamp(1_000) };
+    let by = Some(name("worker"));
+    vec![
+        /* 1 */ FormatRaised { format: 2 }.into(),
+        /* 2 to 4 */ joined("n1").into(),
+        joined("n2").into(),
+        joined("n3").into(),
+        /* 5 to 7 */ created("mail", Some("order-1")).into(),
+        created("mail", None).into(),
+        created("mail", None).into(),
+        /* 8 */ offered(5).into(),
+        /* 9 */
+        TaskCompleted { task: task(5), lease: lease(8), result: None, worker: by.clone() }.into(),
+        /* 10 */ offered(6).into(),
+        /* 11 */
+        TaskFailed {
+            task: task(6),
+            lease: lease(10),
+            error: "broken".to_owned(),
+            next: waiting,
+            worker: by.clone(),
+        }
+        .into(),
+        /* 12 */ offered(6).into(),
+        /* 13 */
+        LeaseReleased {
+            task: task(6),
+            lease: lease(12),
+            charged: false,
+            next: waiting,
+            undelivered: None,
+            worker: by,
+        }
+        .into(),
+        /* 14 to 15 */ offered(6).into(),
+        offered(7).into(),
+        /* 16 */ LeasesStarted { started: vec![started(14)] }.into(),
+        /* 17 */ OwnersAssigned { node: node(2), leases: vec![lease(14), lease(15)] }.into(),
+        /* 18 */ OwnersReleased { node: node(2), leases: vec![lease(15)] }.into(),
+        /* 19 */ NodeLeft { node: node(2), reason: NodeLeftReason::Silent }.into(),
+        /* 20 */ NodeDraining { node: node(3) }.into(),
+        /* 21 */ BusResumed { silent_since: Timestamp(1_500) }.into(),
+    ]
+}
+
 fn folded(events: Vec<Event>) -> State {
     let mut state = State::new();
     for event in events {
         let at = Timestamp(2_000 + state.position().0);
-        // A state of a newer format is not loaded by this version.
-        let event = if event.kind() == FormatRaised::KIND { Tick {}.into() } else { event };
         state.apply(at, event);
     }
     state
@@ -198,7 +268,7 @@ fn every_kind_of_record_keeps_its_bytes() {
     let (mut lines, mut kinds) = (String::new(), std::collections::BTreeSet::new());
     for event in events() {
         let mut record = Vec::new();
-        encode_record(Timestamp(2_000), &event, &mut record);
+        encode_record(FIRST_FORMAT, Timestamp(2_000), &event, &mut record);
         assert_eq!(Records::new(&record).next().unwrap().unwrap(), (Timestamp(2_000), event.clone()));
         kinds.insert(event.kind());
         writeln!(lines, "{} {} {}", event.kind(), event.name(), hex(&record)).unwrap();
@@ -211,7 +281,7 @@ fn every_kind_of_record_keeps_its_bytes() {
 fn a_snapshot_keeps_its_bytes_and_its_chunks() {
     let mut lines = String::new();
     for (tasks, bytes) in [(1, 1), (1, 1_000_000), (2, 120), (200, 1_000_000)] {
-        let mut state = folded(events());
+        let mut state = folded(first_format());
         writeln!(lines, "fingerprint {}", hex(&state.fingerprint())).unwrap();
         for chunk in chunks(&mut state, tasks, bytes) {
             writeln!(lines, "{tasks} {bytes} {}", hex(&chunk)).unwrap();
@@ -219,7 +289,7 @@ fn a_snapshot_keeps_its_bytes_and_its_chunks() {
     }
     // One without services, and one without anything.
     for few in [24, 0] {
-        let mut state = folded(events().into_iter().take(few).collect());
+        let mut state = folded(first_format().into_iter().take(few).collect());
         for chunk in chunks(&mut state, 2, 1_000) {
             writeln!(lines, "{few} {}", hex(&chunk)).unwrap();
         }
@@ -236,7 +306,55 @@ fn a_stored_snapshot_is_loaded() {
         loader.load(&bytes).unwrap();
     }
     let loaded = loader.finish().unwrap();
-    assert_eq!(hex(&loaded.fingerprint()), hex(&folded(events()).fingerprint()));
+    assert_eq!(hex(&loaded.fingerprint()), hex(&folded(first_format()).fingerprint()));
+    assert_eq!(loaded.format(), 1);
+}
+
+#[test]
+fn every_record_of_the_second_format_keeps_its_bytes() {
+    let (mut lines, mut kinds) = (String::new(), std::collections::BTreeSet::new());
+    let mut state = State::new();
+    for event in events_of_bus() {
+        let mut record = Vec::new();
+        encode_record(state.format_of(&event), Timestamp(2_000), &event, &mut record);
+        assert_eq!(Records::new(&record).next().unwrap().unwrap(), (Timestamp(2_000), event.clone()));
+        let unknown = Records::up_to(1, &record).next().unwrap().unwrap_err();
+        assert!(matches!(unknown, RecordError::UnknownFormat { found: 2, newest: 1 }), "{unknown}");
+        kinds.insert(event.kind());
+        writeln!(lines, "{} {} {}", event.kind(), event.name(), hex(&record)).unwrap();
+        state.apply(Timestamp(2_000), event);
+    }
+    assert!((23..=30).all(|kind| kinds.contains(&kind)), "there is one of every kind");
+    same_as_stored("records_2.txt", &lines).unwrap();
+}
+
+#[test]
+fn a_snapshot_with_owners_keeps_its_bytes_and_is_loaded() {
+    let mut lines = String::new();
+    for (items, bytes) in [(1, 1), (2, 60), (200, 1_000_000)] {
+        let mut state = folded(events_of_bus());
+        writeln!(lines, "fingerprint {}", hex(&state.fingerprint())).unwrap();
+        let chunks = chunks(&mut state, items, bytes);
+        let mut loader = SnapshotLoader::new();
+        for chunk in &chunks {
+            writeln!(lines, "{items} {bytes} {}", hex(chunk)).unwrap();
+            loader.load(chunk).unwrap();
+        }
+        assert_eq!(loader.finish().unwrap().fingerprint(), state.fingerprint());
+    }
+    same_as_stored("snapshots_2.txt", &lines).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "NodeDraining is not written in format 1")]
+fn a_new_kind_is_not_written_in_an_old_format() {
+    encode_record(1, Timestamp(1), &NodeDraining { node: OwnerToken(1) }.into(), &mut Vec::new());
+}
+
+/// What was written before there was another format.
+fn first_format() -> Vec<Event> {
+    let other = |event: Event| if event.kind() == FormatRaised::KIND { Tick {}.into() } else { event };
+    events().into_iter().map(other).collect()
 }
 
 fn byte(text: &str) -> u8 {

@@ -103,6 +103,11 @@ fn check_submit(command: &Command, own: &[Name]) -> Result<(), Refusal> {
         | TaskCommand::Cancel { .. }
         | TaskCommand::Retry { .. } => Ok(()),
         TaskCommand::Lease(_)
+        | TaskCommand::Offer(_)
+        | TaskCommand::Start(_)
+        | TaskCommand::Extend(_)
+        | TaskCommand::Note { .. }
+        | TaskCommand::ResumeBus { .. }
         | TaskCommand::Abandon { .. }
         | TaskCommand::Expire { .. }
         | TaskCommand::Purge(_) => foreign,
@@ -146,9 +151,14 @@ pub(crate) fn check_task(state: &State, command: &Command, own: &[Name]) -> Resu
         | TaskCommand::Cancel { task, .. }
         | TaskCommand::Retry { task, .. }
         | TaskCommand::Abandon { task, .. }
+        | TaskCommand::Note { task, .. }
         | TaskCommand::Expire { task } => check_there(state, *task, own),
         TaskCommand::Submit { .. }
         | TaskCommand::Lease(_)
+        | TaskCommand::Offer(_)
+        | TaskCommand::Start(_)
+        | TaskCommand::Extend(_)
+        | TaskCommand::ResumeBus { .. }
         | TaskCommand::HeartbeatAll { .. }
         | TaskCommand::Purge(_) => Ok(()),
     }

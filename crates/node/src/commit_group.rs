@@ -57,7 +57,7 @@ impl<R> CommitGroup<R> {
             self.records.reserve_exact(self.room);
         }
         self.queues.note(state, event);
-        encode_record(at, event, &mut self.records);
+        encode_record(state.format_of(event), at, event, &mut self.records);
         self.count += 1;
     }
 
@@ -121,7 +121,7 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::TaskExpired;
+    use orchestrix_core::{FIRST_FORMAT, TaskExpired};
 
     use super::*;
 
@@ -129,7 +129,7 @@ mod tests {
     fn records_are_cut_between_two_of_them() {
         let mut three = Vec::new();
         for task in 1..=3 {
-            encode_record(Timestamp(1), &TaskExpired { task: TaskId(task) }.into(), &mut three);
+            encode_record(FIRST_FORMAT, Timestamp(1), &TaskExpired { task: TaskId(task) }.into(), &mut three);
         }
         let one = three.len() / 3;
         let cut = |fit: usize| {

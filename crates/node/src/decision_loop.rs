@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Command, Decision, Name, Position, State, TermCommand, Tick, Timestamp};
+use orchestrix_core::{Command, Decision, FormatRaised, Name, Position, State, TermCommand, Tick, Timestamp};
 use orchestrix_engine::Space;
 
 use crate::caller;
@@ -84,10 +84,21 @@ impl<R: Recipient> DecisionLoop<R> {
         let stats = &self.decider.stats;
         stats.term.set(self.decider.state.position().0 + 1);
         stats.epoch.set(epoch);
+        stats.format.set(u64::from(self.decider.state.format()));
         self.decider.commit(event, now);
         let (decider, components) = self.components();
         for component in components {
             component.begin_term(decider, now);
+        }
+    }
+
+    /// Raises the format of the journal to one that every node reads.
+    pub fn raise_format(&mut self, format: u8, now: Timestamp) {
+        let format = format.min(self.decider.options.reads);
+        if format > self.state().format() {
+            tracing::info!(format, "every node reads a newer format of the journal; using it from now on");
+            self.decider.commit(FormatRaised { format }.into(), now);
+            self.decider.stats.format.set(u64::from(format));
         }
     }
 

@@ -232,7 +232,9 @@ impl Batches {
 
 #[cfg(test)]
 mod tests {
-    use orchestrix_core::{TaskCancelled, TaskExpired, TaskId, TaskRetried, Term, encode_record};
+    use orchestrix_core::{
+        FIRST_FORMAT, TaskCancelled, TaskExpired, TaskId, TaskRetried, Term, encode_record,
+    };
     use orchestrix_engine::Link;
 
     use super::*;
@@ -241,7 +243,12 @@ mod tests {
     fn batch(after: u64, count: u32) -> Batch {
         let mut records = Vec::new();
         for task in after..after + u64::from(count) {
-            encode_record(Timestamp(task), &TaskExpired { task: TaskId(task) }.into(), &mut records);
+            encode_record(
+                FIRST_FORMAT,
+                Timestamp(task),
+                &TaskExpired { task: TaskId(task) }.into(),
+                &mut records,
+            );
         }
         let previous = Link { position: Position(after), ..Link::default() };
         Batch { previous, term: Term(1), count, records }
@@ -321,7 +328,8 @@ mod tests {
         let feed = Arc::new(EventFeed::new(Position(0), 1 << 20));
         let mut events = feed.subscribe(None).only(&[TaskCancelled::KIND, TaskRetried::KIND]);
         let mut some = batch(0, 2);
-        encode_record(Timestamp(9), &TaskRetried { task: TaskId(7), actor: None }.into(), &mut some.records);
+        let retried = TaskRetried { task: TaskId(7), actor: None }.into();
+        encode_record(FIRST_FORMAT, Timestamp(9), &retried, &mut some.records);
         some.count += 1;
         // The body of the first would not be understood.
         some.records[14] = 0xff;

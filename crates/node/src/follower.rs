@@ -97,7 +97,7 @@ impl Follower {
         {
             return Err(high_water::other_history(mark.link.position, &engine.place()));
         }
-        let (Loaded { state, link, bytes }, recovered) = load_state(&mut *journal, &rounds)?;
+        let (Loaded { state, link, bytes }, recovered) = load_state(&mut *journal, options.reads, &rounds)?;
         let follower = Self {
             engine,
             journal,
@@ -133,7 +133,7 @@ impl Follower {
             Read::Truncated(_) if is_planted("floor-unchecked-by-follower") => Ok(Progress::AtEnd),
             Read::Truncated(floor) => {
                 tracing::info!(%floor, at = %self.link.position, "the journal was truncated past this node; loading a snapshot");
-                let (loaded, recovered) = load_state(&mut *self.journal, &self.rounds)?;
+                let (loaded, recovered) = load_state(&mut *self.journal, self.options.reads, &self.rounds)?;
                 if loaded.link.position < self.link.position {
                     let at = loaded.link.position;
                     return Err(Failure::new(format!(
@@ -200,7 +200,9 @@ impl Follower {
             )));
         }
         let mut queues = EventQueues::default();
-        replay(&mut self.state, &batch.as_ref(), |state, event| queues.note(state, event))?;
+        replay(&mut self.state, &batch.as_ref(), self.options.reads, |state, event| {
+            queues.note(state, event)
+        })?;
         let before = self.link;
         self.link = batch.link(id);
         self.growth.add(self.link.position, batch.records.len() as u64);
@@ -228,7 +230,8 @@ impl Follower {
             ))
         })?;
         let mut records = Vec::new();
-        encode_record(self.state.at(), &PositionsSkipped { count }.into(), &mut records);
+        let skipped = PositionsSkipped { count }.into();
+        encode_record(self.state.format(), self.state.at(), &skipped, &mut records);
         let batch = Batch { previous: self.link, term: self.state.term(), count, records };
         tracing::warn!(from = %self.link.position, to = target, "skipping positions that were seen before the journal lost them");
         match self.rounds.asking(|| self.journal.append(&batch))? {
@@ -298,7 +301,11 @@ pub enum Progress {
     AtEnd,
 }
 
-fn load_state(journal: &mut dyn Journal, rounds: &Arc<Rounds>) -> Result<(Loaded, Recovered), Failure> {
+fn load_state(
+    journal: &mut dyn Journal,
+    reads: u8,
+    rounds: &Arc<Rounds>,
+) -> Result<(Loaded, Recovered), Failure> {
     // A journal that still has its beginning can be read without a snapshot.
     let floor = match rounds.asking(|| journal.read(Position(0), 1))? {
         Read::Truncated(floor) => floor,
@@ -307,7 +314,7 @@ fn load_state(journal: &mut dyn Journal, rounds: &Arc<Rounds>) -> Result<(Loaded
     let mut damaged_snapshots = Vec::new();
     let snapshots = Watched { snapshots: journal.snapshots(), rounds };
     let mut is_ours = |link| is_on_chain(journal, link, rounds);
-    let loaded = newest_snapshot(&snapshots, floor, &mut is_ours, &mut damaged_snapshots)?;
+    let loaded = newest_snapshot(&snapshots, floor, reads, &mut is_ours, &mut damaged_snapshots)?;
     let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
     if snapshot.is_none() && floor > Position(0) {
         return Err(Failure::new(format!(

@@ -54,7 +54,7 @@ pub use events::{Batches, EventFeed, Events, Happening};
 pub use follower::{Follower, Following, Progress};
 pub use high_water::{HighWater, Mark};
 pub use logs::OutputCall;
-pub use member::{DUTY, Member, Membership, NodeRole};
+pub use member::{DUTY, Member, Membership, NodeRole, presence_note, readable};
 pub use node::{Node, OnTaken};
 pub use open::{Failure, Recovered, Storage, open};
 pub use options::Options;

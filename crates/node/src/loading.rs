@@ -33,12 +33,13 @@ const LISTS_MAX: usize = 5;
 pub(crate) fn newest_snapshot(
     snapshots: &dyn Snapshots,
     floor: Position,
+    reads: u8,
     is_ours: IsOurs<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Option<Loaded>, Failure> {
     for _ in 0..LISTS_MAX {
         damaged.clear();
-        match newest_listed(snapshots, floor, is_ours, damaged)? {
+        match newest_listed(snapshots, floor, reads, is_ours, damaged)? {
             Tried::Loaded(loaded) => return Ok(Some(*loaded)),
             Tried::Pruned => {}
             Tried::Damaged(last) if floor > Position(0) => return Err(last),
@@ -61,12 +62,13 @@ enum Tried {
 fn newest_listed(
     snapshots: &dyn Snapshots,
     floor: Position,
+    reads: u8,
     is_ours: IsOurs<'_>,
     damaged: &mut Vec<String>,
 ) -> Result<Tried, Failure> {
     let mut last = Tried::Nothing;
     for position in snapshots.list()?.into_iter().filter(|position| *position >= floor) {
-        match try_snapshot(snapshots, position, is_ours)? {
+        match try_snapshot(snapshots, position, reads, is_ours)? {
             Tried::Damaged(error) => {
                 tracing::warn!(%position, %error, "a snapshot is damaged; going further back");
                 damaged.push(error.to_string());
@@ -83,11 +85,12 @@ fn newest_listed(
 fn try_snapshot(
     snapshots: &dyn Snapshots,
     position: Position,
+    reads: u8,
     is_ours: IsOurs<'_>,
 ) -> Result<Tried, Failure> {
     let mut tried = Tried::Nothing;
     for _ in 0..2 {
-        tried = match load_snapshot(snapshots, position, is_ours) {
+        tried = match load_snapshot(snapshots, position, reads, is_ours) {
             Ok(loaded) => return Ok(Tried::Loaded(Box::new(loaded))),
             // Whether it is damaged is not known.
             Err(error) if error.may_pass() => return Err(error),
@@ -103,13 +106,14 @@ fn try_snapshot(
 fn load_snapshot(
     snapshots: &dyn Snapshots,
     position: Position,
+    reads: u8,
     is_ours: IsOurs<'_>,
 ) -> Result<Loaded, Failure> {
     let mut reader = snapshots.open(position)?;
     if !is_ours(reader.link())? {
         return Err(Failure::new(format!("the snapshot at {position} is of another history")));
     }
-    let (mut loader, mut bytes) = (SnapshotLoader::new(), 0);
+    let (mut loader, mut bytes) = (SnapshotLoader::up_to(reads), 0);
     let unreadable = |error| Failure::new(format!("the snapshot at {position} cannot be loaded: {error}"));
     while let Some(chunk) = reader.next()? {
         loader.load(&chunk).map_err(unreadable)?;
@@ -222,7 +226,8 @@ mod tests {
         /// The position that was loaded, and how many snapshots were passed over.
         fn load(&self) -> Result<(Option<Position>, usize), Failure> {
             let mut damaged = Vec::new();
-            let loaded = newest_snapshot(self, Position(1), &mut |_| Ok(true), &mut damaged)?;
+            let loaded =
+                newest_snapshot(self, Position(1), orchestrix_core::FORMAT, &mut |_| Ok(true), &mut damaged)?;
             Ok((loaded.map(|loaded| loaded.link.position), damaged.len()))
         }
     }

@@ -4,6 +4,7 @@
 
 mod feed_liveness;
 mod member_loop;
+mod note;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,12 +14,13 @@ use orchestrix_core::wire::{Cluster, NodeView};
 use orchestrix_core::{Name, Position};
 use orchestrix_engine::{Batch, Clock, JournalId, LogThrottle, Shared, SystemClock};
 use orchestrix_leadership::{Candidate, Duty, EnsureError, Leadership, Reason, Term};
-use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use self::feed_liveness::FeedLiveness;
 use self::member_loop::{Leading, MemberLoop, wait_for_growth};
+use self::note::Note;
+pub use self::note::{presence_note, readable};
 use crate::events::{Batches, Events};
 use crate::follower::Following;
 use crate::high_water::HighWater;
@@ -79,6 +81,8 @@ struct Inner {
     engine: Arc<dyn Shared>,
     me: Candidate,
     journal: JournalId,
+    /// The newest format of the journal that this node reads.
+    reads: u8,
     following: Following,
     /// Of the thread that waits for the journal to grow.
     growth: Rounds,
@@ -107,13 +111,6 @@ enum Command {
     Stop(oneshot::Sender<Result<(), Failure>>),
 }
 
-/// What a node tells the others of itself.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct Note {
-    position: u64,
-    load: u64,
-}
-
 impl std::fmt::Debug for Member {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Member")
@@ -139,7 +136,7 @@ impl Member {
     pub fn open_by(membership: Membership, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
         let growth = Rounds::new(Arc::clone(&clock), "the thread that waits for the journal to grow");
-        let following = Following::new(Arc::clone(&clock), high_water, &node);
+        let (following, reads) = (Following::new(Arc::clone(&clock), high_water, &node), node.reads);
         let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
         let journal = standby.read_to_end()?.journal_id();
         let (commands, heard) = channel();
@@ -148,6 +145,7 @@ impl Member {
             engine,
             me: me.clone(),
             journal,
+            reads,
             following,
             growth,
             begins: Mutex::default(),
@@ -296,8 +294,7 @@ impl Member {
             };
         let others = status.peers.into_iter().filter(|peer| peer.candidate.name != self.inner.me.name);
         let others = others.map(|peer| {
-            let note = serde_json::from_str(&peer.note).unwrap_or_default();
-            view(peer.candidate, note, peer.present, self.leadership().age_of(peer.seen))
+            view(peer.candidate, Note::of(&peer.note), peer.present, self.leadership().age_of(peer.seen))
         });
         let mut nodes: Vec<NodeView> = others.collect();
         nodes.push(view(self.inner.me.clone(), own, true, Duration::ZERO));
@@ -429,6 +426,15 @@ impl Inner {
             NodeRole::Leads(_) => stats.tasks_leased.get(),
             NodeRole::Follows => 0,
         };
-        Note { position: stats.durable.get(), load }
+        Note { position: stats.durable.get(), load, format: self.reads }
+    }
+
+    /// Raises the format of the journal once every present node reads a newer one. Nodes of an earlier version may join until
+    /// then; after that they read a record that they do not know, and stop.
+    fn raise_format(&self) {
+        if let NodeRole::Leads(node) = &*self.role.borrow() {
+            let status = self.leadership().status();
+            node.raise_format(readable(&status.present, &status.peers));
+        }
     }
 }

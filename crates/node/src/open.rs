@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use orchestrix_core::{Event, Position, Records, State, is_planted};
+use orchestrix_core::{Event, FORMAT, Position, Records, State, is_planted};
 use orchestrix_engine::disk::{Disk, RealDisk};
 use orchestrix_engine::file::{self, FileJournal, FileLogs, Recovery};
 use orchestrix_engine::memory::{MemoryJournal, MemoryLogs};
@@ -164,11 +164,16 @@ pub(crate) fn open_journal(disk: Arc<dyn Disk>, options: file::Options) -> Resul
     let opening = FileJournal::start(disk, options)?;
     let mut damaged_snapshots = Vec::new();
     // That the journal goes on from there is checked when it is replayed.
-    let loaded =
-        newest_snapshot(&*opening.snapshots(), opening.floor(), &mut |_| Ok(true), &mut damaged_snapshots)?;
+    let loaded = newest_snapshot(
+        &*opening.snapshots(),
+        opening.floor(),
+        FORMAT,
+        &mut |_| Ok(true),
+        &mut damaged_snapshots,
+    )?;
     let snapshot = loaded.as_ref().map(|loaded| loaded.link.position);
     let Loaded { mut state, link, bytes } = loaded.unwrap_or_default();
-    let journal = opening.replay(link, |batch| replay(&mut state, &batch, |_, _| {}))?;
+    let journal = opening.replay(link, |batch| replay(&mut state, &batch, FORMAT, |_, _| {}))?;
     let recovered = Recovered {
         position: state.position(),
         snapshot,
@@ -196,11 +201,12 @@ fn forget_orphans(logs: &dyn Logs, state: &State) {
 pub(crate) fn replay(
     state: &mut State,
     batch: &BatchRef<'_>,
+    reads: u8,
     mut before_event: impl FnMut(&State, &Event),
 ) -> Result<(), Failure> {
     let before = state.position();
     let folded = catch_unwind(AssertUnwindSafe(|| {
-        for record in Records::new(batch.records) {
+        for record in Records::up_to(reads, batch.records) {
             let (at, event) = record.map_err(|error| (state.position().next(), error.to_string()))?;
             before_event(state, &event);
             state.apply(at, event);
@@ -274,6 +280,9 @@ pub(crate) fn assemble(
     decisions.tick_every(guard.tick_ms);
     if guard.leader_lease.is_some() {
         decisions.admit_slowly(term_clock.now());
+    } else {
+        // Nobody else reads this journal.
+        decisions.raise_format(FORMAT, term_clock.now());
     }
 
     stats.durable.set(end.position.0);

@@ -1,7 +1,7 @@
 //! Options of a node, with defaults.
 
-use orchestrix_core::Retention;
 use orchestrix_core::limits::QUEUES_MAX;
+use orchestrix_core::{FORMAT, Retention};
 
 use crate::shards::ShardTimes;
 
@@ -27,6 +27,8 @@ pub struct Options {
     /// Bytes of one line of output; the rest of a longer line is cut.
     pub log_line_bytes: usize,
     pub shards: ShardTimes,
+    /// The newest format of the journal that this node reads. Only simulations set it lower, to play an earlier version.
+    pub reads: u8,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             log_task_bytes: 10 << 20,
             log_line_bytes: 16 << 10,
             shards: ShardTimes::default(),
+            reads: FORMAT,
         }
     }
 }

@@ -85,6 +85,11 @@ fn stored_bytes(command: &Command) -> usize {
         TaskCommand::Complete { result, .. } => result.as_ref().map_or(0, |result| result.as_str().len()),
         TaskCommand::Fail { error, .. } => error.len(),
         TaskCommand::Lease(_)
+        | TaskCommand::Offer(_)
+        | TaskCommand::Start(_)
+        | TaskCommand::Extend(_)
+        | TaskCommand::Note { .. }
+        | TaskCommand::ResumeBus { .. }
         | TaskCommand::Heartbeat { .. }
         | TaskCommand::HeartbeatAll { .. }
         | TaskCommand::Release { .. }

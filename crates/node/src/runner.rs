@@ -47,6 +47,8 @@ pub(crate) enum Input {
     Ask(Ask, Option<Arc<[Name]>>, Waiter),
     /// Leases of an answer that was sent and not delivered.
     GiveBack(Abandoned),
+    /// Every node that is present reads this format.
+    Raise(u8),
     /// The writer or the snapshotter has news.
     Wake,
     Stop,
@@ -319,6 +321,7 @@ impl Runner {
                     self.decisions.ask(ask, own.as_deref(), to, *now);
                 }
                 Some(Input::GiveBack(abandoned)) => self.decisions.give_back(&abandoned, *now),
+                Some(Input::Raise(format)) => self.decisions.raise_format(format, *now),
                 Some(Input::Wake) => {}
                 Some(Input::Stop) => return ControlFlow::Break(()),
                 None => break,

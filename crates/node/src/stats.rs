@@ -89,6 +89,8 @@ pub struct Stats {
     pub durable: Counter,
     pub term: Counter,
     pub epoch: Counter,
+    /// The format of the journal, while this node leads.
+    pub format: Counter,
     pub tasks_leased: Counter,
     pub polls: Counter,
     /// Batches refused because another node had written.

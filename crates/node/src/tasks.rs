@@ -300,7 +300,7 @@ impl<R: Recipient> TaskDecisions<R> {
 
     /// The worker that has a task, with the number of its leases.
     fn holder_of(&self, decider: &Decider<R>, task: Option<TaskId>) -> Option<(Name, u64)> {
-        let worker = &decider.state.task(task?)?.lease.as_deref()?.worker;
+        let worker = decider.state.task(task?)?.lease.as_deref()?.worker.as_ref()?;
         Some((worker.clone(), decider.state.held_by(worker)))
     }
 }
@@ -328,6 +328,7 @@ pub(crate) fn named(event: &Event) -> Option<TaskId> {
     let Event::Task(event) = event else { return None };
     match event {
         TaskEvent::LeaseGranted(event) => Some(event.task),
+        TaskEvent::LeaseOffered(event) => Some(event.task),
         TaskEvent::LeaseReleased(event) => Some(event.task),
         TaskEvent::LeaseExpired(event) => Some(event.task),
         TaskEvent::TaskCompleted(event) => Some(event.task),
@@ -336,7 +337,11 @@ pub(crate) fn named(event: &Event) -> Option<TaskId> {
         TaskEvent::CancelRequested(event) => Some(event.task),
         TaskEvent::TaskExpired(event) => Some(event.task),
         TaskEvent::TaskRetried(event) => Some(event.task),
-        TaskEvent::TaskCreated(_) | TaskEvent::LeaseExtended(_) | TaskEvent::TaskPurged(_) => None,
+        TaskEvent::TaskCreated(_)
+        | TaskEvent::LeaseExtended(_)
+        | TaskEvent::LeasesStarted(_)
+        | TaskEvent::BusResumed(_)
+        | TaskEvent::TaskPurged(_) => None,
     }
 }
 
@@ -349,6 +354,9 @@ fn may_make_ready(event: &Event) -> bool {
         | TaskEvent::TaskFailed(_)
         | TaskEvent::TaskRetried(_) => true,
         TaskEvent::LeaseGranted(_)
+        | TaskEvent::LeaseOffered(_)
+        | TaskEvent::LeasesStarted(_)
+        | TaskEvent::BusResumed(_)
         | TaskEvent::LeaseExtended(_)
         | TaskEvent::TaskCompleted(_)
         | TaskEvent::TaskCancelled(_)

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Event, Position, State, Term, TermEvent, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{
+    Event, FIRST_FORMAT, FORMAT, Position, State, Term, TermEvent, TermStarted, Timestamp, encode_record,
+};
 use orchestrix_engine::memory::MemoryPlace;
 use orchestrix_engine::{Batch, ChainHash, Journal, JournalId, Link, Read, Shared};
 use orchestrix_node::{
@@ -30,7 +32,7 @@ fn begin_term(journal: &mut dyn Journal, previous: Link, epoch: u64) -> Link {
         actor: None,
         shard_lease_ms: None,
     }));
-    encode_record(Timestamp(1), &event, &mut records);
+    encode_record(FIRST_FORMAT, Timestamp(1), &event, &mut records);
     let term = Term(previous.position.0 + 1);
     journal.append(&Batch { previous, term, count: 1, records }).unwrap();
     journal.end()
@@ -62,7 +64,8 @@ fn a_follower_that_read_to_the_end_leads_from_there() {
     begin_term(&mut *journal, Link::default(), 1);
     let (_, mut stepped) = Stepped::lead(follower(&place), WriteGuard { epoch: 2, ..WriteGuard::default() });
     round(&mut stepped).unwrap();
-    assert_eq!(journal.refresh().unwrap().position, Position(2));
+    assert_eq!(stepped.state().format(), FORMAT, "a node that is alone raises it at once");
+    assert_eq!(journal.refresh().unwrap().position, Position(3));
 }
 
 /// Leaves a snapshot of a state with nothing in it.
@@ -119,7 +122,7 @@ fn another_history_is_noticed_at_any_batch_or_snapshot() {
             actor: None,
             shard_lease_ms: None,
         }));
-        encode_record(Timestamp(1), &event, &mut records);
+        encode_record(FIRST_FORMAT, Timestamp(1), &event, &mut records);
     }
     journal.append(&Batch { previous: first, term: Term(2), count: 2, records }).unwrap();
     let end = journal.end();

@@ -77,7 +77,7 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(node.task(first.id).await, Err(Error::Stopping));
 
     let (node, recovered) = start(folder.path());
-    assert_eq!(recovered.position.0, 4);
+    assert_eq!(recovered.position.0, 5);
     assert!(recovered.journal.cut.is_none());
     assert_eq!(node.task(second.id).await.unwrap().summary.state, TaskState::Waiting);
     let done = Complete {
@@ -274,7 +274,7 @@ async fn lists_are_paged_and_filtered() {
     let (page, next) = node.tasks(Filter::default(), None, 10).await.unwrap();
     assert_eq!(page.len(), 10);
     let (page, next) = node.tasks(Filter::default(), next, 10).await.unwrap();
-    assert_eq!(page[0].id, TaskId(12));
+    assert_eq!(page[0].id, TaskId(13));
     let (page, next) = node.tasks(Filter::default(), next, 10).await.unwrap();
     assert_eq!((page.len(), next), (5, None));
     let filter = Filter { queue: Some(name("other")), state: None };

@@ -11,7 +11,7 @@ use crate::{Command, Json, Name, Records, SnapshotLoader, Timestamp, encode_reco
 fn does(state: &mut State, command: &Command, journal: &mut Vec<u8>) {
     command.validate().unwrap();
     let Decision::Event(event) = state.decide(command, Timestamp(1)).unwrap() else { panic!("no event") };
-    encode_record(Timestamp(1), &event, journal);
+    encode_record(crate::FORMAT, Timestamp(1), &event, journal);
     state.apply(Timestamp(1), event);
 }
 
@@ -81,7 +81,7 @@ fn an_empty_entity_leaves_no_trace_in_a_snapshot() {
     let (mut state, mut journal) = (State::new(), Vec::new());
     does(&mut state, &submit(), &mut journal);
     let before = Header::of(&state);
-    assert_eq!(before.snapshot, crate::FORMAT);
+    assert_eq!(before.snapshot, crate::FIRST_FORMAT);
     let empty = chunks(&mut state)[0].clone();
     assert_eq!(minicbor::Decoder::new(&empty).array().unwrap(), Some(6), "as many fields as ever");
     does(&mut state, &write("one"), &mut journal);

@@ -7,7 +7,7 @@ use crate::limits::{
     PRIORITY_MAX, TIMEOUT_MS_MAX, WAIT_MS_MAX,
 };
 use crate::wire::{self, Submit};
-use crate::{Command, Json, LeaseId, Name, Refusal, TaskId, canonical_hash};
+use crate::{Command, Json, LeaseId, Name, Refusal, TaskId, Timestamp, canonical_hash};
 
 /// What may be asked about tasks.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +19,24 @@ pub enum TaskCommand {
     },
     /// One task for a worker.
     Lease(Lease),
+    /// One task for whoever starts it over the bus.
+    Offer(Offer),
+    /// Workers say over the bus which offers they have started. What cannot be started is passed over.
+    Start(Vec<HeldLease>),
+    /// The same for leases that they have.
+    Extend(Vec<HeldLease>),
+    /// What a worker says over the bus of a lease that it has, which lasts no longer for that.
+    Note {
+        task: TaskId,
+        lease: LeaseId,
+        worker: Name,
+        progress: Option<u8>,
+        note: Option<String>,
+    },
+    /// The bus answers again, and was silent since then.
+    ResumeBus {
+        silent_since: Timestamp,
+    },
     Heartbeat {
         task: TaskId,
         lease: LeaseId,
@@ -80,6 +98,21 @@ pub struct Lease {
     pub capacity: Option<u32>,
 }
 
+/// One offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub queues: Vec<Name>,
+    /// How long the lease lasts without a heartbeat, once it is started.
+    pub lease_ms: u64,
+}
+
+/// A lease, and the worker that says it has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldLease {
+    pub lease: LeaseId,
+    pub worker: Name,
+}
+
 /// How long ended tasks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -115,8 +148,11 @@ impl TaskCommand {
     pub(super) fn validate(&self) -> Result<(), Refusal> {
         match self {
             Self::Submit { task, .. } => validate_submit(task),
-            Self::Lease(lease) => in_range("lease_ms", lease.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX),
-            Self::Heartbeat { progress, note, .. } => {
+            Self::Lease(Lease { lease_ms, .. }) | Self::Offer(Offer { lease_ms, .. }) => {
+                in_range("lease_ms", *lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
+            }
+            Self::Start(leases) | Self::Extend(leases) => at_most("leases", leases.len(), BATCH_ITEMS_MAX),
+            Self::Heartbeat { progress, note, .. } | Self::Note { progress, note, .. } => {
                 in_range("progress", u64::from(progress.unwrap_or(0)), 0, 100)?;
                 fits("note", note.as_deref().map_or(0, str::len), NOTE_BYTES_MAX)
             }
@@ -130,6 +166,7 @@ impl TaskCommand {
             | Self::Cancel { .. }
             | Self::Retry { .. }
             | Self::Expire { .. }
+            | Self::ResumeBus { .. }
             | Self::Purge(_) => Ok(()),
         }
     }

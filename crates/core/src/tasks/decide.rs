@@ -20,8 +20,15 @@ impl Tasks {
         match command {
             TaskCommand::Submit { task, request } => self.submit(task, *request, queues_max, now),
             TaskCommand::Lease(lease) => Ok(self.lease(lease, now)),
+            TaskCommand::Offer(offer) => Ok(self.offer(offer, now)),
+            TaskCommand::Start(leases) => Ok(self.start(leases, now)),
+            TaskCommand::Extend(leases) => Ok(self.extend(leases, now)),
+            TaskCommand::Note { task, lease, worker, progress, note } => {
+                self.note(*task, *lease, worker, (*progress, note.as_ref()), now)
+            }
+            TaskCommand::ResumeBus { silent_since } => Ok(self.resume_bus(*silent_since, now)),
             TaskCommand::Heartbeat { task, lease, worker, progress, note } => {
-                let held = self.held(*task, *lease, worker.as_ref(), now)?;
+                let held = self.running(*task, *lease, worker.as_ref(), now)?;
                 let extended = vec![extension(held, now)];
                 Ok(event(LeaseExtended { extended, progress: *progress, note: note.clone() }))
             }
@@ -92,9 +99,7 @@ impl Tasks {
         if !self.has_room(&lease.worker, lease.capacity) {
             return Decision::Nothing;
         }
-        let best = lease.queues.iter().filter_map(|queue| self.first_ready(queue)).min_by_key(Keyed::key);
-        let Some(best) = best else { return Decision::Nothing };
-        let task = self.all.get(best.id()).expect("a ready task is there");
+        let Some(task) = self.first_in_line(&lease.queues) else { return Decision::Nothing };
         if task.ttl_at().is_some_and(|ttl_at| ttl_at <= now) {
             return event(TaskExpired { task: task.id });
         }
@@ -109,9 +114,15 @@ impl Tasks {
         })
     }
 
+    /// The task of these queues that is handed out next.
+    pub(super) fn first_in_line(&self, queues: &[Name]) -> Option<&Task> {
+        let best = queues.iter().filter_map(|queue| self.first_ready(queue)).min_by_key(Keyed::key)?;
+        Some(self.all.get(best.id()).expect("a ready task is there"))
+    }
+
     fn heartbeat_all(&self, worker: &Name, leases: &[LeaseId], now: Timestamp) -> Decision {
         let held = leases.iter().filter_map(|id| self.leased(*id)?.lease.as_deref());
-        let live = held.filter(|lease| lease.worker == *worker && lease.is_live(now));
+        let live = held.filter(|lease| lease.worker.as_ref() == Some(worker) && lease.is_live(now));
         let mut extended: Vec<Extension> = live.map(|lease| extension(lease, now)).collect();
         extended.sort_by_key(|extension| extension.lease);
         extended.dedup();
@@ -134,7 +145,8 @@ impl Tasks {
         }
         let held = self.held(task, lease, worker, now)?;
         let lease = if is_planted("completed-by-task-only") { held.id } else { lease };
-        Ok(event(TaskCompleted { task, lease, result: result.cloned() }))
+        let worker = self.starting(held, worker);
+        Ok(event(TaskCompleted { task, lease, result: result.cloned(), worker }))
     }
 
     fn fail(
@@ -155,7 +167,8 @@ impl Tasks {
             Retry::Useless if held.cancel_at.is_none() => Next::Failed,
             Retry::Allowed | Retry::Useless => next_after(task, held, now.plus(backoff_ms(task))),
         };
-        Ok(event(TaskFailed { task: id, lease, error: error.to_owned(), next }))
+        let worker = self.starting(held, worker);
+        Ok(event(TaskFailed { task: id, lease, error: error.to_owned(), next, worker }))
     }
 
     fn release(
@@ -176,7 +189,8 @@ impl Tasks {
         } else {
             Next::Waiting { not_before: now }
         };
-        Ok(event(LeaseReleased { task: id, lease, charged, next, undelivered: None }))
+        let worker = self.starting(held, worker);
+        Ok(event(LeaseReleased { task: id, lease, charged, next, undelivered: None, worker }))
     }
 
     /// Gives back a lease that its worker never heard of, over or not.
@@ -185,7 +199,8 @@ impl Tasks {
         let stale = Refusal::StaleLease { task: id, lease, why: "it is not the task's any more" };
         let cancelled = current.ok_or(stale)?.cancel_at.is_some();
         let next = if cancelled { Next::Cancelled } else { Next::Waiting { not_before: now } };
-        Ok(event(LeaseReleased { task: id, lease, charged: false, next, undelivered: Some(true) }))
+        let (charged, undelivered) = (false, Some(true));
+        Ok(event(LeaseReleased { task: id, lease, charged, next, undelivered, worker: None }))
     }
 
     fn cancel(&self, id: TaskId, actor: Option<Name>, now: Timestamp) -> Result<Decision, Refusal> {
@@ -196,6 +211,9 @@ impl Tasks {
             }
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
+                if lease.is_offer() {
+                    return Ok(event(TaskCancelled { task: id, reason: CancelReason::Requested, actor }));
+                }
                 if lease.cancel_at.is_some() {
                     return Ok(Decision::Already(outcome(task)));
                 }
@@ -222,6 +240,13 @@ impl Tasks {
         let over = |limit: Option<Timestamp>| limit.is_some_and(|limit| limit <= now);
         match (task.state, task.lease.as_deref()) {
             (TaskState::Waiting, _) if over(task.ttl_at()) => event(TaskExpired { task: id }),
+            (TaskState::Leased, Some(lease)) if lease.is_offer() && !is_planted("offer-charged") => {
+                if over(Some(lease.expires_at)) {
+                    Self::offer_over(id, lease.id, now)
+                } else {
+                    Decision::Nothing
+                }
+            }
             (TaskState::Leased, Some(lease)) => {
                 let next = next_after(task, lease, now);
                 if over(lease.cancel_at) {
@@ -301,10 +326,34 @@ impl Tasks {
         if !held.is_live(now) && !is_planted("expired-lease-accepted") {
             return Err(stale("it has expired"));
         }
-        if worker.is_some_and(|worker| *worker != held.worker) {
-            return Err(stale("it belongs to another worker"));
+        match (&held.worker, worker) {
+            (Some(holder), Some(worker)) if holder != worker => Err(stale("it belongs to another worker")),
+            (None, None) => {
+                let problem = format!("must be named: nobody has started lease {lease}, which is offered");
+                Err(Refusal::Invalid { field: "worker", problem })
+            }
+            (Some(_) | None, _) => Ok(held),
+        }
+    }
+
+    /// The same, of a lease that was started.
+    pub(super) fn running(
+        &self,
+        id: TaskId,
+        lease: LeaseId,
+        worker: Option<&Name>,
+        now: Timestamp,
+    ) -> Result<&LiveLease, Refusal> {
+        let held = self.held(id, lease, worker, now)?;
+        if held.is_offer() {
+            return Err(Refusal::StaleLease { task: id, lease, why: "nobody has started it" });
         }
         Ok(held)
+    }
+
+    /// The worker of a report, if the report starts the lease.
+    fn starting(&self, held: &LiveLease, worker: Option<&Name>) -> Option<Name> {
+        worker.filter(|_| held.is_offer()).map(|worker| self.shared_worker(worker))
     }
 
     /// What came of the same call when it was made the first time.
@@ -353,11 +402,11 @@ pub(crate) fn outcome(task: &Task) -> Outcome {
     }
 }
 
-fn event(event: impl Into<Event>) -> Decision {
+pub(super) fn event(event: impl Into<Event>) -> Decision {
     Decision::Event(event.into())
 }
 
-fn extension(lease: &LiveLease, now: Timestamp) -> Extension {
+pub(super) fn extension(lease: &LiveLease, now: Timestamp) -> Extension {
     Extension { lease: lease.id, expires_at: lease.expires_at.max(lease_end(now, lease.length_ms)) }
 }
 

@@ -52,6 +52,8 @@ events! {
         #[n(3)] pub next: Next,
         /// No worker ever had it: the answer with the lease was not delivered. No attempt is counted.
         #[n(4)] pub undelivered: Option<bool>,
+        /// The worker that has started it in the same moment, if it was offered until then.
+        #[n(5)] #[serde(skip_serializing_if = "Option::is_none")] pub worker: Option<Name>,
     }
 
     /// A lease ended by time. It counts as an attempt.
@@ -67,6 +69,8 @@ events! {
         #[n(0)] pub task: TaskId,
         #[n(1)] pub lease: LeaseId,
         #[n(2)] pub result: Option<Json>,
+        /// The worker that has started it in the same moment, if it was offered until then.
+        #[n(3)] #[serde(skip_serializing_if = "Option::is_none")] pub worker: Option<Name>,
     }
 
     /// An attempt failed.
@@ -75,6 +79,8 @@ events! {
         #[n(1)] pub lease: LeaseId,
         #[n(2)] pub error: String,
         #[n(3)] pub next: Next,
+        /// The worker that has started it in the same moment, if it was offered until then.
+        #[n(4)] #[serde(skip_serializing_if = "Option::is_none")] pub worker: Option<Name>,
     }
 
     /// A task was ended without being done.
@@ -112,6 +118,38 @@ events! {
         /// Keys of purged tasks that may be remembered after this, if there are more: the first ones are forgotten.
         #[n(1)] #[serde(skip_serializing_if = "Option::is_none")] pub keys_kept: Option<u64>,
     }
+
+    /// A task is offered over the bus. The lease's id is the position of this event; it has no worker until one starts it.
+    28 LeaseOffered {
+        #[n(0)] pub task: TaskId,
+        #[n(1)] pub attempt: u32,
+        /// How long it lasts without a heartbeat, once it is started.
+        #[n(2)] pub length_ms: u64,
+        /// When the offer ends.
+        #[n(3)] pub expires_at: Timestamp,
+    }
+
+    /// Workers have started leases that were offered. The execution limit of an attempt counts from here.
+    29 LeasesStarted {
+        #[n(0)] pub started: Vec<Start>,
+    }
+
+    /// The bus answers again: no heartbeat and no report could come over it. Prolongs leases of the bus as a new term does.
+    30 BusResumed {
+        /// Since when it was silent.
+        #[n(0)] pub silent_since: Timestamp,
+    }
+}
+
+/// One lease of a [`LeasesStarted`].
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Start {
+    #[n(0)]
+    pub lease: LeaseId,
+    #[n(1)]
+    pub worker: Name,
+    #[n(2)]
+    pub expires_at: Timestamp,
 }
 
 /// One lease of a [`LeaseExtended`].

@@ -21,6 +21,8 @@ pub enum Place<'a> {
     InLine {
         ahead: u64,
     },
+    /// Over the bus; nobody has started it.
+    Offered(&'a LiveLease),
     Leased(&'a LiveLease),
     CancelRequested(&'a LiveLease),
     Finished,
@@ -44,6 +46,7 @@ impl State {
                 Place::InLine { ahead: rank as u64 }
             }
             (TaskState::Leased, Some(lease)) if lease.cancel_at.is_some() => Place::CancelRequested(lease),
+            (TaskState::Leased, Some(lease)) if lease.is_offer() => Place::Offered(lease),
             (TaskState::Leased, Some(lease)) => Place::Leased(lease),
             (TaskState::Leased, None) => unreachable!("a leased task has a lease"),
             (TaskState::Completed | TaskState::Failed | TaskState::Cancelled, _) => Place::Finished,

@@ -38,6 +38,9 @@ impl Tasks {
             TaskEvent::TaskExpired(event) => self.task_expired(&event, at),
             TaskEvent::TaskRetried(event) => self.task_retried(&event, at),
             TaskEvent::TaskPurged(event) => self.task_purged(&event, at),
+            TaskEvent::LeaseOffered(event) => self.lease_offered(&event, here),
+            TaskEvent::LeasesStarted(event) => self.leases_started(&event, at),
+            TaskEvent::BusResumed(event) => self.bus_resumed(&event, at),
         }
     }
 
@@ -51,23 +54,28 @@ impl Tasks {
             if is_planted("expiry-implicit") && self.forget_if_over(id, at) {
                 continue;
             }
-            self.change_lease(id, |lease| {
-                if is_planted("no-prolonging") || lease.prolonged && is_planted("prolonged-once-only") {
-                    return;
-                }
-                lease.expires_at = if lease.prolonged {
-                    lease.expires_at.plus(at.since(last))
-                } else {
-                    lease.expires_at.max(lease_end(at, lease.length_ms))
-                };
-                lease.prolonged = true;
-                if !is_planted("limit-passed-between-terms") {
-                    // Its worker was promised no more than the rest of the lease and of the limit.
-                    let kept = |limit: Timestamp| limit.max(limit.plus(at.since(last)).min(lease.expires_at));
-                    lease.timeout_at = lease.timeout_at.map(kept);
-                }
-            });
+            self.prolong(id, last, at);
         }
+    }
+
+    /// The time since `last` does not count for a lease.
+    pub(super) fn prolong(&mut self, id: TaskId, last: Timestamp, at: Timestamp) {
+        self.change_lease(id, |lease| {
+            if is_planted("no-prolonging") || lease.prolonged && is_planted("prolonged-once-only") {
+                return;
+            }
+            lease.expires_at = if lease.prolonged {
+                lease.expires_at.plus(at.since(last))
+            } else {
+                lease.expires_at.max(lease_end(at, lease.lasts_ms()))
+            };
+            lease.prolonged = true;
+            if !is_planted("limit-passed-between-terms") {
+                // Its worker was promised no more than the rest of the lease and of the limit.
+                let kept = |limit: Timestamp| limit.max(limit.plus(at.since(last)).min(lease.expires_at));
+                lease.timeout_at = lease.timeout_at.map(kept);
+            }
+        });
     }
 
     /// A planted bug: the lease of a task ends without an event.
@@ -115,7 +123,7 @@ impl Tasks {
     fn lease_granted(&mut self, event: LeaseGranted, here: Moment) {
         let lease = LiveLease {
             id: LeaseId(here.position.0),
-            worker: self.shared_worker(&event.worker),
+            worker: Some(self.shared_worker(&event.worker)),
             attempt: event.attempt,
             granted_at: here.at,
             length_ms: event.length_ms,
@@ -127,6 +135,7 @@ impl Tasks {
             progress: None,
             note: None,
             cancel_by: None,
+            via: None,
         };
         self.change(event.task, here.at, |task| {
             assert_eq!(task.state, TaskState::Waiting, "only a waiting task is leased");
@@ -162,6 +171,7 @@ impl Tasks {
             if event.undelivered != Some(true) {
                 task.past.get_or_insert_default().releases += 1;
             }
+            task.start_with(event.worker.as_ref());
             let charge = if event.charged { Charge::Counted } else { Charge::Free };
             task.end_attempt(event.lease, AttemptEnd::Released, None, event.next, charge, at);
         });
@@ -173,6 +183,8 @@ impl Tasks {
             ExpiryReason::Timeout => AttemptEnd::Timeout,
         };
         self.change(event.task, at, |task| {
+            let offered = task.lease.as_ref().is_some_and(|lease| lease.is_offer());
+            assert!(!offered || is_planted("offer-charged"), "an offer ends without being an attempt");
             let charge = if is_planted("expiry-uncounted") { Charge::Free } else { Charge::Counted };
             task.end_attempt(event.lease, end, None, event.next, charge, at);
         });
@@ -180,7 +192,9 @@ impl Tasks {
 
     fn task_completed(&mut self, event: TaskCompleted, at: Timestamp) {
         self.change(event.task, at, |task| {
+            task.start_with(event.worker.as_ref());
             let lease = task.take_lease(event.lease);
+            assert!(!lease.is_offer(), "a worker has done what is completed");
             let live = lease.is_live(at) || is_planted("expired-lease-accepted");
             assert!(live, "an outcome is accepted only under a live lease");
             task.charged += 1;
@@ -193,6 +207,7 @@ impl Tasks {
         self.change(event.task, at, |task| {
             let live = task.lease.as_ref().is_some_and(|lease| lease.is_live(at));
             assert!(live, "an outcome is accepted only under a live lease");
+            task.start_with(event.worker.as_ref());
             task.end_attempt(
                 event.lease,
                 AttemptEnd::Failed,
@@ -207,7 +222,8 @@ impl Tasks {
     fn task_cancelled(&mut self, event: &TaskCancelled, at: Timestamp) {
         self.change(event.task, at, |task| match event.reason {
             CancelReason::Requested => {
-                assert_eq!(task.state, TaskState::Waiting, "a leased task is asked first");
+                let offered = task.lease.take_if(|lease| lease.is_offer()).is_some();
+                assert!(offered || task.state == TaskState::Waiting, "a leased task is asked first");
                 task.end(TaskState::Cancelled, Some("requested"), None, at);
                 task.note_cancelled_by(event.actor.clone());
             }
@@ -270,7 +286,7 @@ impl Tasks {
     }
 
     /// Changes one task, and the indexes with it.
-    fn change(&mut self, id: TaskId, at: Timestamp, change: impl FnOnce(&mut Task)) {
+    pub(super) fn change(&mut self, id: TaskId, at: Timestamp, change: impl FnOnce(&mut Task)) {
         self.save_for_capture(id);
         self.unindex(id, at);
         change(self.all.get_mut(id).expect("an event names a task that was created before it"));
@@ -282,9 +298,10 @@ impl Tasks {
         self.save_for_capture(id);
         let task = self.all.get_mut(id).expect("an event names a task that was created before it");
         let lease = task.lease.as_mut().expect("the task is leased");
-        self.ends.remove((lease.ends_at(), id));
+        let ends = if lease.is_of_bus() { &mut self.bus_ends } else { &mut self.ends };
+        ends.remove((lease.ends_at(), id));
         change(lease);
-        self.ends.insert((lease.ends_at(), id));
+        ends.insert((lease.ends_at(), id));
     }
 }
 
@@ -295,6 +312,14 @@ enum Charge {
 }
 
 impl Task {
+    /// A report under an offer says who has started it.
+    fn start_with(&mut self, worker: Option<&Name>) {
+        let Some(worker) = worker else { return };
+        let lease = self.lease.as_mut().expect("only a leased task is started");
+        assert!(lease.is_offer(), "a lease is started once");
+        lease.worker = Some(worker.clone());
+    }
+
     fn take_lease(&mut self, lease: LeaseId) -> Box<LiveLease> {
         assert_eq!(self.state, TaskState::Leased, "only a leased task has a lease to end");
         let held = self.lease.take().expect("a leased task has a lease");
@@ -343,6 +368,8 @@ impl Task {
     }
 
     fn remember(&mut self, lease: &LiveLease, end: AttemptEnd, error: Option<Box<str>>, at: Timestamp) {
+        // An offer that nobody has started was no attempt of anybody.
+        let Some(worker) = lease.worker.clone() else { return };
         let (left, not_before, round) = (self.state, self.not_before, self.round());
         let past = self.past.get_or_insert_default();
         if past.attempts.len() == ATTEMPTS_KEPT {
@@ -354,7 +381,7 @@ impl Task {
             lease: lease.id,
             number: lease.attempt,
             round,
-            worker: lease.worker.clone(),
+            worker,
             started_at: lease.granted_at,
             ended_at: at,
             end,

@@ -146,7 +146,7 @@ impl History {
         let decided = self.state.decide(command, self.now);
         assert_eq!(self.state.fingerprint(), before, "to decide changes nothing");
         let Ok(Decision::Event(event)) = decided else { return };
-        encode_record(self.now, &event, &mut self.records);
+        encode_record(self.state.format_of(&event), self.now, &event, &mut self.records);
         let name = event.name();
         let granted = if let crate::Event::Task(TaskEvent::LeaseGranted(event)) = &event {
             Some(event.task)
@@ -250,7 +250,7 @@ fn name(kind: &str, n: u8) -> Name {
 
 impl Tasks {
     /// Makes every index anew from the tasks and compares. Delayed tasks may stand in line already.
-    fn check(&self, at: Timestamp) {
+    pub(crate) fn check(&self, at: Timestamp) {
         let mut anew = Tasks::default();
         for task in self.all.after(None) {
             assert_eq!(task.state == TaskState::Leased, task.lease.is_some());
@@ -260,7 +260,9 @@ impl Tasks {
         }
         assert_eq!(anew.leases, self.leases);
         assert_eq!(anew.holders, self.holders);
-        assert_eq!(anew.ends, self.ends);
+        assert_eq!((&anew.ends, &anew.bus_ends), (&self.ends, &self.bus_ends));
+        assert_eq!((&anew.offers, &anew.bus_held), (&self.offers, &self.bus_held));
+        assert_eq!(self.bus_change, None, "owners were told");
         assert_eq!((&anew.done, &anew.failed), (&self.done, &self.failed));
         assert_eq!(self.remembered.iter().count(), self.remembered.len());
         assert_eq!(sorted(&anew.requests), sorted(&self.requests));

@@ -1,8 +1,8 @@
 //! Queries about tasks.
 
 use super::event::{
-    CancelRequested, Extension, LeaseExpired, LeaseGranted, LeaseReleased, Purge, TaskCancelled,
-    TaskCompleted, TaskEvent, TaskExpired, TaskFailed, TaskRetried,
+    CancelRequested, Extension, LeaseExpired, LeaseGranted, LeaseOffered, LeaseReleased, Purge, Start,
+    TaskCancelled, TaskCompleted, TaskEvent, TaskExpired, TaskFailed, TaskRetried,
 };
 use super::state::QueueCounts;
 use super::{Task, TaskState, Tasks};
@@ -59,6 +59,23 @@ impl State {
         self.tasks.leases.len()
     }
 
+    /// Tasks that are offered over the bus and that nobody has started, after a lease and by their leases.
+    pub fn offers(&self, after: Option<LeaseId>) -> impl Iterator<Item = &Task> {
+        self.tasks.offers.after(after).filter_map(|lease| self.tasks.leased(*lease))
+    }
+
+    /// Leases of the bus that a worker has started, in their order.
+    #[must_use]
+    pub fn bus_leases_of(&self, worker: &Name) -> &[LeaseId] {
+        self.tasks.bus_held.get(worker).map_or(&[], Vec::as_slice)
+    }
+
+    /// Leases of the bus, started or not.
+    #[must_use]
+    pub fn bus_lease_count(&self) -> usize {
+        self.tasks.bus_ends.len()
+    }
+
     /// Workers that have live leases, with their number.
     pub fn holders(&self) -> impl Iterator<Item = (&Name, u64)> {
         self.tasks.holders.iter().map(|(worker, leases)| (worker, *leases))
@@ -105,6 +122,13 @@ impl State {
     /// When something is to be done next if no command comes: a delay that is over, a right that ends.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
+        let of_bus = self.tasks.bus_ends.first().map(|(at, _)| *at);
+        self.next_due_beside_bus().into_iter().chain(of_bus).min()
+    }
+
+    /// The same while the bus is silent: none of its leases ends.
+    #[must_use]
+    pub fn next_due_beside_bus(&self) -> Option<Timestamp> {
         let delayed = self.tasks.delayed.first().map(|(at, _)| *at);
         let ends = self.tasks.ends.first().map(|(at, _)| *at);
         delayed.into_iter().chain(ends).min()
@@ -113,6 +137,13 @@ impl State {
     /// A task for which [`TaskCommand::Expire`](crate::TaskCommand::Expire) has something to decide.
     #[must_use]
     pub fn next_end(&self, now: Timestamp) -> Option<TaskId> {
+        let ends = self.tasks.ends.first().into_iter().chain(self.tasks.bus_ends.first());
+        ends.min().filter(|(at, _)| *at <= now).map(|(_, task)| *task)
+    }
+
+    /// The same while the bus is silent.
+    #[must_use]
+    pub fn next_end_beside_bus(&self, now: Timestamp) -> Option<TaskId> {
         self.tasks.ends.first().filter(|(at, _)| *at <= now).map(|(_, task)| *task)
     }
 
@@ -175,11 +206,15 @@ impl Tasks {
     fn queues_of<'a>(&'a self, event: &'a TaskEvent) -> impl Iterator<Item = &'a Name> {
         let (mut created, mut named): (Option<&Name>, Option<TaskId>) = (None, None);
         let (mut extended, mut purged): (&[Extension], &[Purge]) = (&[], &[]);
+        let mut started: &[Start] = &[];
         match event {
             TaskEvent::TaskCreated(event) => created = Some(&event.queue),
             TaskEvent::LeaseExtended(event) => extended = &event.extended,
             TaskEvent::TaskPurged(event) => purged = &event.tasks,
-            TaskEvent::LeaseGranted(LeaseGranted { task, .. })
+            TaskEvent::LeasesStarted(event) => started = &event.started,
+            TaskEvent::BusResumed(_) => {}
+            TaskEvent::LeaseOffered(LeaseOffered { task, .. })
+            | TaskEvent::LeaseGranted(LeaseGranted { task, .. })
             | TaskEvent::LeaseReleased(LeaseReleased { task, .. })
             | TaskEvent::LeaseExpired(LeaseExpired { task, .. })
             | TaskEvent::TaskCompleted(TaskCompleted { task, .. })
@@ -191,7 +226,9 @@ impl Tasks {
         }
         let named = named.into_iter().chain(purged.iter().map(|purge| purge.task));
         let tasks = named.filter_map(move |task| self.all.get(task));
-        let leased = extended.iter().filter_map(move |extension| self.leased(extension.lease));
+        let leases = extended.iter().map(|extension| extension.lease);
+        let leases = leases.chain(started.iter().map(|start| start.lease));
+        let leased = leases.filter_map(move |lease| self.leased(lease));
         created.into_iter().chain(tasks.chain(leased).map(|task| &task.queue))
     }
 }

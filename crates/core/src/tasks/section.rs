@@ -42,6 +42,7 @@ impl Section for Tasks {
     }
 
     fn finish(&mut self) -> Result<(), SnapshotError> {
+        self.bus_change = None;
         let Some(Loading { keys, mut old_keys }) = self.loading.take() else { return Ok(()) };
         if keys > 0 {
             return Err(SnapshotError::Short);
@@ -95,7 +96,7 @@ impl Tasks {
         }
         task.queue = self.shared_queue(&task.queue);
         if let Some(lease) = &mut task.lease {
-            lease.worker = self.shared_worker(&lease.worker);
+            lease.worker = lease.worker.as_ref().map(|worker| self.shared_worker(worker));
         }
         self.all.insert(task);
         self.index(id, here.at);
@@ -115,6 +116,9 @@ impl Tasks {
             }
             if lease.length_ms > LEASE_MS_MAX {
                 return Some("its lease is longer than leases are");
+            }
+            if lease.is_offer() && (!lease.is_of_bus() || lease.timeout_at.is_some()) {
+                return Some("its lease has no worker, and is not offered");
             }
         }
         if task.priority.unsigned_abs() > PRIORITY_MAX.unsigned_abs() {
@@ -161,7 +165,7 @@ mod tests {
     fn lease(id: u64) -> Option<Box<LiveLease>> {
         Some(Box::new(LiveLease {
             id: LeaseId(id),
-            worker: Name::new("worker").unwrap(),
+            worker: Name::new("worker").ok(),
             attempt: 1,
             granted_at: Timestamp(1),
             length_ms: 1_000,
@@ -173,6 +177,7 @@ mod tests {
             progress: None,
             note: None,
             cancel_by: None,
+            via: None,
         }))
     }
 

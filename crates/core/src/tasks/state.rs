@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bus::BusChange;
 use super::capture::Capture;
 use super::keys::Keys;
 use super::section::Loading;
@@ -25,6 +26,14 @@ pub(crate) struct Tasks {
     pub(crate) delayed: Sorted<(Timestamp, TaskId)>,
     /// When a lease, or the ttl of a waiting task, ends; one entry per task at most.
     pub(crate) ends: Sorted<(Timestamp, TaskId)>,
+    /// The same for leases of the bus, none of which ends while that is silent.
+    pub(crate) bus_ends: Sorted<(Timestamp, TaskId)>,
+    /// Leases of the bus that nobody has started.
+    pub(crate) offers: Sorted<LeaseId>,
+    /// Leases of the bus that a worker has started, in their order.
+    pub(crate) bus_held: BTreeMap<Name, Vec<LeaseId>>,
+    /// What the event under way changes for owners.
+    pub(crate) bus_change: Option<BusChange>,
     /// Completed and cancelled tasks by the time of their end.
     pub(crate) done: Sorted<(Timestamp, TaskId)>,
     /// Dead letters by the time of their end.
@@ -104,6 +113,13 @@ impl Keyed for (LeaseId, TaskId) {
     type Key = LeaseId;
     fn key(&self) -> LeaseId {
         self.0
+    }
+}
+
+impl Keyed for LeaseId {
+    type Key = Self;
+    fn key(&self) -> Self {
+        *self
     }
 }
 
@@ -190,10 +206,19 @@ impl Tasks {
             }
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
-                self.ends.remove((lease.ends_at(), id));
                 self.leases.remove(lease.id);
-                forget_holder(&mut self.holders, &lease.worker);
-                forget_request(&mut self.requests, lease);
+                if let Some(worker) = &lease.worker {
+                    forget_holder(&mut self.holders, worker);
+                    forget_request(&mut self.requests, worker, lease);
+                }
+                let ends_at = lease.ends_at();
+                if lease.is_of_bus() {
+                    let (lease, worker) = (lease.id, lease.worker.clone());
+                    self.bus_ends.remove((ends_at, id));
+                    self.unindex_bus(lease, worker.as_ref());
+                } else {
+                    self.ends.remove((ends_at, id));
+                }
             }
             TaskState::Completed | TaskState::Cancelled => {
                 self.done.remove((task.ending().map_or(at, |ending| ending.at), id));
@@ -229,12 +254,21 @@ impl Tasks {
             }
             TaskState::Leased => {
                 let lease = task.lease.as_ref().expect("a leased task has a lease");
-                self.ends.insert((lease.ends_at(), id));
                 self.leases.insert((lease.id, id));
-                *self.holders.entry(lease.worker.clone()).or_default() += 1;
-                if let Some(request_id) = &lease.request_id {
-                    let request = (lease.worker.clone(), request_id.clone());
-                    self.requests.entry(request).or_default().push(lease.id);
+                if let Some(worker) = &lease.worker {
+                    *self.holders.entry(worker.clone()).or_default() += 1;
+                    if let Some(request_id) = &lease.request_id {
+                        let request = (worker.clone(), request_id.clone());
+                        self.requests.entry(request).or_default().push(lease.id);
+                    }
+                }
+                let ends_at = lease.ends_at();
+                if lease.is_of_bus() {
+                    let (lease, worker) = (lease.id, lease.worker.clone());
+                    self.bus_ends.insert((ends_at, id));
+                    self.index_bus(lease, worker.as_ref());
+                } else {
+                    self.ends.insert((ends_at, id));
                 }
             }
             TaskState::Completed | TaskState::Cancelled => {
@@ -288,9 +322,9 @@ fn forget_holder(holders: &mut BTreeMap<Name, u64>, worker: &Name) {
     }
 }
 
-fn forget_request(requests: &mut BTreeMap<(Name, Name), Vec<LeaseId>>, lease: &LiveLease) {
+fn forget_request(requests: &mut BTreeMap<(Name, Name), Vec<LeaseId>>, worker: &Name, lease: &LiveLease) {
     let Some(request_id) = &lease.request_id else { return };
-    let request = (lease.worker.clone(), request_id.clone());
+    let request = (worker.clone(), request_id.clone());
     let Some(leases) = requests.get_mut(&request) else { return };
     leases.retain(|id| *id != lease.id);
     if leases.is_empty() {

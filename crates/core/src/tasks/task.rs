@@ -6,6 +6,7 @@ use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::AttemptEnd;
+use crate::limits::OFFER_MS;
 use crate::wire::Backoff;
 use crate::{Json, Key, LeaseId, Name, TaskId, Timestamp};
 
@@ -122,8 +123,9 @@ pub struct KeyClaim {
 pub struct LiveLease {
     #[n(0)]
     pub id: LeaseId,
+    /// `None` while it is offered: nobody has started it.
     #[n(1)]
-    pub worker: Name,
+    pub worker: Option<Name>,
     #[n(2)]
     pub attempt: u32,
     #[n(3)]
@@ -151,6 +153,17 @@ pub struct LiveLease {
     /// Who asked for the cancellation, if known by name.
     #[n(12)]
     pub cancel_by: Option<Name>,
+    /// How it reached its worker, if not by an answer.
+    #[n(13)]
+    pub via: Option<Via>,
+}
+
+/// Another way to a worker than the answer to its lease call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Via {
+    #[n(0)]
+    Bus,
 }
 
 /// What a task has behind it.
@@ -265,6 +278,22 @@ impl Task {
 }
 
 impl LiveLease {
+    /// Whether nobody has started it.
+    #[must_use]
+    pub fn is_offer(&self) -> bool {
+        self.worker.is_none()
+    }
+
+    #[must_use]
+    pub fn is_of_bus(&self) -> bool {
+        self.via.is_some()
+    }
+
+    /// How long it lasts when nothing is heard.
+    pub(crate) fn lasts_ms(&self) -> u64 {
+        if self.is_offer() { OFFER_MS } else { self.length_ms }
+    }
+
     /// When the first of its limits is reached, without a message of its worker.
     #[must_use]
     pub fn ends_at(&self) -> Timestamp {

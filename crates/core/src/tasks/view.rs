@@ -60,7 +60,7 @@ impl Task {
             not_before_at: waits.then_some(self.not_before),
             ttl_at: self.ttl_at(),
             timeout_ms: self.timeout_ms(),
-            lease: self.lease.as_deref().map(lease_view),
+            lease: self.lease.as_deref().and_then(lease_view),
             ended_at: self.ending().map(|ending| ending.at),
             reason: self.ending().and_then(|ending| ending.reason.as_deref().map(str::to_owned)),
             cancelled_by: self.cancelled_by().cloned(),
@@ -73,10 +73,11 @@ impl Task {
     }
 }
 
-fn lease_view(lease: &LiveLease) -> LeaseView {
-    LeaseView {
+/// An offer is not shown: it has no worker yet.
+fn lease_view(lease: &LiveLease) -> Option<LeaseView> {
+    Some(LeaseView {
         lease_id: lease.id,
-        worker: lease.worker.clone(),
+        worker: lease.worker.clone()?,
         attempt: lease.attempt,
         granted_at: lease.granted_at,
         expires_at: lease.expires_at,
@@ -84,7 +85,7 @@ fn lease_view(lease: &LiveLease) -> LeaseView {
         cancel_requested: lease.cancel_at.is_some(),
         progress: lease.progress,
         note: lease.note.as_deref().map(str::to_owned),
-    }
+    })
 }
 
 fn attempt_view(attempt: &Attempt) -> AttemptView {

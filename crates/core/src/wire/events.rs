@@ -2,13 +2,16 @@
 //!
 //! Fields and types may be added. A reader keeps what it does not know as [`Event::Unknown`].
 
+mod parts;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+pub use self::parts::*;
 use super::Backoff;
-use crate::{Key, LeaseId, Name, Position, TaskId, Timestamp};
+use crate::{LeaseId, Name, OwnerToken, Position, TaskId, Timestamp};
 
 /// Defines the types of events and the enum of them. Fields behind the semicolon may be missing.
 macro_rules! public_events {
@@ -146,18 +149,34 @@ public_events! {
         /// Whether it counts as an attempt.
         charged: bool,
         next: NextStep;
-        /// No worker had the task: the answer with the lease was not delivered.
-        undelivered: bool
+        /// No worker had the task: the answer with the lease was not delivered, or nobody has started what was offered.
+        undelivered: bool,
+        /// The worker, if it has started the lease in the same moment.
+        worker: Name
     }
 
     /// A lease ended by time.
     LeaseExpired { task: TaskId, queue: Name, lease: LeaseId, reason: ExpiryReason, next: NextStep }
 
     /// A worker did the task.
-    TaskCompleted { task: TaskId, queue: Name, lease: LeaseId }
+    TaskCompleted {
+        task: TaskId,
+        queue: Name,
+        lease: LeaseId;
+        /// The worker, if it has started the lease in the same moment.
+        worker: Name
+    }
 
     /// An attempt failed.
-    TaskFailed { task: TaskId, queue: Name, lease: LeaseId, error: String, next: NextStep }
+    TaskFailed {
+        task: TaskId,
+        queue: Name,
+        lease: LeaseId,
+        error: String,
+        next: NextStep;
+        /// The worker, if it has started the lease in the same moment.
+        worker: Name
+    }
 
     /// A task was cancelled.
     TaskCancelled {
@@ -194,6 +213,57 @@ public_events! {
         tasks: Vec<PurgedTask>;
         /// How many keys of purged tasks are kept; the oldest are forgotten.
         keys_kept: u64
+    }
+
+    /// A task is offered to workers over the bus. The lease has no worker until one starts it.
+    LeaseOffered {
+        task: TaskId,
+        queue: Name,
+        lease: LeaseId,
+        attempt: u32,
+        /// How long the lease lasts without a heartbeat, once it is started.
+        length_ms: u64,
+        /// When the offer ends.
+        expires_at: Timestamp
+    }
+
+    /// Workers have started leases that were offered over the bus.
+    LeasesStarted { started: Vec<StartedLease> }
+
+    /// The bus answers again.
+    BusResumed {
+        /// Since when it was silent.
+        silent_since: Timestamp
+    }
+
+    /// A process of a node joined the cluster. `position` is its owner token.
+    NodeJoined { node: String, incarnation: String, address: String }
+
+    /// A process of a node left the cluster. Nobody owns the leases that it owned.
+    NodeLeft {
+        /// Its owner token.
+        node: OwnerToken,
+        reason: NodeLeftReason
+    }
+
+    /// A process of a node takes no more leases, and gives away those that it owns.
+    NodeDraining {
+        /// Its owner token.
+        node: OwnerToken
+    }
+
+    /// A node owns these leases from here on: it reads what their workers report over the bus.
+    OwnersAssigned {
+        /// Its owner token.
+        node: OwnerToken,
+        leases: Vec<LeaseId>
+    }
+
+    /// A node gave these leases away, and no other has taken them yet.
+    OwnersReleased {
+        /// Its owner token.
+        node: OwnerToken,
+        leases: Vec<LeaseId>
     }
 
     /// A worker joined a service.
@@ -244,101 +314,10 @@ public_events! {
     }
 }
 
-/// Derives what the parts of events have: JSON both ways, and a schema.
-macro_rules! parts {
-    ($($(#[$meta:meta])* $kind:ident $name:ident { $($body:tt)* })*) => {$(
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-        $(#[$meta])*
-        pub $kind $name { $($body)* }
-    )*};
-}
-
-parts! {
-    /// The key of a task.
-    struct EventKey {
-        pub key: Key,
-    }
-
-    /// A lease that was extended.
-    struct ExtendedLease {
-        pub lease: LeaseId,
-        /// The queue of its task.
-        pub queue: Name,
-        pub expires_at: Timestamp,
-    }
-
-    /// A task that was deleted.
-    struct PurgedTask {
-        pub task: TaskId,
-        pub queue: Name,
-        /// Until when its key is remembered, if it has one.
-        pub key_until: Option<Timestamp>,
-    }
-
-    /// `count` shards from `first` on.
-    #[derive(Copy)]
-    struct ShardRun {
-        pub first: u32,
-        pub count: u32,
-    }
-
-    /// Shards that were granted to a worker.
-    struct ShardGrant {
-        pub worker: Name,
-        pub shards: Vec<ShardRun>,
-    }
-
-    /// How many shards a worker takes at most from now on; `null` is no limit.
-    struct CapacityChange {
-        pub worker: Name,
-        pub capacity: Option<u32>,
-    }
-
-    /// Where a task goes when an attempt ends without success.
-    #[derive(Copy)]
-    #[serde(rename_all = "snake_case")]
-    enum NextStep {
-        Waiting { not_before: Timestamp },
-        Failed,
-        Cancelled,
-    }
-
-    /// Why a lease ended by time.
-    #[derive(Copy)]
-    #[serde(rename_all = "snake_case")]
-    enum ExpiryReason {
-        /// No heartbeat came in time.
-        Silent,
-        /// The attempt took longer than the time limit of the task.
-        Timeout,
-    }
-
-    /// Why a task was cancelled.
-    #[derive(Copy)]
-    #[serde(rename_all = "snake_case")]
-    enum CancelReason {
-        /// It was asked for while the task waited.
-        Requested,
-        /// It was asked for while the task was leased, and the worker did not answer in time.
-        Unheeded,
-    }
-
-    /// Why a worker left.
-    #[derive(Copy)]
-    #[serde(rename_all = "snake_case")]
-    enum LeaveReason {
-        Deregistered,
-        /// No heartbeat came in time.
-        Silent,
-        /// Another process took its name.
-        Fenced,
-    }
-}
-
 impl Event {
     /// The queues of the tasks that it is about: none, one, or one for each task.
     pub fn queues(&self) -> impl Iterator<Item = &Name> {
+        let mut started: &[StartedLease] = &[];
         let (one, extended, purged): (Option<&Name>, &[ExtendedLease], &[PurgedTask]) = match self {
             Self::TaskCreated(TaskCreated { queue, .. })
             | Self::LeaseGranted(LeaseGranted { queue, .. })
@@ -350,12 +329,23 @@ impl Event {
             | Self::CancelRequested(CancelRequested { queue, .. })
             | Self::TaskExpired(TaskExpired { queue, .. })
             | Self::TaskRetried(TaskRetried { queue, .. }) => (Some(queue), &[], &[]),
+            Self::LeaseOffered(LeaseOffered { queue, .. }) => (Some(queue), &[], &[]),
+            Self::LeasesStarted(event) => {
+                started = &event.started;
+                (None, &[], &[])
+            }
             Self::LeaseExtended(event) => (None, &event.extended, &[]),
             Self::TaskPurged(event) => (None, &[], &event.tasks),
             Self::TermStarted(_)
             | Self::FormatRaised(_)
             | Self::Tick(_)
             | Self::PositionsSkipped(_)
+            | Self::BusResumed(_)
+            | Self::NodeJoined(_)
+            | Self::NodeLeft(_)
+            | Self::NodeDraining(_)
+            | Self::OwnersAssigned(_)
+            | Self::OwnersReleased(_)
             | Self::ShardWorkerJoined(_)
             | Self::ShardWorkerLeft(_)
             | Self::ShardCountSet(_)
@@ -365,6 +355,7 @@ impl Event {
             | Self::Unknown(_) => (None, &[], &[]),
         };
         let extended = extended.iter().map(|lease| &lease.queue);
+        let extended = extended.chain(started.iter().map(|lease| &lease.queue));
         one.into_iter().chain(extended).chain(purged.iter().map(|task| &task.queue))
     }
 }

@@ -168,7 +168,7 @@ impl History {
     }
 
     fn apply(&mut self, event: Event) {
-        encode_record(self.now, &event, &mut self.records);
+        encode_record(self.state.format_of(&event), self.now, &event, &mut self.records);
         let granted = if let Event::Task(TaskEvent::LeaseGranted(granted)) = &event {
             Some(granted.task)
         } else {

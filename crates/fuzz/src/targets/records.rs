@@ -1,6 +1,6 @@
 //! Records of the journal and chunks of a snapshot.
 
-use orchestrix_core::{Records, SnapshotLoader, TaskCommand, encode_record};
+use orchestrix_core::{FORMAT, Records, SnapshotLoader, TaskCommand, encode_record};
 
 use crate::source::Source;
 
@@ -10,7 +10,7 @@ pub(super) fn events(input: &[u8]) {
     let mut read = Vec::new();
     for record in Records::new(input) {
         let Ok((at, event)) = record else { break };
-        encode_record(at, &event, &mut written);
+        encode_record(FORMAT, at, &event, &mut written);
         read.push((at, event));
     }
     let again: Vec<_> =
@@ -18,7 +18,7 @@ pub(super) fn events(input: &[u8]) {
     // Compared as text, in which a number that is none equals itself.
     assert_eq!(format!("{read:?}"), format!("{again:?}"), "an event is read as it was written");
     let mut twice = Vec::new();
-    again.iter().for_each(|(at, event)| encode_record(*at, event, &mut twice));
+    again.iter().for_each(|(at, event)| encode_record(FORMAT, *at, event, &mut twice));
     assert_eq!(written, twice);
 }
 

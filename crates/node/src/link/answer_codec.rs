@@ -248,13 +248,14 @@ const FIELDS: [&str; 34] = [
     "worker",
 ];
 /// Why leases are not valid any more.
-const STALE: [&str; 12] = [
+const STALE: [&str; 13] = [
     "another lease has replaced it, or it never was of this task",
     "it belonged to another worker",
     "it belongs to another worker",
     "it has expired",
     "it has expired: no heartbeat arrived in time",
     "it has expired: the attempt reached the time limit of the task",
+    "nobody has started it",
     "it is not the task's any more",
     "it was released",
     "the attempt was reported as failed",
@@ -264,6 +265,15 @@ const STALE: [&str; 12] = [
 ];
 /// What a newer leader says that this node does not know.
 const STALE_OTHERWISE: &str = "it is not valid any more";
+
+/// Why leases do not change their owners.
+const NOT_OWNER: [&str; 5] = [
+    "it is not the node's",
+    "it has ended, or is not of the bus",
+    "the node has left, or another process has its name",
+    "a node that drains takes none",
+    "another node owns it",
+];
 
 fn known(names: &[&'static str], text: &str) -> Option<&'static str> {
     names.iter().find(|name| **name == text).copied()
@@ -320,6 +330,14 @@ impl Field for Refusal {
                 put_choice(out, 8);
                 put!(out,);
             }
+            Self::NotOwner { lease, why } => {
+                put_choice(out, 12);
+                put!(out, 0 lease, 1 &(*why).to_owned());
+            }
+            Self::Upgrading { format } => {
+                put_choice(out, 13);
+                put!(out, 0 & usize::from(*format));
+            }
         }
     }
 
@@ -337,6 +355,8 @@ impl Field for Refusal {
             9 => Self::Forbidden(Forbidden::Queue(Field::take(from)?)),
             10 => take!(from, {} => Self::Forbidden(Forbidden::AnyQueue)),
             11 => take!(from, {} => Self::Forbidden(Forbidden::Everything)),
+            12 => take!(from, { 0 lease, 1 why } => not_owner(lease, why)),
+            13 => take!(from, { 0 format } => upgrading(format)),
             _ => return Err(bad("unknown refusal")),
         })
     }
@@ -356,6 +376,14 @@ fn too_large(field: String, bytes: usize, max: usize) -> Refusal {
 
 fn stale(task: TaskId, lease: LeaseId, why: String) -> Refusal {
     Refusal::StaleLease { task, lease, why: known(&STALE, &why).unwrap_or(STALE_OTHERWISE) }
+}
+
+fn not_owner(lease: LeaseId, why: String) -> Refusal {
+    Refusal::NotOwner { lease, why: known(&NOT_OWNER, &why).unwrap_or(NOT_OWNER[0]) }
+}
+
+fn upgrading(format: usize) -> Refusal {
+    Refusal::Upgrading { format: u8::try_from(format).unwrap_or(u8::MAX) }
 }
 
 /// What kind of answer an ask calls for.

@@ -33,7 +33,9 @@ impl Field for Command {
     fn put(&self, out: &mut Out) {
         match self {
             Self::Task(command) => command.put(out),
-            Self::Term(_) | Self::Shard(_) => unreachable!("no caller asks for this command by itself"),
+            Self::Term(_) | Self::Shard(_) | Self::Ownership(_) => {
+                unreachable!("no caller asks for this command by itself")
+            }
         }
     }
 
@@ -75,6 +77,11 @@ impl Field for TaskCommand {
                 put!(out, 0 task, 1 actor);
             }
             Self::Lease(_)
+            | Self::Offer(_)
+            | Self::Start(_)
+            | Self::Extend(_)
+            | Self::Note { .. }
+            | Self::ResumeBus { .. }
             | Self::HeartbeatAll { .. }
             | Self::Abandon { .. }
             | Self::Expire { .. }
@@ -284,6 +291,11 @@ fn validate_batch(commands: &[Command]) -> Result<(), Refusal> {
             | TaskCommand::Cancel { .. }
             | TaskCommand::Retry { .. }
             | TaskCommand::Lease(_)
+            | TaskCommand::Offer(_)
+            | TaskCommand::Start(_)
+            | TaskCommand::Extend(_)
+            | TaskCommand::Note { .. }
+            | TaskCommand::ResumeBus { .. }
             | TaskCommand::HeartbeatAll { .. }
             | TaskCommand::Abandon { .. }
             | TaskCommand::Expire { .. }

@@ -347,5 +347,6 @@ pub(super) fn wait_for_growth(inner: &Inner) {
 fn tell_of_myself(inner: &Inner) {
     let note = serde_json::to_string(&inner.note()).expect("a note is plain JSON");
     inner.leadership().set_note(note);
+    inner.raise_format();
     inner.following.high_water.flush();
 }

@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use orchestrix_core::wire::{LeaseQueues, Submit};
-use orchestrix_core::{Event, Json, Key, Name, Term, TermEvent, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{
+    Event, FIRST_FORMAT, Json, Key, Name, Term, TermEvent, TermStarted, Timestamp, encode_record,
+};
 use orchestrix_engine::{Appended, Batch, Cause, Read, Snapshots, Space};
 
 use super::*;
@@ -135,7 +137,7 @@ async fn a_node_stops_after_a_foreign_write_to_its_journal() {
         actor: None,
         shard_lease_ms: None,
     }));
-    encode_record(Timestamp(1), &event, &mut records);
+    encode_record(FIRST_FORMAT, Timestamp(1), &event, &mut records);
     let batch = Batch { previous: shared.end(), term: Term(9), count: 1, records };
     shared.append(&batch).unwrap();
     let end = shared.end();

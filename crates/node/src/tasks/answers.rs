@@ -2,7 +2,9 @@
 
 use orchestrix_core::limits::PAGE_BYTES_MAX;
 use orchestrix_core::wire::{Cluster, Explanation, NodeView, QueueList, QueueView, TaskSummary, WorkerList};
-use orchestrix_core::{Counts, LeaseId, Name, Place, Refusal, Task, TaskId, Timestamp, is_planted};
+use orchestrix_core::{
+    Counts, LeaseId, LiveLease, Name, Place, Refusal, Task, TaskId, Timestamp, is_planted,
+};
 
 use super::TaskDecisions;
 use super::rates::Rate;
@@ -146,25 +148,28 @@ impl<R: Recipient> TaskDecisions<R> {
                 explanation.ahead = Some(ahead);
                 self.in_line(task, ahead, now)
             }
-            Place::Leased(lease) => {
-                explanation.worker = Some(lease.worker.clone());
+            Place::Offered(lease) => {
                 explanation.expires_at = Some(lease.expires_at);
                 let left = human(lease.expires_at.since(now));
                 (
-                    "leased_by",
-                    format!(
-                        "worker {} has attempt {}; its lease has {left} left",
-                        lease.worker, lease.attempt
-                    ),
+                    "offered",
+                    format!("it is offered over the bus for {left} more, and no worker has started it"),
                 )
             }
+            Place::Leased(lease) => {
+                explanation.worker.clone_from(&lease.worker);
+                explanation.expires_at = Some(lease.expires_at);
+                let left = human(lease.expires_at.since(now));
+                let (worker, attempt) = (worker_of(lease), lease.attempt);
+                ("leased_by", format!("worker {worker} has attempt {attempt}; its lease has {left} left"))
+            }
             Place::CancelRequested(lease) => {
-                explanation.worker = Some(lease.worker.clone());
+                explanation.worker.clone_from(&lease.worker);
                 explanation.expires_at = Some(lease.ends_at());
                 let left = human(lease.ends_at().since(now));
                 (
                     "cancel_requested",
-                    format!("worker {} was asked to stop, and has {left} left", lease.worker),
+                    format!("worker {} was asked to stop, and has {left} left", worker_of(lease)),
                 )
             }
             Place::Finished => {
@@ -232,4 +237,8 @@ fn human(millis: u64) -> String {
         3_600_000..86_400_000 => format!("{} h {} min", millis / 3_600_000, millis % 3_600_000 / 60_000),
         _ => format!("{} d {} h", millis / 86_400_000, millis % 86_400_000 / 3_600_000),
     }
+}
+
+fn worker_of(lease: &LiveLease) -> &Name {
+    lease.worker.as_ref().expect("a lease that was started has a worker")
 }

@@ -2,7 +2,7 @@
 
 use orchestrix_core::limits::KEYS_FORGOTTEN_MAX;
 use orchestrix_core::{
-    AttemptEnd, Command, ExpiryReason, Next, TaskCommand, TaskEvent, Timestamp, is_planted,
+    AttemptEnd, Command, ExpiryReason, Next, Task, TaskCommand, TaskEvent, Timestamp, is_planted,
 };
 
 use super::TaskDecisions;
@@ -20,6 +20,11 @@ impl<R: Recipient> TaskDecisions<R> {
                 decider.stats.repeated_reports.add(1);
             }
             TaskCommand::Lease(_)
+            | TaskCommand::Offer(_)
+            | TaskCommand::Start(_)
+            | TaskCommand::Extend(_)
+            | TaskCommand::Note { .. }
+            | TaskCommand::ResumeBus { .. }
             | TaskCommand::Heartbeat { .. }
             | TaskCommand::HeartbeatAll { .. }
             | TaskCommand::Abandon { .. }
@@ -46,12 +51,18 @@ impl<R: Recipient> TaskDecisions<R> {
             TaskEvent::LeaseGranted(event) => {
                 stats.leased.add(1);
                 let task = decider.state.task(event.task).expect("a task that is leased is there");
-                let last = task.attempts().last().map(|attempt| attempt.end);
-                let again = matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout));
-                stats.duplicate_executions.add(u64::from(again));
+                stats.duplicate_executions.add(u64::from(may_run_twice(task)));
+            }
+            // Leased once it is started; a report that starts it does that, too.
+            TaskEvent::LeaseOffered(_) | TaskEvent::BusResumed(_) => {}
+            TaskEvent::LeasesStarted(event) => {
+                stats.leased.add(event.started.len() as u64);
+                let tasks = event.started.iter().filter_map(|start| decider.state.leased(start.lease));
+                stats.duplicate_executions.add(tasks.filter(|task| may_run_twice(task)).count() as u64);
             }
             TaskEvent::LeaseExtended(event) => stats.extended.add(event.extended.len() as u64),
             TaskEvent::LeaseReleased(event) => {
+                stats.leased.add(u64::from(event.worker.is_some()));
                 stats.released.add(u64::from(event.undelivered != Some(true)));
                 dead(event.next);
             }
@@ -63,12 +74,14 @@ impl<R: Recipient> TaskDecisions<R> {
                 dead(event.next);
             }
             TaskEvent::TaskCompleted(event) => {
+                stats.leased.add(u64::from(event.worker.is_some()));
                 stats.completed.add(1);
                 self.ended += 1;
                 let task = decider.state.task(event.task).expect("a task that is completed is there");
                 self.rates.count(&task.queue, Rate::Completed, at);
             }
             TaskEvent::TaskFailed(event) => {
+                stats.leased.add(u64::from(event.worker.is_some()));
                 stats.failed.add(1);
                 dead(event.next);
                 let task = decider.state.task(event.task).expect("a task that failed is there");
@@ -94,4 +107,10 @@ impl<R: Recipient> TaskDecisions<R> {
             }
         }
     }
+}
+
+/// The last lease ended by time, so its worker may still be at it.
+fn may_run_twice(task: &Task) -> bool {
+    let last = task.attempts().last().map(|attempt| attempt.end);
+    matches!(last, Some(AttemptEnd::Silent | AttemptEnd::Timeout))
 }

@@ -65,7 +65,9 @@ impl<R: Recipient> TaskDecisions<R> {
         };
         let lease = decider.state.task(*task).and_then(|task| task.lease.as_deref());
         let lease = lease.expect("a lease that was just extended is there");
-        self.registry.saw(&lease.worker, None, now);
+        if let Some(worker) = &lease.worker {
+            self.registry.saw(worker, None, now);
+        }
         Ok(Answer::Extended(Extended {
             lease_ms: lease.promised_ms(now),
             cancel_requested: lease.cancel_at.is_some(),

@@ -123,6 +123,9 @@ fn wake(followed: &Followed, event: &Event) {
         }
         TaskEvent::TaskCreated(_)
         | TaskEvent::LeaseGranted(_)
+        | TaskEvent::LeaseOffered(_)
+        | TaskEvent::LeasesStarted(_)
+        | TaskEvent::BusResumed(_)
         | TaskEvent::LeaseExtended(_)
         | TaskEvent::CancelRequested(_)
         | TaskEvent::TaskRetried(_) => return,

@@ -201,6 +201,10 @@ fn of_refusal(refusal: &Refusal) -> (StatusCode, &'static str, &'static str) {
         Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "Task not found"),
         Refusal::NoService(_) => (StatusCode::NOT_FOUND, "not_found", "Service not found"),
         Refusal::StaleLease { .. } => conflict("Stale lease"),
+        Refusal::NotOwner { .. } => conflict("Not the owner"),
+        Refusal::Upgrading { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, "upgrading", "The cluster is being upgraded")
+        }
         Refusal::KeyConflict { .. } => conflict("Key conflict"),
         Refusal::NotFailed { .. } => conflict("Only failed tasks can be retried"),
         Refusal::Finished { .. } => conflict("The task has ended"),
@@ -233,6 +237,8 @@ mod tests {
             (refused(Refusal::KeyConflict { key: Key::new("k").unwrap(), task }), 409, "key_conflict", false),
             (refused(Refusal::NotFailed { task, state: TaskState::Waiting }), 409, "not_failed", false),
             (refused(Refusal::Finished { task, state: TaskState::Completed }), 409, "finished", false),
+            (refused(Refusal::NotOwner { lease, why: "late" }), 409, "not_owner", false),
+            (refused(Refusal::Upgrading { format: 2 }), 503, "upgrading", true),
             (refused(Refusal::Internal), 500, "internal", false),
             (Fault::Node(Error::Overloaded), 503, "overloaded", true),
             (Fault::Node(Error::Unavailable), 503, "overloaded", true),

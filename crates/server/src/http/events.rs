@@ -122,22 +122,31 @@ mod tests {
 
     use super::*;
 
-    /// Every kind of event, as it is stored.
-    const RECORDS: &str = include_str!("../../../core/tests/stored/records.txt");
+    /// Every kind of event, as it is stored: two lives of a journal.
+    const RECORDS: [&str; 2] = [
+        include_str!("../../../core/tests/stored/records.txt"),
+        include_str!("../../../core/tests/stored/records_2.txt"),
+    ];
 
     #[test]
     fn every_kind_of_event_is_shown_as_ever() {
-        let mut state = State::new();
         let mut lines = SHOWN.lines();
         let mut types = BTreeSet::new();
-        for (n, record) in (1..).zip(RECORDS.lines()) {
-            let streamed = streamed(&mut state, Position(n), record);
-            types.insert(streamed.event.name().to_owned());
-            let told = serde_json::to_string(&streamed).unwrap();
-            let line = lines.next().expect("a line for each");
-            let expected: Value = serde_json::from_str(line).unwrap();
-            assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), expected, "{record}");
-            assert_eq!(serde_json::from_str::<StreamedEvent>(line).unwrap(), streamed, "a client reads it");
+        for records in RECORDS {
+            let mut state = State::new();
+            for (n, record) in (1..).zip(records.lines()) {
+                let streamed = streamed(&mut state, Position(n), record);
+                types.insert(streamed.event.name().to_owned());
+                let told = serde_json::to_string(&streamed).unwrap();
+                let line = lines.next().unwrap_or_else(|| panic!("there is no line {told}"));
+                let expected: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), expected, "{record}");
+                assert_eq!(
+                    serde_json::from_str::<StreamedEvent>(line).unwrap(),
+                    streamed,
+                    "a client reads it"
+                );
+            }
         }
         assert_eq!(lines.next(), None);
         assert_eq!(types, Event::TYPES.iter().copied().map(str::to_owned).collect());

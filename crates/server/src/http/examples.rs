@@ -1,8 +1,8 @@
 //! An example of each route whose answer is JSON. The OpenAPI document shows them, and a test sends them to a coordinator that
 //! was prepared like this:
 //!
-//! - Task 2 of queue `mail` runs at worker `box-1` under lease 3, and has written a line.
-//! - Task 4 of queue `mail` has failed, and task 7 of queue `reports` waits.
+//! - Task 3 of queue `mail` runs at worker `box-1` under lease 4, and has written a line.
+//! - Task 5 of queue `mail` has failed, and task 8 of queue `reports` waits.
 //! - Worker `a` has all four shards of service `orders`.
 //! - `node-1` leads. The example of a transfer has a cluster with `node-2`.
 
@@ -63,7 +63,7 @@ fn value(text: &str) -> Value {
 pub(crate) const SUBMIT: Example = Example::new(
     "/v1/tasks",
     r#"{"queue":"mail","payload":{"to":"eve@example.org"},"key":"welcome-eve","max_attempts":5}"#,
-    r#"{"id":8,"state":"WAITING"}"#,
+    r#"{"id":9,"state":"WAITING"}"#,
 );
 
 pub(crate) const LEASE_QUEUE: Example = Example::new(
@@ -71,45 +71,45 @@ pub(crate) const LEASE_QUEUE: Example = Example::new(
     r#"{"worker":"box-2","max":2,"lease_ms":60000,"wait_ms":20000,"request_id":"r-1"}"#,
     r#"{
         "leases": [
-            {"task_id": 7, "lease_id": 8, "queue": "reports", "attempt": 1, "payload": {"month": 6}, "lease_ms": 60000}
+            {"task_id": 8, "lease_id": 9, "queue": "reports", "attempt": 1, "payload": {"month": 6}, "lease_ms": 60000}
         ],
         "waited_ms": 0
     }"#,
 );
 
 pub(crate) const COMPLETE: Example = Example::new(
-    "/v1/tasks/2/complete",
-    r#"{"lease_id":3,"worker":"box-1","result":{"sent":true}}"#,
-    r#"{"id":2,"state":"COMPLETED"}"#,
+    "/v1/tasks/3/complete",
+    r#"{"lease_id":4,"worker":"box-1","result":{"sent":true}}"#,
+    r#"{"id":3,"state":"COMPLETED"}"#,
 );
 
 pub(crate) const HEARTBEAT: Example = Example::new(
-    "/v1/tasks/2/heartbeat",
-    r#"{"lease_id":3,"progress":40,"note":"rendering"}"#,
+    "/v1/tasks/3/heartbeat",
+    r#"{"lease_id":4,"progress":40,"note":"rendering"}"#,
     r#"{"lease_ms":60000,"cancel_requested":false}"#,
 );
 
 pub(crate) const SUBMIT_BATCH: Example = Example::new(
     "/v1/tasks/batch",
     r#"{"tasks":[{"queue":"mail","payload":2},{"queue":"reports","payload":3,"delay_ms":3600000}]}"#,
-    r#"{"tasks":[{"id":8,"state":"WAITING"},{"id":9,"state":"WAITING"}]}"#,
+    r#"{"tasks":[{"id":9,"state":"WAITING"},{"id":10,"state":"WAITING"}]}"#,
 );
 
 pub(crate) const COMPLETE_BATCH: Example = Example::new(
     "/v1/tasks/complete/batch",
-    r#"{"items":[{"task_id":2,"lease_id":3,"result":{"sent":true}},{"task_id":4,"lease_id":3}]}"#,
+    r#"{"items":[{"task_id":3,"lease_id":4,"result":{"sent":true}},{"task_id":5,"lease_id":4}]}"#,
     r#"{
         "items": [
-            {"id": 2, "state": "COMPLETED"},
-            {"code": "stale_lease", "detail": "lease 3 of task 4 is not valid: the task is not leased under it"}
+            {"id": 3, "state": "COMPLETED"},
+            {"code": "stale_lease", "detail": "lease 4 of task 5 is not valid: the task is not leased under it"}
         ]
     }"#,
 );
 
 pub(crate) const WORKER_HEARTBEAT: Example = Example::new(
     "/v1/workers/box-1/heartbeat",
-    r#"{"leases":[3,5]}"#,
-    r#"{"extended":[3],"lost":[5],"cancel":[],"lease_ms":60000,"lease_ms_each":[60000]}"#,
+    r#"{"leases":[4,6]}"#,
+    r#"{"extended":[4],"lost":[6],"cancel":[],"lease_ms":60000,"lease_ms_each":[60000]}"#,
 );
 
 pub(crate) const LEASE_QUEUES: Example = Example::new(
@@ -119,34 +119,34 @@ pub(crate) const LEASE_QUEUES: Example = Example::new(
 );
 
 pub(crate) const FAIL: Example = Example::new(
-    "/v1/tasks/2/fail",
-    r#"{"lease_id":3,"error":"mailbox is full"}"#,
-    r#"{"id":2,"state":"WAITING","not_before_at":1794749908899}"#,
+    "/v1/tasks/3/fail",
+    r#"{"lease_id":4,"error":"mailbox is full"}"#,
+    r#"{"id":3,"state":"WAITING","not_before_at":1794749908899}"#,
 );
 
 pub(crate) const RELEASE: Example = Example::new(
-    "/v1/tasks/2/release",
-    r#"{"lease_id":3}"#,
-    r#"{"id":2,"state":"WAITING","not_before_at":1794749908899}"#,
+    "/v1/tasks/3/release",
+    r#"{"lease_id":4}"#,
+    r#"{"id":3,"state":"WAITING","not_before_at":1794749908899}"#,
 );
 
 pub(crate) const APPEND_LOGS: Example = Example::new(
-    "/v1/tasks/2/logs",
-    r#"{"lease_id":3,"offset":1,"lines":[{"text":"slow answer","stream":"stderr"}]}"#,
+    "/v1/tasks/3/logs",
+    r#"{"lease_id":4,"offset":1,"lines":[{"text":"slow answer","stream":"stderr"}]}"#,
     r#"{"next":2,"dropped":0}"#,
 );
 
-pub(crate) const CANCEL: Example = Example::get("/v1/tasks/7/cancel", r#"{"id":7,"state":"CANCELLED"}"#);
+pub(crate) const CANCEL: Example = Example::get("/v1/tasks/8/cancel", r#"{"id":8,"state":"CANCELLED"}"#);
 
 pub(crate) const RETRY: Example =
-    Example::get("/v1/tasks/4/retry", r#"{"id":4,"state":"WAITING","not_before_at":1794749908901}"#);
+    Example::get("/v1/tasks/5/retry", r#"{"id":5,"state":"WAITING","not_before_at":1794749908901}"#);
 
 pub(crate) const LIST_TASKS: Example = Example::get(
     "/v1/tasks?queue=mail&state=FAILED&limit=1",
     r#"{
         "tasks": [
             {
-                "id": 4,
+                "id": 5,
                 "queue": "mail",
                 "state": "FAILED",
                 "priority": 0,
@@ -159,14 +159,14 @@ pub(crate) const LIST_TASKS: Example = Example::get(
                 "error": "no such address"
             }
         ],
-        "next_cursor": "464a6abc9"
+        "next_cursor": "548af4ebf"
     }"#,
 );
 
 pub(crate) const TASK: Example = Example::get(
-    "/v1/tasks/2",
+    "/v1/tasks/3",
     r#"{
-        "id": 2,
+        "id": 3,
         "queue": "mail",
         "state": "LEASED",
         "priority": 0,
@@ -175,7 +175,7 @@ pub(crate) const TASK: Example = Example::get(
         "round": 1,
         "created_at": 1794749908886,
         "lease": {
-            "lease_id": 3,
+            "lease_id": 4,
             "worker": "box-1",
             "attempt": 1,
             "granted_at": 1794749908893,
@@ -189,12 +189,12 @@ pub(crate) const TASK: Example = Example::get(
 );
 
 pub(crate) const EXPLAIN: Example = Example::get(
-    "/v1/tasks/7/explain",
-    r#"{"id":7,"state":"WAITING","code":"no_worker","detail":"no worker has requested a task from queue reports in the last minute","ahead":0}"#,
+    "/v1/tasks/8/explain",
+    r#"{"id":8,"state":"WAITING","code":"no_worker","detail":"no worker has requested a task from queue reports in the last minute","ahead":0}"#,
 );
 
 pub(crate) const LOGS: Example = Example::get(
-    "/v1/tasks/2/logs?offset=0&limit=100",
+    "/v1/tasks/3/logs?offset=0&limit=100",
     r#"{
         "lines": [{"n": 0, "attempt": 1, "at": 1794749908896, "stream": "stdout", "text": "connecting"}],
         "next_offset": 1,
@@ -233,9 +233,9 @@ pub(crate) const QUEUES: Example = Example::get(
                 "failed_per_s": 0.0,
                 "polls": 0,
                 "oldest_ms": 306,
-                "oldest": 7,
+                "oldest": 8,
                 "next_ms": 306,
-                "next": 7
+                "next": 8
             }
         ]
     }"#,
@@ -250,8 +250,8 @@ pub(crate) const CLUSTER: Example = Example::get(
         "leader": "node-1",
         "term": 1,
         "epoch": 1,
-        "position": 7,
-        "nodes": [{"name": "node-1", "role": "leader", "state": "ACTIVE", "load": 1, "position": 7, "lag": 0}]
+        "position": 8,
+        "nodes": [{"name": "node-1", "role": "leader", "state": "ACTIVE", "load": 1, "position": 8, "lag": 0}]
     }"#,
 );
 
@@ -262,14 +262,14 @@ pub(crate) const LEAD: Example = Example::new(
         "leader": null,
         "term": 1,
         "epoch": 1,
-        "position": 10,
+        "position": 11,
         "nodes": [
             {
                 "name": "node-1",
                 "role": "follower",
                 "state": "ACTIVE",
                 "load": 0,
-                "position": 10,
+                "position": 11,
                 "lag": 0,
                 "address": "http://10.0.0.1:3000",
                 "seen_ms": 0
@@ -279,7 +279,7 @@ pub(crate) const LEAD: Example = Example::new(
                 "role": "follower",
                 "state": "ACTIVE",
                 "load": 0,
-                "position": 8,
+                "position": 9,
                 "lag": 2,
                 "address": "http://10.0.0.2:3000",
                 "seen_ms": 986
@@ -304,13 +304,13 @@ pub(crate) const SERVICE: Example = Example::get(
         "service": "orders",
         "group": "default",
         "shard_count": 4,
-        "generation": 9,
+        "generation": 10,
         "workers": [{"worker": "a", "shards": [0, 1, 2, 3], "place": 0, "left_ms": 15248}],
         "shards": [
-            {"shard": 0, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 1, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 2, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 3, "worker": "a", "token": 9, "state": "HELD"}
+            {"shard": 0, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 1, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 2, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 3, "worker": "a", "token": 10, "state": "HELD"}
         ]
     }"#,
 );
@@ -322,13 +322,13 @@ pub(crate) const CHANGE_SERVICE: Example = Example::new(
         "service": "orders",
         "group": "default",
         "shard_count": 2,
-        "generation": 10,
+        "generation": 11,
         "workers": [{"worker": "a", "shards": [0, 1, 2, 3], "place": 0, "left_ms": 15248}],
         "shards": [
-            {"shard": 0, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 1, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 2, "worker": "a", "token": 9, "state": "HELD"},
-            {"shard": 3, "worker": "a", "token": 9, "state": "HELD"}
+            {"shard": 0, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 1, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 2, "worker": "a", "token": 10, "state": "HELD"},
+            {"shard": 3, "worker": "a", "token": 10, "state": "HELD"}
         ]
     }"#,
 );
@@ -343,17 +343,17 @@ pub(crate) const READY: Example = Example::get("/ready", r#"{"status":"ready"}"#
 pub(crate) const SHARD_REGISTER: Example = Example::new(
     "/v1/services/invoices/workers/a/register",
     r#"{"maxShardCount":2,"session":"a-2"}"#,
-    r#"{"assignedShards":[0,1],"tokens":[11,11],"generation":11,"leaseMs":15000}"#,
+    r#"{"assignedShards":[0,1],"tokens":[12,12],"generation":12,"leaseMs":15000}"#,
 );
 
 pub(crate) const SHARD_HEARTBEAT: Example = Example::new(
     "/v1/services/orders/workers/a/heartbeat",
-    r#"{"maxShardCount":4,"assignedShards":[0,1,2,3],"generation":9,"seq":1,"session":"a-1"}"#,
-    r#"{"assignedShards":[0,1,2,3],"tokens":[9,9,9,9],"generation":9,"leaseMs":15000,"seq":1}"#,
+    r#"{"maxShardCount":4,"assignedShards":[0,1,2,3],"generation":10,"seq":1,"session":"a-1"}"#,
+    r#"{"assignedShards":[0,1,2,3],"tokens":[10,10,10,10],"generation":10,"leaseMs":15000,"seq":1}"#,
 );
 
 pub(crate) const SHARD_DEREGISTER: Example = Example::new(
     "/v1/services/orders/workers/a/deregister",
     r#"{"session":"a-1"}"#,
-    r#"{"assignedShards":[],"tokens":[],"generation":10}"#,
+    r#"{"assignedShards":[],"tokens":[],"generation":11}"#,
 );

@@ -279,10 +279,10 @@ fn a_journal_in_use_is_verified_and_dumped() {
     coordinator.kill();
     let events = coordinator.json(&["journal", "dump", &folder]);
     let types: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
-    assert_eq!(types, ["TermStarted", "TaskCreated"]);
-    assert_eq!((events[1]["position"].to_string(), &events[1]["payload"]), (id, &json!({"to": "ada"})));
+    assert_eq!(types, ["TermStarted", "FormatRaised", "TaskCreated"]);
+    assert_eq!((events[2]["position"].to_string(), &events[2]["payload"]), (id, &json!({"to": "ada"})));
     let people = coordinator.run(&["journal", "dump", &folder]);
-    assert_eq!(text(&people.stdout).lines().count(), 2);
+    assert_eq!(text(&people.stdout).lines().count(), 3);
     assert!(text(&coordinator.run(&["journal", "verify", &folder]).stdout).ends_with("sound\n"));
 }
 

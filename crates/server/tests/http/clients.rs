@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::kit::{start, within};
 use crate::scopes::ask;
 
-const TASK: TaskId = TaskId(2);
-const LEASE: LeaseId = LeaseId(3);
+const TASK: TaskId = TaskId(3);
+const LEASE: LeaseId = LeaseId(4);
 
 /// Asks for something by the client; where it cannot, why.
 async fn ask_by_client(client: &Client, endpoint: Endpoint) -> Result<(), &'static str> {

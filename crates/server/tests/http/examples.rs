@@ -29,11 +29,11 @@ pub(crate) async fn prepare(door: &Door, with_shards: bool) {
     let lease = json!({"worker": "box-1", "lease_ms": 60_000});
     door.done("/v1/tasks", &json!({"queue": "mail", "payload": {"to": "ada@example.org"}})).await;
     door.done("/v1/queues/mail/lease", &lease).await;
-    door.done("/v1/tasks/2/logs", &json!({"lease_id": 3, "lines": [{"text": "connecting"}]})).await;
+    door.done("/v1/tasks/3/logs", &json!({"lease_id": 4, "lines": [{"text": "connecting"}]})).await;
     door.done("/v1/tasks", &json!({"queue": "mail", "payload": {"to": "bob@example.org"}})).await;
     door.done("/v1/queues/mail/lease", &lease).await;
-    let failed = json!({"lease_id": 5, "error": "no such address", "retry": false});
-    door.done("/v1/tasks/4/fail", &failed).await;
+    let failed = json!({"lease_id": 6, "error": "no such address", "retry": false});
+    door.done("/v1/tasks/5/fail", &failed).await;
     door.done("/v1/tasks", &json!({"queue": "reports", "payload": {"month": 6}})).await;
     if with_shards {
         let registered = json!({"maxShardCount": 4, "session": "a-1"});

@@ -43,7 +43,7 @@ pub(crate) async fn start() -> Server {
 pub(crate) async fn start_with(options: Options, node_options: NodeOptions) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let (node, _) = open(&Storage::File(folder.path().join("data")), node_options).unwrap();
-    until("the term begins", || node.stats().durable.get() == 1).await;
+    until("the term begins", || node.stats().durable.get() == 2).await;
     let serving = http::start(([127, 0, 0, 1], 0).into(), node.clone(), options).unwrap();
     Server { door: Door { address: serving.address }, node, serving, _folder: folder }
 }

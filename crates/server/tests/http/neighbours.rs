@@ -94,6 +94,10 @@ fn a_silent_engine_leaves_output_unknown_and_the_node_up() {
         json!({ "lease_id": lease, "offset": offset, "lines": [{ "text": text }] }).to_string()
     };
     assert!(node.send("POST", &path, &lines(0, "one")).starts_with("HTTP/1.1 200"));
+    // Nothing is being written: an answer would wait for that.
+    wait_until("the format is raised", || {
+        node.send("GET", "/v1/cluster", "").contains("\"position\":4").then_some(())
+    });
 
     redis.signal(Signal::STOP);
     let sent = node.send("POST", &path, &lines(1, "two"));

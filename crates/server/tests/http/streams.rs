@@ -96,6 +96,8 @@ async fn events_are_resumed_after_a_position() {
     let mut frames = server.follow("/v1/events?after=0", &[]).await;
     let term = frames.next().await.unwrap();
     assert_eq!((term.id, &term.data["type"]), (Some(1), &json!("TermStarted")));
+    let raised = frames.next().await.unwrap();
+    assert_eq!((raised.id, &raised.data["type"]), (Some(2), &json!("FormatRaised")));
     let created = frames.next().await.unwrap();
     assert_eq!(
         (created.id, &created.data["type"], &created.data["task"]),
@@ -261,7 +263,7 @@ async fn streams_are_capped_per_client_and_in_all() {
 #[tokio::test]
 async fn a_stop_ends_streams_and_answers_waiting_calls() {
     let server = start().await;
-    let mut events = server.follow("/v1/events?after=1", &[]).await;
+    let mut events = server.follow("/v1/events?after=2", &[]).await;
     let mut waiting = server.connect().await;
     let body = json!({ "worker": "w", "wait_ms": 60_000 }).to_string();
     let request = format!(

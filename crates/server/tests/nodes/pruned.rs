@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use orchestrix_core::{Event, Position, State, Term, TermEvent, TermStarted, Timestamp, encode_record};
+use orchestrix_core::{
+    Event, FIRST_FORMAT, Position, State, Term, TermEvent, TermStarted, Timestamp, encode_record,
+};
 use orchestrix_engine::redis::RedisPlace;
 use orchestrix_engine::{
     Appended, Batch, Error, Journal, JournalId, Link, Logs, Read, Register, Shared, SnapshotReader,
@@ -50,7 +52,8 @@ impl Busy {
             let previous = journal.refresh().unwrap();
             let epoch = previous.position.0 + 1;
             let mut records = Vec::new();
-            encode_record(Timestamp(1), &Event::Term(TermEvent::TermStarted(began(epoch))), &mut records);
+            let event = Event::Term(TermEvent::TermStarted(began(epoch)));
+            encode_record(FIRST_FORMAT, Timestamp(1), &event, &mut records);
             let batch = Batch { previous, term: Term(epoch), count: 1, records };
             assert!(matches!(journal.append(&batch).unwrap(), Appended::Done(_)));
             let mut state = State::new();

@@ -89,6 +89,9 @@ fn needs(entry: &Entry) -> Vec<Cause> {
         | TaskEvent::LeaseReleased(_)
         | TaskEvent::TaskCancelled(_)
         | TaskEvent::LeaseExtended(_)
+        | TaskEvent::LeaseOffered(_)
+        | TaskEvent::LeasesStarted(_)
+        | TaskEvent::BusResumed(_)
         | TaskEvent::LeaseExpired(_)
         | TaskEvent::TaskExpired(_)
         | TaskEvent::TaskPurged(_) => Vec::new(),

@@ -189,7 +189,7 @@ impl Look<'_> {
                 .model
                 .leases
                 .get(&id)
-                .filter(|granted| granted.task == task && granted.worker == *worker);
+                .filter(|granted| granted.task == task && granted.worker.as_ref() == Some(worker));
             let Some(granted) = granted else {
                 return Err(Violation::new(
                     "T6",
@@ -231,7 +231,9 @@ impl Look<'_> {
                 return Err(Violation::new("L4", format!("lease {id} was extended and never granted")));
             };
             let Question::HeartbeatAll { worker, .. } = &self.call.question else { return Ok(()) };
-            self.ensure(granted.worker == *worker, "L6", || format!("lease {id} is not of {worker}"))?;
+            self.ensure(granted.worker.as_ref() == Some(worker), "L6", || {
+                format!("lease {id} is not of {worker}")
+            })?;
             let task = granted.task;
             let fits = |is: Option<Is>| is == Some(Is::Leased(*id)) || is == Some(Is::Asked(*id));
             self.at_some_place(task, fits, "L4", "leased")?;
@@ -268,13 +270,13 @@ impl Look<'_> {
         self.model
             .leases
             .get(&lease)
-            .is_some_and(|granted| worker.is_some_and(|worker| *worker != granted.worker))
+            .is_some_and(|granted| worker.is_some_and(|worker| granted.worker.as_ref() != Some(worker)))
     }
 
     /// T6: only the worker that was granted a lease does anything under it.
     fn is_of(&self, lease: LeaseId, worker: &Name) -> Result<(), Violation> {
         let granted = self.model.leases.get(&lease);
-        self.ensure(granted.is_some_and(|granted| granted.worker == *worker), "T6", || {
+        self.ensure(granted.is_some_and(|granted| granted.worker.as_ref() == Some(worker)), "T6", || {
             format!("{worker} was believed, and lease {lease} is not its own")
         })
     }
@@ -311,6 +313,10 @@ impl Look<'_> {
             | (TaskState::Completed, Some(Is::Completed))
             | (TaskState::Failed, Some(Is::Failed))
             | (TaskState::Cancelled, Some(Is::Cancelled)) => true,
+            // An offer is not shown.
+            (TaskState::Leased, Some(Is::Leased(id))) if lease.is_none() => {
+                self.model.leases.get(&id).is_some_and(|granted| granted.of_bus)
+            }
             (TaskState::Leased, Some(Is::Leased(id))) => lease == Some((id, false)),
             (TaskState::Leased, Some(Is::Asked(id))) => lease == Some((id, true)),
             _ => false,
@@ -351,6 +357,8 @@ impl Look<'_> {
             Refusal::Invalid { .. }
             | Refusal::TooLarge { .. }
             | Refusal::Forbidden(_)
+            | Refusal::NotOwner { .. }
+            | Refusal::Upgrading { .. }
             | Refusal::Internal => {
                 Err(Violation::new("R7", format!("{:?} was refused: {refusal}", self.call.question)))
             }

@@ -33,6 +33,8 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
         Next::Cancelled => vec![("cancelled", 1)],
         Next::Waiting { .. } => Vec::new(),
     };
+    // A report under an offer starts the lease, too.
+    let started = |worker: Option<&Name>| worker.map(|_| ("leased", 1)).into_iter().collect::<Vec<_>>();
     let Event::Task(event) = event else { return Vec::new() };
     match event {
         TaskEvent::CancelRequested(_) => Vec::new(),
@@ -40,7 +42,11 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
         TaskEvent::LeaseGranted(_) => vec![("leased", 1)],
         TaskEvent::LeaseExtended(event) => vec![("extended", event.extended.len() as u64)],
         TaskEvent::LeaseReleased(event) if event.undelivered == Some(true) => ended(event.next),
-        TaskEvent::LeaseReleased(event) => [vec![("released", 1)], ended(event.next)].concat(),
+        TaskEvent::LeaseOffered(_) | TaskEvent::BusResumed(_) => Vec::new(),
+        TaskEvent::LeasesStarted(event) => vec![("leased", event.started.len() as u64)],
+        TaskEvent::LeaseReleased(event) => {
+            [vec![("released", 1)], ended(event.next), started(event.worker.as_ref())].concat()
+        }
         TaskEvent::LeaseExpired(event) => {
             let name = match event.reason {
                 ExpiryReason::Silent => "expired_silent",
@@ -48,8 +54,10 @@ fn numbers(event: &Event) -> Vec<(&'static str, u64)> {
             };
             [vec![(name, 1)], ended(event.next)].concat()
         }
-        TaskEvent::TaskCompleted(_) => vec![("completed", 1)],
-        TaskEvent::TaskFailed(event) => [vec![("failed", 1)], ended(event.next)].concat(),
+        TaskEvent::TaskCompleted(event) => [vec![("completed", 1)], started(event.worker.as_ref())].concat(),
+        TaskEvent::TaskFailed(event) => {
+            [vec![("failed", 1)], ended(event.next), started(event.worker.as_ref())].concat()
+        }
         TaskEvent::TaskCancelled(_) => vec![("cancelled", 1)],
         TaskEvent::TaskExpired(_) => vec![("ttl_expired", 1)],
         TaskEvent::TaskRetried(_) => vec![("retried", 1)],

@@ -1,5 +1,6 @@
 //! The naive model: a second implementation of the conditions and changes of each event, from the design.
 
+mod bus;
 mod rights;
 
 use std::collections::BTreeMap;
@@ -56,7 +57,9 @@ pub(super) struct Task {
 #[derive(Clone, Debug)]
 struct Lease {
     id: LeaseId,
-    worker: Name,
+    /// Nobody has started an offer.
+    worker: Option<Name>,
+    of_bus: bool,
     length_ms: u64,
     expires_at: Timestamp,
     timeout_at: Option<Timestamp>,
@@ -68,7 +71,9 @@ struct Lease {
 #[derive(Clone, Debug)]
 pub(super) struct Granted {
     pub(super) task: TaskId,
-    pub(super) worker: Name,
+    /// `None` for an offer that nobody has started.
+    pub(super) worker: Option<Name>,
+    pub(super) of_bus: bool,
     pub(super) attempt: u32,
     pub(super) request_id: Option<Name>,
     /// Live leases of the worker with this one.
@@ -93,6 +98,8 @@ pub(super) struct Model {
     position: Position,
     at: Timestamp,
     epoch: u64,
+    format: u8,
+    owners: bus::Owners,
     retention: Option<Retention>,
     healed: Option<Position>,
     /// When the faults had ended.
@@ -153,7 +160,7 @@ pub(super) fn walk(history: &History, coverage: &mut Coverage) -> Result<Model, 
         let position = entry.position;
         model.times.push((entry.position, entry.at));
         if let Event::Term(TermEvent::TermStarted(_)) = &entry.event {
-            model.prolong(entry.at.since(last), coverage);
+            model.prolong(entry.at.since(last), |_| true, coverage);
         }
         model.take(&entry.event, coverage)?;
         model.note_endings(position, &entry.event);
@@ -180,8 +187,12 @@ impl Model {
                 })?;
                 self.epoch = event.epoch;
             }
-            Event::Term(TermEvent::FormatRaised(_) | TermEvent::Tick(_) | TermEvent::PositionsSkipped(_))
-            | Event::Shard(_) => {}
+            Event::Term(TermEvent::FormatRaised(event)) => self.raise(event.format)?,
+            Event::Ownership(event) => self.own(event)?,
+            Event::Task(TaskEvent::LeaseOffered(event)) => self.offered(event)?,
+            Event::Task(TaskEvent::LeasesStarted(event)) => self.started(event)?,
+            Event::Task(TaskEvent::BusResumed(event)) => self.resumed(event, coverage)?,
+            Event::Term(TermEvent::Tick(_) | TermEvent::PositionsSkipped(_)) | Event::Shard(_) => {}
             Event::Task(TaskEvent::TaskCreated(event)) => {
                 let id = TaskId(self.position.0);
                 if let Some(claim) = &event.key {
@@ -240,7 +251,8 @@ impl Model {
                 })?;
                 let lease = Lease {
                     id: LeaseId(position.0),
-                    worker: event.worker.clone(),
+                    worker: Some(event.worker.clone()),
+                    of_bus: false,
                     length_ms: event.length_ms,
                     expires_at: event.expires_at,
                     timeout_at,
@@ -254,7 +266,8 @@ impl Model {
                 *held += 1;
                 let granted = Granted {
                     task: event.task,
-                    worker: event.worker.clone(),
+                    worker: Some(event.worker.clone()),
+                    of_bus: false,
                     attempt: event.attempt,
                     request_id: event.request_id.clone(),
                     held: *held,
@@ -272,6 +285,8 @@ impl Model {
                 if free {
                     coverage.add(Covered::LeaseAbandoned);
                 }
+                self.starts_with(event.task, event.lease, event.worker.as_ref())?;
+                self.ends_uncounted(event.task, event.charged || !free)?;
                 if event.charged {
                     coverage.add(Covered::ReleaseCharged);
                 }
@@ -295,6 +310,7 @@ impl Model {
                     format!("lease {} ended by time at {at:?}, before {limit:?}", event.lease)
                 })?;
                 self.in_time(limit, "lease", event.lease.0)?;
+                self.ends_uncounted(event.task, true)?;
                 if event.reason == ExpiryReason::Timeout {
                     coverage.add(Covered::Timeout);
                 }
@@ -305,6 +321,8 @@ impl Model {
             }
             Event::Task(TaskEvent::TaskCompleted(event)) => {
                 self.live(event.task, event.lease)?;
+                self.starts_with(event.task, event.lease, event.worker.as_ref())?;
+                self.ends_uncounted(event.task, true)?;
                 let (position, result) = (self.position, event.result.clone());
                 self.close(event.task, event.lease, AttemptEnd::Completed)?;
                 let task = self.task(event.task)?;
@@ -315,6 +333,8 @@ impl Model {
             }
             Event::Task(TaskEvent::TaskFailed(event)) => {
                 self.live(event.task, event.lease)?;
+                self.starts_with(event.task, event.lease, event.worker.as_ref())?;
+                self.ends_uncounted(event.task, true)?;
                 if event.next == Next::Failed {
                     coverage.add(Covered::DeadLetterByFailure);
                 }
@@ -326,9 +346,14 @@ impl Model {
                 match event.reason {
                     CancelReason::Requested => {
                         let task = self.task(event.task)?;
-                        ensure(task.is() == Is::Waiting, "T3", || {
+                        let offer =
+                            task.lease.as_ref().filter(|lease| lease.is_offer()).map(|lease| lease.id);
+                        ensure(task.is() == Is::Waiting || offer.is_some(), "T3", || {
                             format!("task {} was not waiting", event.task)
                         })?;
+                        if let Some(offer) = offer {
+                            self.close(event.task, offer, AttemptEnd::Cancelled)?;
+                        }
                     }
                     CancelReason::Unheeded => {
                         let task = self.task(event.task)?;
@@ -350,7 +375,7 @@ impl Model {
             Event::Task(TaskEvent::CancelRequested(event)) => {
                 let position = self.position;
                 let task = self.task(event.task)?;
-                let Some(lease) = task.lease.as_mut() else {
+                let Some(lease) = task.lease.as_mut().filter(|lease| !lease.is_offer()) else {
                     return Err(Violation::new("T3", format!("task {} is not leased", event.task)));
                 };
                 lease.cancel_at = Some(event.cancel_at);
@@ -439,6 +464,9 @@ impl Model {
             TaskEvent::TaskExpired(event) => event.task,
             TaskEvent::TaskCreated(_)
             | TaskEvent::LeaseGranted(_)
+            | TaskEvent::LeaseOffered(_)
+            | TaskEvent::LeasesStarted(_)
+            | TaskEvent::BusResumed(_)
             | TaskEvent::LeaseExtended(_)
             | TaskEvent::CancelRequested(_)
             | TaskEvent::TaskRetried(_)

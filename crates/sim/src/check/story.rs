@@ -133,6 +133,8 @@ fn refused(refusal: &Refusal) -> Option<(TaskId, Act)> {
         | Refusal::TooLarge { .. }
         | Refusal::NoService(_)
         | Refusal::Forbidden(_)
+        | Refusal::NotOwner { .. }
+        | Refusal::Upgrading { .. }
         | Refusal::Internal => None,
     }
 }

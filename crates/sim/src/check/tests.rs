@@ -91,7 +91,7 @@ impl Story {
     }
 
     fn complete(&mut self, at: u64, task: u64, lease: LeaseId) {
-        self.add(at, TaskCompleted { task: TaskId(task), lease, result: Some(Json::null()) });
+        self.add(at, TaskCompleted { task: TaskId(task), lease, result: Some(Json::null()), worker: None });
     }
 
     fn call(&mut self, question: Question, answer: Result<Answer, Error>) -> &mut Call {
@@ -322,7 +322,10 @@ fn t9_a_task_given_up_whose_worker_wants_another_attempt() {
     for retry in [true, false] {
         let mut story = Story::new();
         let lease = story.grant(NOW, 2, 1);
-        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next: Next::Failed });
+        story.add(
+            NOW,
+            TaskFailed { task: TaskId(2), lease, error: String::new(), next: Next::Failed, worker: None },
+        );
         story.0.unanswered.push((fail(lease, retry), 0));
         if retry { story.breaks("T9") } else { story.holds() }
     }
@@ -358,7 +361,10 @@ fn t11_a_cancelled_task_that_goes_on() {
     let lease = story.grant(NOW, 2, 1);
     story.add(NOW, CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + KEPT), actor: None });
     let next = Next::Waiting { not_before: Timestamp(NOW) };
-    story.add(NOW, LeaseReleased { task: TaskId(2), lease, charged: false, next, undelivered: None });
+    story.add(
+        NOW,
+        LeaseReleased { task: TaskId(2), lease, charged: false, next, undelivered: None, worker: None },
+    );
     story.breaks("T11");
 }
 
@@ -379,7 +385,7 @@ fn t11_a_cancelled_task_that_is_given_up() {
             story.add(NOW, CancelRequested { task: TaskId(2), cancel_at, actor: None });
             story.0.unanswered.push((Question::Cancel { task: TaskId(2) }, 0));
         }
-        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
+        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next, worker: None });
         story.0.unanswered.push((fail(lease, false), 0));
         if asked && next == Next::Failed { story.breaks("T11") } else { story.holds() }
     }
@@ -577,7 +583,7 @@ fn r7_a_task_that_goes_on_against_the_word_of_its_worker() {
         let mut story = Story::new();
         let lease = story.grant(NOW, 2, 1);
         let next = Next::Waiting { not_before: Timestamp(NOW + 1_000) };
-        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next });
+        story.add(NOW, TaskFailed { task: TaskId(2), lease, error: String::new(), next, worker: None });
         story.0.unanswered.push((fail(lease, retry), 0));
         if retry { story.holds() } else { story.breaks("R7") }
     }

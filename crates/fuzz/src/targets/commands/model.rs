@@ -214,6 +214,11 @@ impl Model {
                 }
                 Err(code) => Verdict::Refused(code),
             },
+            TaskCommand::Offer(_)
+            | TaskCommand::Start(_)
+            | TaskCommand::Extend(_)
+            | TaskCommand::Note { .. }
+            | TaskCommand::ResumeBus { .. } => Verdict::Refused("upgrading"),
             TaskCommand::Cancel { task, .. } => self.cancel(*task, now),
             TaskCommand::Retry { task, .. } => self.retry(*task, now),
             TaskCommand::Expire { task } => self.expire(*task, now),
@@ -439,7 +444,12 @@ impl Model {
             let lease = real.lease.as_deref().map(|lease| {
                 let limits =
                     (lease.expires_at.0, lease.timeout_at.map(|at| at.0), lease.cancel_at.map(|at| at.0));
-                (lease.id.0, lease.worker.as_str(), limits, lease.prolonged)
+                (
+                    lease.id.0,
+                    lease.worker.as_ref().map_or("", |worker| worker.as_str()),
+                    limits,
+                    lease.prolonged,
+                )
             });
             let held = task.held.as_ref().map(|held| {
                 let limits = (held.expires, held.timeout, held.cancel);

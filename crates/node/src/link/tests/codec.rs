@@ -152,6 +152,8 @@ fn every_error_and_refusal_comes_back() {
         Refusal::Forbidden(Forbidden::Queue(name("q"))),
         Refusal::Forbidden(Forbidden::AnyQueue),
         Refusal::Forbidden(Forbidden::Everything),
+        Refusal::NotOwner { lease, why: "another node owns it" },
+        Refusal::Upgrading { format: 2 },
         Refusal::Internal,
     ];
     for refusal in refusals.clone() {

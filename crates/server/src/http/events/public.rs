@@ -4,11 +4,13 @@
 use orchestrix_core::shards::Runs;
 use orchestrix_core::wire::events as public;
 use orchestrix_core::{
-    CancelReason, CancelRequested, Event, ExpiryReason, Extension, FormatRaised, Grant, KeyClaim,
-    LeaseExpired, LeaseExtended, LeaseGranted, LeaseId, LeaseReleased, LeaveReason, Name, NewCapacity, Next,
-    Position, PositionsSkipped, Purge, ShardCountSet, ShardEvent, ShardWeightsSet, ShardWorkerJoined,
-    ShardWorkerLeft, ShardsLetGo, ShardsMoved, TaskCancelled, TaskCompleted, TaskCreated, TaskEvent,
-    TaskExpired, TaskFailed, TaskId, TaskPurged, TaskRetried, TermEvent, TermStarted, Tick, Timestamp,
+    BusResumed, CancelReason, CancelRequested, Event, ExpiryReason, Extension, FormatRaised, Grant, KeyClaim,
+    LeaseExpired, LeaseExtended, LeaseGranted, LeaseId, LeaseOffered, LeaseReleased, LeasesStarted,
+    LeaveReason, Name, NewCapacity, Next, NodeDraining, NodeJoined, NodeLeft, NodeLeftReason, OwnersAssigned,
+    OwnersReleased, OwnershipEvent, Position, PositionsSkipped, Purge, ShardCountSet, ShardEvent,
+    ShardWeightsSet, ShardWorkerJoined, ShardWorkerLeft, ShardsLetGo, ShardsMoved, Start, TaskCancelled,
+    TaskCompleted, TaskCreated, TaskEvent, TaskExpired, TaskFailed, TaskId, TaskPurged, TaskRetried,
+    TermEvent, TermStarted, Tick, Timestamp,
 };
 use orchestrix_node::TaskQueues;
 
@@ -23,6 +25,7 @@ pub(crate) fn shown(
         Event::Term(event) => of_term(event),
         Event::Task(event) => of_task(event, position, queues),
         Event::Shard(event) => of_shard(event),
+        Event::Ownership(event) => of_ownership(event),
     };
     public::StreamedEvent { position, at, event }
 }
@@ -53,7 +56,19 @@ fn of_task(event: TaskEvent, position: Position, queues: &TaskQueues) -> public:
             let extended = (0..).zip(extended).map(|(n, lease)| extension(lease, queue_of(n))).collect();
             public::Event::LeaseExtended(public::LeaseExtended { extended, progress, note })
         }
-        TaskEvent::LeaseReleased(LeaseReleased { task, lease, charged, next, undelivered }) => {
+        TaskEvent::LeaseOffered(LeaseOffered { task, attempt, length_ms, expires_at }) => {
+            let (queue, lease) = (queue(), LeaseId(position.0));
+            let offered = public::LeaseOffered { task, queue, lease, attempt, length_ms, expires_at };
+            public::Event::LeaseOffered(offered)
+        }
+        TaskEvent::LeasesStarted(LeasesStarted { started }) => {
+            let started = (0..).zip(started).map(|(n, lease)| started_lease(lease, queue_of(n))).collect();
+            public::Event::LeasesStarted(public::LeasesStarted { started })
+        }
+        TaskEvent::BusResumed(BusResumed { silent_since }) => {
+            public::Event::BusResumed(public::BusResumed { silent_since })
+        }
+        TaskEvent::LeaseReleased(LeaseReleased { task, lease, charged, next, undelivered, worker }) => {
             let next = next_step(next);
             public::Event::LeaseReleased(public::LeaseReleased {
                 task,
@@ -62,18 +77,19 @@ fn of_task(event: TaskEvent, position: Position, queues: &TaskQueues) -> public:
                 charged,
                 next,
                 undelivered,
+                worker,
             })
         }
         TaskEvent::LeaseExpired(LeaseExpired { task, lease, reason, next }) => {
             let (reason, next) = (expiry_reason(reason), next_step(next));
             public::Event::LeaseExpired(public::LeaseExpired { task, queue: queue(), lease, reason, next })
         }
-        TaskEvent::TaskCompleted(TaskCompleted { task, lease, result: _ }) => {
-            public::Event::TaskCompleted(public::TaskCompleted { task, queue: queue(), lease })
+        TaskEvent::TaskCompleted(TaskCompleted { task, lease, result: _, worker }) => {
+            public::Event::TaskCompleted(public::TaskCompleted { task, queue: queue(), lease, worker })
         }
-        TaskEvent::TaskFailed(TaskFailed { task, lease, error, next }) => {
+        TaskEvent::TaskFailed(TaskFailed { task, lease, error, next, worker }) => {
             let next = next_step(next);
-            public::Event::TaskFailed(public::TaskFailed { task, queue: queue(), lease, error, next })
+            public::Event::TaskFailed(public::TaskFailed { task, queue: queue(), lease, error, next, worker })
         }
         TaskEvent::TaskCancelled(TaskCancelled { task, reason, actor }) => {
             let reason = cancel_reason(reason);
@@ -138,6 +154,35 @@ fn granted(event: LeaseGranted, lease: LeaseId, queue: Name) -> public::Event {
 
 fn extension(Extension { lease, expires_at }: Extension, queue: Name) -> public::ExtendedLease {
     public::ExtendedLease { lease, queue, expires_at }
+}
+
+fn started_lease(Start { lease, worker, expires_at }: Start, queue: Name) -> public::StartedLease {
+    public::StartedLease { lease, queue, worker, expires_at }
+}
+
+fn of_ownership(event: OwnershipEvent) -> public::Event {
+    match event {
+        OwnershipEvent::NodeJoined(NodeJoined { node, incarnation, address }) => {
+            public::Event::NodeJoined(public::NodeJoined { node, incarnation, address })
+        }
+        OwnershipEvent::NodeLeft(NodeLeft { node, reason }) => {
+            let reason = match reason {
+                NodeLeftReason::Stopped => public::NodeLeftReason::Stopped,
+                NodeLeftReason::Silent => public::NodeLeftReason::Silent,
+                NodeLeftReason::Replaced => public::NodeLeftReason::Replaced,
+            };
+            public::Event::NodeLeft(public::NodeLeft { node, reason })
+        }
+        OwnershipEvent::NodeDraining(NodeDraining { node }) => {
+            public::Event::NodeDraining(public::NodeDraining { node })
+        }
+        OwnershipEvent::OwnersAssigned(OwnersAssigned { node, leases }) => {
+            public::Event::OwnersAssigned(public::OwnersAssigned { node, leases })
+        }
+        OwnershipEvent::OwnersReleased(OwnersReleased { node, leases }) => {
+            public::Event::OwnersReleased(public::OwnersReleased { node, leases })
+        }
+    }
 }
 
 fn purged(Purge { task, key_until }: Purge, queue: Name) -> public::PurgedTask {

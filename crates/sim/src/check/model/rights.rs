@@ -65,7 +65,10 @@ impl Model {
             return Err(Violation::new("L4", format!("lease {id} is extended and is over")));
         };
         ensure(expires_at >= lease.expires_at, "L5", || format!("an extension makes lease {id} shorter"))?;
-        ensure(expires_at >= kept_until(at, lease.length_ms), "L3", || {
+        ensure(!lease.is_offer(), "L6", || format!("offer {id} is extended, and nobody has it"))?;
+        // What a worker says over the bus between heartbeats is noted, and makes nothing longer.
+        let noted = lease.of_bus && expires_at == lease.expires_at;
+        ensure(noted || expires_at >= kept_until(at, lease.length_ms), "L3", || {
             format!("lease {id} is kept too short")
         })?;
         (lease.expires_at, lease.prolonged) = (expires_at, false);
@@ -76,12 +79,18 @@ impl Model {
 
     /// A new term gives every live lease its length once more, once between two extensions. Another one leaves it what
     /// it had at the last event before.
-    pub(super) fn prolong(&mut self, since_last_ms: u64, coverage: &mut Coverage) {
+    pub(super) fn prolong(
+        &mut self,
+        since_last_ms: u64,
+        counts: impl Fn(&Lease) -> bool,
+        coverage: &mut Coverage,
+    ) {
         let at = self.at;
         let mut changed = Vec::new();
-        for lease in self.tasks.values_mut().filter_map(|task| task.lease.as_mut()) {
+        let leases = self.tasks.values_mut().filter_map(|task| task.lease.as_mut());
+        for lease in leases.filter(|lease| counts(lease)) {
             if !lease.prolonged {
-                lease.expires_at = lease.expires_at.max(kept_until(at, lease.length_ms));
+                lease.expires_at = lease.expires_at.max(kept_until(at, lease.lasts()));
                 lease.prolonged = true;
                 coverage.add(Covered::LeaseProlongedAtStart);
             } else {
@@ -113,7 +122,7 @@ impl Model {
         let task = self.task(id)?;
         task.lease = None;
         task.ended.insert(lease, (position, end));
-        if let Some(held) = self.held.get_mut(&current.worker) {
+        if let Some(held) = current.worker.as_ref().and_then(|worker| self.held.get_mut(worker)) {
             *held -= 1;
         }
         Ok(current)

@@ -142,7 +142,7 @@ fn t10_a_task_that_waits_less_than_its_backoff() {
         let lease = story.grant(NOW, 2, 1);
         let next = Next::Waiting { not_before: Timestamp(NOW + waits) };
         let (task, error) = (TaskId(2), String::new());
-        story.add(NOW, TaskFailed { task, lease, error, next });
+        story.add(NOW, TaskFailed { task, lease, error, next, worker: None });
         story.0.unanswered.push((fail(lease, true), 0));
         if holds { story.holds() } else { story.breaks("T10") }
     }
@@ -177,14 +177,16 @@ fn r7_a_change_without_a_request() {
     let lease = story.grant(NOW, 2, 1);
     story.holds();
     let events: [Event; 4] = [
-        orchestrix_core::TaskCompleted { task: TaskId(2), lease, result: Some(Json::null()) }.into(),
-        TaskFailed { task: TaskId(2), lease, error: String::new(), next: Next::Failed }.into(),
+        orchestrix_core::TaskCompleted { task: TaskId(2), lease, result: Some(Json::null()), worker: None }
+            .into(),
+        TaskFailed { task: TaskId(2), lease, error: String::new(), next: Next::Failed, worker: None }.into(),
         LeaseReleased {
             task: TaskId(2),
             lease,
             next: Next::Waiting { not_before: Timestamp(NOW) },
             charged: false,
             undelivered: None,
+            worker: None,
         }
         .into(),
         orchestrix_core::CancelRequested { task: TaskId(2), cancel_at: Timestamp(NOW + LEASE), actor: None }
