@@ -1,6 +1,6 @@
 //! Nodes of a cluster, and which of them owns a lease of the bus: it listens to what the worker says, and stores the output.
 //!
-//! Ownership is no right to a task. Whoever has the lease may report; the owner passes that on. So an owner that is wrong for a
+//! Ownership is no right to a task. Who has the lease may report; the owner passes that on. So an owner that is wrong for a
 //! moment costs a repeat, and no more.
 //!
 //! **Invariant:** every lease of the bus has exactly one entry here, with one owner or none. An owner counts only while its node

@@ -48,9 +48,9 @@ pub struct Offer {
     pub task: TaskId,
     pub lease: LeaseId,
     pub queue: Name,
-    /// What workers are told.
+    /// The message to workers.
     pub dispatch: String,
-    /// What nodes are told. The channels of the task begin with it, too.
+    /// The message to nodes. The channels of the task begin with it, too.
     pub assigned: String,
     /// The lease before this one, whose messages and channels are removed.
     pub previous: Option<LeaseId>,

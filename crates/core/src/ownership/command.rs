@@ -16,7 +16,7 @@ pub enum OwnershipCommand {
     Drain { node: OwnerToken },
     /// A node takes leases. All of them, or it is refused; what it owns already is left out.
     Own { node: OwnerToken, claims: Vec<Claim> },
-    /// A node gives leases away to whoever comes. All of them, or it is refused; what nobody owns is left out.
+    /// A node gives leases away to any other. All of them, or it is refused; what nobody owns is left out.
     Release { node: OwnerToken, leases: Vec<LeaseId> },
 }
 
@@ -24,7 +24,7 @@ pub enum OwnershipCommand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub lease: LeaseId,
-    /// Who owns it, as far as the node knows. A lease that nobody owns may be taken whoever that is.
+    /// Who owns it, as far as the node knows. A lease that nobody owns may be taken in any case.
     pub previous: Option<OwnerToken>,
 }
 

@@ -1,4 +1,4 @@
-//! Leases of the bus: a task is offered, and whoever starts it has the lease. What is not said here is as for other leases.
+//! Leases of the bus: a task is offered, and the worker that starts it has the lease. What is not said here is as for other leases.
 //!
 //! **Invariant:** an offer has no worker and no execution limit, lasts [`OFFER_MS`], and counts as no attempt when it ends.
 

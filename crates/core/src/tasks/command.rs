@@ -19,7 +19,7 @@ pub enum TaskCommand {
     },
     /// One task for a worker.
     Lease(Lease),
-    /// One task for whoever starts it over the bus.
+    /// One task for the worker that starts it over the bus.
     Offer(Offer),
     /// Workers say over the bus which offers they have started. What cannot be started is passed over.
     Start(Vec<HeldLease>),
