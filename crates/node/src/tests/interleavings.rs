@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use orchestrix_core::wire::{Complete, LeaseQueues, Submit};
-use orchestrix_core::{Filter, Json, Name, Position, State, TaskId};
+use orchestrix_core::{FORMAT, Filter, Json, Name, Position, State, TaskId};
 use orchestrix_engine::memory::MemoryJournal;
 use orchestrix_engine::{Appended, Batch, Clock, Error, Journal, JournalId, Link, Read, Snapshots, Space};
 use shuttle::future::block_on;
@@ -117,7 +117,7 @@ impl Running {
         let read = writer.journal.read(state.position(), usize::MAX).expect("the journal is in memory");
         let Read::Batches(batches) = read else { panic!("nothing was truncated") };
         for batch in &batches {
-            replay(&mut state, &batch.as_ref(), |_, _| {}).expect("it was written in order");
+            replay(&mut state, &batch.as_ref(), FORMAT, |_, _| {}).expect("it was written in order");
         }
         state
     }
