@@ -139,6 +139,11 @@ pub const BUGS: &[Bug] = &[
     ),
     cluster("output-unfenced", "output is appended whatever is stored before it", &["O9"]),
     cluster("output-acknowledged-late", "lines are acknowledged after the end of a term", &["E4", "O9"]),
+    cluster(
+        "format-raised-unasked",
+        "a leader raises the format of the journal whoever is present",
+        &["W15"],
+    ),
     cluster("drops-forgotten", "lines that are dropped between two marks are not counted", &["O9"]),
     shards("last-word-counts", "a repeat of another number of shards counts as a change", &["H8"]),
     shards("granted-before-let-go", "what is withdrawn is granted at once", &["H2", "H3"]),

@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use orchestrix_engine::{Claim, Register, Set};
+use orchestrix_engine::{Register, Set};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::duty::{self, Duty, Term};
-use crate::election::{Candidate, Change, Peer, Reason, Stands, Step};
+use crate::election::{Candidate, Change, Reason, Stands, Step};
 use crate::elector::Elector;
 use crate::event::LeadershipEvent;
 use crate::leadership::{Command, EnsureError, FLAPPING_CHANGES, FLAPPING_WINDOW, Shared};
 use crate::lister::{Lister, NODES};
 use crate::options::{Options, Policy, Roster};
 use crate::own_name::OwnName;
-use crate::roster::Presence;
+use crate::roster::{Presence, presence_claim};
 
 /// How often to check whether a listing has arrived.
 const LISTING_POLL: Duration = Duration::from_millis(20);
@@ -203,14 +203,7 @@ impl Driver {
     fn write_presence(&mut self, held: bool, timeout: Duration) {
         let me = &self.shared.me;
         let note = self.shared.lock().note.clone();
-        let peer = Peer { candidate: me.clone(), note, present: held, seen: Duration::ZERO };
-        let claim = Claim {
-            owner: me.name.clone(),
-            epoch: 0,
-            ttl_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-            held,
-            value: serde_json::to_vec(&peer).expect("a candidate is plain JSON"),
-        };
+        let claim = presence_claim(me, &note, held.then_some(timeout));
         let key = format!("{NODES}{}", me.name);
         for _ in 0..2 {
             let asked = self.shared.clock.boot();

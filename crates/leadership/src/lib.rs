@@ -24,5 +24,6 @@ pub use election::{Candidate, Change, Peer, Reason, Stands, Step, Timing};
 pub use elector::Elector;
 pub use event::{LeadershipEvent, Phase};
 pub use leadership::{EnsureError, Leadership, Status, worker_id};
+pub use lister::NODES;
 pub use options::{LEADER_TTL_MAX, LEADER_TTL_MIN, Options, OptionsError, Policy, Roster};
-pub use roster::Presence;
+pub use roster::{Presence, presence_claim};

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 use orchestrix_engine::{Cell, Error, Register, Version};
 
-/// The prefix of the presence cells.
-pub(crate) const NODES: &str = "nodes/";
+/// The prefix of the keys of presence cells; the name of the candidate follows.
+pub const NODES: &str = "nodes/";
 
 /// Presence cells by the ids of their candidates.
 pub(crate) type Listed = Vec<(String, Cell)>;

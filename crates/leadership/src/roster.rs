@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use orchestrix_engine::{Cell, Version};
+use orchestrix_engine::{Cell, Claim, Version};
 
 use crate::election::{Candidate, Peer};
 use crate::event::{LeadershipEvent, Phase};
@@ -156,10 +156,26 @@ impl Presence {
     }
 }
 
+/// What the presence cell of a candidate says with a heartbeat that counts for so long, or without one when it leaves.
+///
+/// # Panics
+/// Never: a candidate is plain JSON.
+#[must_use]
+pub fn presence_claim(me: &Candidate, note: &str, timeout: Option<Duration>) -> Claim {
+    let (candidate, note) = (me.clone(), note.to_owned());
+    let held = timeout.is_some();
+    let peer = Peer { candidate, note, present: held, seen: Duration::ZERO };
+    Claim {
+        owner: me.name.clone(),
+        epoch: 0,
+        ttl_ms: u64::try_from(timeout.unwrap_or_default().as_millis()).unwrap_or(u64::MAX),
+        held,
+        value: serde_json::to_vec(&peer).expect("a candidate is plain JSON"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use orchestrix_engine::Claim;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);

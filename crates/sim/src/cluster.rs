@@ -6,6 +6,7 @@
 //!   on its way: lost, late, answered and not heard.
 //! - `record` is what happened, seen from outside, and `check` holds it against the invariants of elections. Tasks and
 //!   leases are checked as in a world with one node.
+//! - `versions` has nodes of two versions, and the leader that raises the format of the journal.
 //!
 //! **Invariant:** the same seed gives the same world, to the last byte of its trace.
 
@@ -16,6 +17,7 @@ mod coverage;
 mod engine;
 mod faults;
 mod handles;
+mod happening;
 mod hints;
 mod leader;
 mod life;
@@ -25,6 +27,7 @@ mod plan;
 mod prove;
 mod record;
 mod requests;
+mod versions;
 mod world;
 
 pub use coverage::{ClusterCoverage, ClusterCovered};

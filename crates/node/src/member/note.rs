@@ -1,6 +1,6 @@
 //! What a node tells the others of itself in its presence cell.
 
-use orchestrix_core::FIRST_FORMAT;
+use orchestrix_core::{FIRST_FORMAT, FORMAT, is_planted};
 use orchestrix_leadership::Peer;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ impl Note {
 /// which no note was seen may be of any version.
 #[must_use]
 pub fn readable(present: &[String], peers: &[Peer]) -> u8 {
+    if is_planted("format-raised-unasked") {
+        return FORMAT;
+    }
     let note = |name: &String| {
         let peer = peers.iter().find(|peer| peer.candidate.name == *name && peer.present)?;
         Some(Note::of(&peer.note).format)

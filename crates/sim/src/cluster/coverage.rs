@@ -50,6 +50,13 @@ pub enum ClusterCovered {
     HintApplied,
     /// It did not follow what was read before.
     HintRefused,
+    FormatRaised,
+    /// A leader would have raised the format, and an old node was present.
+    RaiseWaited,
+    /// A term of a node that reads format 1 only.
+    OldVersionLeads,
+    /// Such a node has met a record that it does not know.
+    OldVersionStopped,
 }
 
 impl Coverable for ClusterCovered {
@@ -92,6 +99,10 @@ impl Coverable for ClusterCovered {
         Self::OutputDropped,
         Self::HintApplied,
         Self::HintRefused,
+        Self::FormatRaised,
+        Self::RaiseWaited,
+        Self::OldVersionLeads,
+        Self::OldVersionStopped,
     ];
 }
 

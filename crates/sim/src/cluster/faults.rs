@@ -4,8 +4,9 @@ use crate::check::Violation;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::{Flavour, Who};
 use crate::cluster::handles::lock;
+use crate::cluster::happening::Happening;
 use crate::cluster::record::Fact;
-use crate::cluster::world::{ClusterWorld, Happening};
+use crate::cluster::world::ClusterWorld;
 use crate::server::Mirror;
 use crate::world::{MS, SECOND};
 
@@ -114,7 +115,9 @@ impl ClusterWorld {
             return Ok(());
         } else {
             self.coverage.add(ClusterCovered::EngineFailedOver);
-            let writings = usize::try_from(self.rng.skewed(1, 40)).unwrap_or(1);
+            // Where there are heartbeats they are most of what is written.
+            let most = if self.plan.versions.used { 400 } else { 40 };
+            let writings = usize::try_from(self.rng.skewed(1, most)).unwrap_or(1);
             lock(&self.model).fail_over(writings);
         }
         self.mirror = Mirror::new();

@@ -8,7 +8,8 @@ use crate::check::Violation;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
-use crate::cluster::world::{ClusterWorld, Doing};
+use crate::cluster::happening::Doing;
+use crate::cluster::world::ClusterWorld;
 use crate::world::{MS, SECOND};
 
 /// A batch on its way to one who follows.

@@ -10,9 +10,10 @@ use crate::check::Violation;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
+use crate::cluster::happening::{Doing, Happening};
 use crate::cluster::record::Fact;
 use crate::cluster::requests::What;
-use crate::cluster::world::{ClusterWorld, Doing, Happening};
+use crate::cluster::world::ClusterWorld;
 use crate::world::{MS, SECOND};
 
 /// Bytes of journal that are written in some moments.
@@ -254,6 +255,7 @@ impl ClusterWorld {
     pub(crate) fn compare(&mut self, who: Who) -> Result<(), Violation> {
         // Another history under the same positions shows only in the state.
         let whole = self.plan.forgets || self.rng.chance(COMPARED);
+        self.knows_what_it_read(who)?;
         self.compare_follower(who, whole)
     }
 

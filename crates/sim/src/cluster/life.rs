@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use orchestrix_engine::{Register, Shared};
-use orchestrix_leadership::{Candidate, Elector, Stands, Timing};
-use orchestrix_node::{Clock, Failure, Following, HighWater, Standby};
+use orchestrix_leadership::{Elector, Stands, Timing};
+use orchestrix_node::{Clock, Failure, Following, HighWater, Options, Standby};
 
 use crate::check::Violation;
 use crate::cluster::clock::NodeClock;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::{Connection, lock};
+use crate::cluster::happening::{Doing, Happening};
 use crate::cluster::node::{Leading, Process, Trust};
 use crate::cluster::record::Fact;
-use crate::cluster::world::{ClusterWorld, Doing, Happening};
+use crate::cluster::versions::candidate;
+use crate::cluster::world::ClusterWorld;
 use crate::world::{MS, SECOND};
 
 impl ClusterWorld {
@@ -24,12 +26,14 @@ impl ClusterWorld {
         }
         machine.life += 1;
         let who = Who { node, life: machine.life };
+        let reads = self.choose_version(who);
+        let options = Options { reads, ..self.plan.options(node, who.life) };
+        let machine = &mut self.machines[node];
         let high_water = HighWater::remembering(machine.written);
         let accepts_loss = std::mem::take(&mut machine.accepts_loss);
         if accepts_loss {
             high_water.accept_loss();
         }
-        let options = self.plan.options(node, who.life);
         machine.plan.ttl = self.plan.actors.ttl(node, who.life, self.plan.nodes[node].ttl);
         let clock: Arc<NodeClock> = Arc::clone(&machine.clock);
         let following = Following::new(clock, high_water.clone(), &options);
@@ -54,16 +58,12 @@ impl ClusterWorld {
         let machine = &mut self.machines[node];
         let ttl = machine.plan.ttl;
         let timing = Timing { ttl, renew: ttl / 3, poll_interval, needs_proof: true };
-        let me = Candidate {
-            name: format!("n{node}"),
-            incarnation: format!("{node}-{}", who.life),
-            address: String::new(),
-        };
-        let mut elector = Elector::new(me, timing);
+        let mut elector = Elector::new(candidate(who), timing);
         elector.raise_epoch(standby.epoch());
         let trust = Arc::new(Trust::new(Arc::clone(&machine.clock)));
         machine.refused = false;
-        machine.process = Some(Process {
+        let members = self.members(who);
+        self.machines[node].process = Some(Process {
             elector,
             trust,
             standby,
@@ -74,6 +74,7 @@ impl ClusterWorld {
             stopping: false,
             slept: false,
             unsure: false,
+            members,
         });
         self.soon(who, Doing::Elect);
         self.soon(who, Doing::Look);
@@ -84,6 +85,9 @@ impl ClusterWorld {
     pub(crate) fn refused(&mut self, node: usize, failure: &Failure) -> Result<(), Violation> {
         let text = failure.to_string();
         self.tell(|| format!("  n{node} refuses: {text}"));
+        if self.stops_as_old(node, &text)? {
+            return Ok(());
+        }
         if !self.plan.forgets {
             return Err(Violation::new(
                 "W1",

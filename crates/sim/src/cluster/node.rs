@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use orchestrix_core::FORMAT;
 use orchestrix_engine::{Batch, JournalId, Link};
 use orchestrix_leadership::{Change, Elector, Reason, Step};
 use orchestrix_node::{
@@ -16,10 +17,12 @@ use crate::cluster::clock::NodeClock;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
+use crate::cluster::happening::{Doing, Happening};
 use crate::cluster::plan::NodePlan;
 use crate::cluster::record::Fact;
 use crate::cluster::requests::What;
-use crate::cluster::world::{ClusterWorld, Doing, Happening};
+use crate::cluster::versions::Members;
+use crate::cluster::world::ClusterWorld;
 use crate::world::{MS, SECOND};
 
 /// The key of the leader lease in the register.
@@ -64,6 +67,8 @@ pub(crate) struct Process {
     pub(crate) slept: bool,
     /// The last try to take the leader lease had no answer.
     pub(crate) unsure: bool,
+    /// Who is present, where nodes have versions.
+    pub(crate) members: Option<Members>,
 }
 
 /// A term that this process leads.
@@ -179,6 +184,7 @@ impl ClusterWorld {
         process.elector.prove(Duration::from_micros(process.trust.proved_us.load(Relaxed)));
         let step = process.elector.next(now);
         if process.stopping && process.elector.is_settled() {
+            self.leaves(who);
             self.die(who.node);
             let takes = self.rng.range(10 * MS, 5 * SECOND);
             self.push(self.now + takes, Happening::Start(who.node));
@@ -274,6 +280,9 @@ impl ClusterWorld {
                 });
                 let seen = self.machines[who.node].epoch_written;
                 self.note(Fact::Begins { who, epoch, seen });
+                if self.versions.reads(who) < FORMAT {
+                    self.coverage.add(ClusterCovered::OldVersionLeads);
+                }
                 self.decide_after(who, 1);
             }
             Ok(Beginning::Outdated { seen }) => {

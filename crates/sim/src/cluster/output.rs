@@ -24,10 +24,11 @@ use crate::check::Violation;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::Who;
 use crate::cluster::handles::lock;
+use crate::cluster::happening::{Doing, Happening};
 use crate::cluster::output::check::{Before, TaskOutput};
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::Fact;
-use crate::cluster::world::{ClusterWorld, Doing, Happening};
+use crate::cluster::world::ClusterWorld;
 use crate::rng::Rng;
 use crate::world::{MS, SECOND};
 

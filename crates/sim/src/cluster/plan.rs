@@ -7,6 +7,7 @@ use orchestrix_node::Options;
 
 use crate::cluster::engine::Flavour;
 use crate::cluster::output::plan::OutputPlan;
+use crate::cluster::versions::VersionsPlan;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::shards::plan::ShardPlan;
@@ -59,6 +60,7 @@ pub struct ClusterPlan {
     pub(crate) engine_clocks: u32,
     pub(crate) losses: u32,
     pub(crate) output: OutputPlan,
+    pub(crate) versions: VersionsPlan,
 }
 
 /// Seconds to ten years.
@@ -181,6 +183,7 @@ impl ClusterPlan {
             engine_clocks: 0,
             losses,
             output: OutputPlan::draw(seed),
+            versions: VersionsPlan::draw(seed, forgets),
         };
         if !calm {
             (plan.engine_refusals, plan.engine_clocks) = troubles(seed);
@@ -215,6 +218,7 @@ impl ClusterPlan {
         FAULTS.iter().for_each(|rate| *rate(&mut plan) = 0);
         plan.nodes.iter_mut().for_each(|node| node.ttl = leadership::Options::default().leader_ttl);
         (plan.calm, plan.forgets, plan.actors.hang_ups, plan.actors.changing) = (true, false, 0, false);
+        plan.versions.used = false;
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.poll_interval, plan.read_every) = (Duration::from_secs(1), (SECOND, 2 * SECOND));
         plan
@@ -226,6 +230,7 @@ impl ClusterPlan {
     pub fn sharded(seed: u64) -> Self {
         let (mut plan, mut rng) = (Self::draw(seed), Rng::new(seed ^ 0x0dd5));
         (plan.forgets, plan.losses, plan.calm, plan.actors.hang_ups) = (false, 0, false, 0);
+        plan.versions.used = false;
         let seconds = rng.skewed(30, 150);
         (plan.seconds, plan.actors.seconds) = (seconds, seconds);
         (plan.actors.submitters, plan.actors.workers, plan.actors.tasks) = (1, 1, rng.skewed(1, 10));
@@ -276,6 +281,9 @@ impl Shrink for ClusterPlan {
         }
         if self.output.used {
             smaller(&|plan| plan.output.used = false);
+        }
+        if self.versions.used {
+            smaller(&|plan| plan.versions.used = false);
         }
         if self.nodes.len() > 1 {
             smaller(&|plan| plan.nodes.truncate(plan.nodes.len() - 1));

@@ -7,9 +7,10 @@ use crate::check::Violation;
 use crate::cluster::coverage::ClusterCovered;
 use crate::cluster::engine::{Flavour, Try, Who};
 use crate::cluster::handles::{lock, refused, unreachable};
+use crate::cluster::happening::{Doing, Happening};
 use crate::cluster::node::LEADER_KEY;
 use crate::cluster::record::{Fact, LeaderCell};
-use crate::cluster::world::{ClusterWorld, Doing, Happening};
+use crate::cluster::world::ClusterWorld;
 use crate::world::MS;
 
 /// What a node asks.
@@ -214,7 +215,9 @@ impl ClusterWorld {
         batch: &Batch,
         link: Link,
     ) -> Result<(), Violation> {
+        let known = self.mirror.log.len();
         let begins = self.mirror_batches()?;
+        self.writes_what_it_reads(who, known)?;
         let (previous, term) = (batch.previous, batch.term);
         self.note(Fact::Landed { who, epoch, previous, link, term, begins });
         Ok(())

@@ -3,13 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-use orchestrix_node::Error;
 
 use crate::actors::{Actor, actors};
 use crate::check::{self, Violation};
@@ -17,14 +13,16 @@ use crate::cluster::check as elections;
 use crate::cluster::coverage::ClusterCoverage;
 use crate::cluster::engine::{Model, Who};
 use crate::cluster::handles::lock;
+use crate::cluster::happening::{Doing, Happening, Pending};
 use crate::cluster::hints::Hint;
 use crate::cluster::node::Machine;
 use crate::cluster::output::OutputWorld;
 use crate::cluster::plan::ClusterPlan;
 use crate::cluster::record::{Fact, Record};
 use crate::cluster::requests::Request;
+use crate::cluster::versions::Versions;
 use crate::coverage::Coverage;
-use crate::history::{Answer, History};
+use crate::history::History;
 use crate::plan::IMPATIENCE;
 use crate::rng::Rng;
 use crate::server::Mirror;
@@ -85,6 +83,7 @@ pub struct ClusterWorld {
     trace: Trace,
     pub(crate) listing: Option<Vec<String>>,
     pub(crate) output: OutputWorld,
+    pub(crate) versions: Versions,
 }
 
 /// How a world ended.
@@ -101,82 +100,6 @@ pub struct ClusterEnded {
     pub calls: u64,
     /// The last things that happened, if asked for.
     pub listing: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Happening {
-    /// Something happens at a life of a node.
-    At(Who, Doing),
-    /// The same, which was due while that one was frozen.
-    PutOff(Who, Doing),
-    /// A request arrives at the engine.
-    Arrive(u64),
-    /// A question of an op that was long under way arrives at the leader by then.
-    Deliver(usize),
-    /// The answer of an op arrives at its actor.
-    Answered(usize, usize),
-    /// A node says that it does not lead.
-    Refused(usize),
-    GiveUp(usize),
-    /// The actor of an op closes its connection.
-    HangUp(usize),
-    Wake(usize),
-    /// Workers write output, and a client reads it.
-    Write,
-    /// An append of output arrives long after it was sent.
-    LateOutput(u64),
-    /// Once a second: what goes wrong now?
-    Nemesis,
-    /// A node that is down starts.
-    Start(usize),
-    /// A process is gone without a word.
-    Crash(Who),
-    /// A node is cut off from the engine.
-    Cut(usize),
-    /// A node that was cut off reaches the engine again.
-    Mended(usize),
-    EngineUp,
-    /// The engine refuses no more.
-    EngineWilling,
-    FaultsEnd,
-    /// The operator accepts the loss of data.
-    Accepted,
-    /// By now there must be a leader.
-    LeaderDue,
-}
-
-/// What a process does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Doing {
-    /// Asks the elector what to do.
-    Elect,
-    /// Hears what came of a request.
-    Hear(u64),
-    /// Reads the journal.
-    Look,
-    /// Hears of a batch from the leader.
-    Hint(u64),
-    /// Begins a term.
-    Begin(u64),
-    /// Leaves a term.
-    StepDown(u64),
-    Decide,
-    /// Sends a batch, or sends it again.
-    Send,
-    WriteSnapshot,
-    /// A question of an op arrives.
-    Question(usize),
-    /// A question about output arrives.
-    Output(u64),
-    /// A call of the engine about output is made.
-    CallOutput(u64),
-}
-
-/// A question that is with a node.
-pub(crate) struct Pending {
-    pub(crate) op: usize,
-    pub(crate) who: Who,
-    pub(crate) future: Pin<Box<dyn Future<Output = Result<Answer, Error>>>>,
 }
 
 impl std::fmt::Debug for ClusterWorld {
@@ -235,6 +158,7 @@ impl ClusterWorld {
             trace: Trace::new(Tracing::Hashed),
             listing: None,
             output: OutputWorld::new(&plan),
+            versions: Versions::new(plan.seed),
             plan,
         }
     }
@@ -381,6 +305,7 @@ impl ClusterWorld {
             Doing::Question(op) => self.question(who, op),
             Doing::Output(number) => self.output_arrives(who, number),
             Doing::CallOutput(number) => self.call_output(who, number)?,
+            Doing::Member(duty) => self.does_duty(who, duty)?,
         }
         Ok(())
     }
