@@ -81,6 +81,9 @@ impl Tasks {
         now: Timestamp,
     ) -> Result<Decision, Refusal> {
         let held = self.running(task, lease, Some(worker), now)?;
+        if !held.is_of_bus() {
+            return Err(Refusal::StaleLease { task, lease, why: "it is not of the bus" });
+        }
         let extended = vec![Extension { lease, expires_at: held.expires_at }];
         Ok(event(LeaseExtended { extended, progress: said.0, note: said.1.cloned() }))
     }
