@@ -247,6 +247,8 @@ impl Driver {
         if found.is_none() && !is_due {
             return;
         }
+        // Time alone says nothing between two listings: a candidate with a short timeout would look gone before each.
+        let listed = found.as_ref().map(Result::is_ok);
         match found {
             Some(Ok(cells)) => {
                 self.succeeded(LIST);
@@ -261,10 +263,10 @@ impl Driver {
             Some(Err(error)) => self.failed(LIST, &error),
             None => {}
         }
-        let (present, peers) = (self.presence.present(now), self.presence.peers(now));
-        {
+        if let Some(listed) = listed {
+            let (present, peers) = (self.presence.present(now), self.presence.peers(now));
             let mut status = self.shared.lock();
-            (status.present, status.peers) = (present, peers);
+            (status.present, status.peers, status.listed) = (present, peers, listed);
         }
         if is_due {
             self.next_list = now + roster_of(&self.shared.options).heartbeat_interval / 3;

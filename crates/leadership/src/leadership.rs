@@ -61,6 +61,8 @@ pub struct Status {
     pub present: Vec<String>,
     /// All nodes ever seen, by id.
     pub peers: Vec<Peer>,
+    /// The last listing of the presence cells did not fail.
+    pub listed: bool,
     /// This node's own note.
     pub(crate) note: String,
     /// The latest changes of leader, on the boot clock.
@@ -160,6 +162,7 @@ impl Leadership {
             phase: presence.phase(),
             present: vec![me.name.clone()],
             peers: Vec::new(),
+            listed: false,
             note: String::new(),
             changes: VecDeque::new(),
             register_error: None,

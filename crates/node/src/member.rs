@@ -434,6 +434,10 @@ impl Inner {
     fn raise_format(&self) {
         if let NodeRole::Leads(node) = &*self.role.borrow() {
             let status = self.leadership().status();
+            // What cannot be listed may be present, however long it was not seen.
+            if !status.listed {
+                return;
+            }
             node.raise_format(readable(&status.present, &status.peers));
         }
     }

@@ -27,6 +27,8 @@ use crate::world::{MS, SECOND};
 
 /// A generator of its own, so that worlds are the same without versions.
 const SALT: u64 = 0x7e45_1005;
+/// Microseconds that a listing takes at most.
+const LISTING_MAX: u64 = 20 * MS;
 /// What a refusal to read a newer format says to an operator.
 const ADVICE: &str = "use a newer version";
 
@@ -93,6 +95,8 @@ pub(crate) struct Members {
     listing: Option<(u64, Vec<(String, Cell)>)>,
     /// When the register was read for the last listing that has arrived.
     listed: Option<u64>,
+    /// The last listing did not fail.
+    is_listed: bool,
     present: Vec<String>,
     peers: Vec<Peer>,
 }
@@ -171,6 +175,7 @@ impl ClusterWorld {
             cell: None,
             listing: None,
             listed: None,
+            is_listed: false,
             present: Vec::new(),
             peers: Vec::new(),
         })
@@ -189,13 +194,12 @@ impl ClusterWorld {
             }
             Duty::List => {
                 self.after(micros(ttl / 9), who, Doing::Member(Duty::List));
-                self.look_around(who);
                 let cells = self.register(who).and_then(|register| register.list(NODES).ok());
                 let now = self.now;
                 if let Some(members) = &mut self.process(who).members {
                     members.listing = cells.map(|cells| (now, cells));
                 }
-                let takes = self.versions.rng.range(MS, 20 * MS);
+                let takes = self.versions.rng.range(MS, LISTING_MAX);
                 self.after(takes, who, Doing::Member(Duty::Listed));
             }
             Duty::Listed => self.listed(who),
@@ -252,7 +256,7 @@ impl ClusterWorld {
         let before = self.versions.beats.remove(&who.node).filter(|beat| beat.who == who && beat.counts(now));
         let Some((version, lasts)) = version.zip(lasts) else { return };
         let since = before.map_or(now, |beat| beat.since);
-        let lasts = micros(lasts - lasts / 50);
+        let lasts = micros(lasts - lasts / 50).saturating_sub(LISTING_MAX);
         self.versions.beats.insert(who.node, Beat { who, version, at: now, lasts, since });
     }
 
@@ -263,24 +267,18 @@ impl ClusterWorld {
         }
     }
 
-    /// Tells the rest of the process who is present now.
-    fn look_around(&mut self, who: Who) {
-        let now = self.machines[who.node].clock.boot();
-        if let Some(members) = &mut self.process(who).members {
-            members.present = members.presence.present(now);
-            members.peers = members.presence.peers(now);
-        }
-    }
-
     fn listed(&mut self, who: Who) {
         let now = self.machines[who.node].clock.boot();
         let Some(members) = &mut self.process(who).members else { return };
-        if let Some((read, cells)) = members.listing.take() {
+        let listing = members.listing.take();
+        members.is_listed = listing.is_some();
+        if let Some((read, cells)) = listing {
             let named = |(key, cell): (String, Cell)| (key.trim_start_matches(NODES).to_owned(), cell);
             members.presence.update(now, cells.into_iter().map(named).collect());
             members.listed = Some(read);
         }
-        self.look_around(who);
+        members.present = members.presence.present(now);
+        members.peers = members.presence.peers(now);
     }
 
     /// A leader raises the format when everyone present reads the next one; W15: not before.
@@ -289,6 +287,9 @@ impl ClusterWorld {
         let process = self.process(who);
         let (Some(leads), Some(members)) = (&process.leads, &process.members) else { return Ok(()) };
         let (node, format) = (leads.node.clone(), leads.stepped.state().format());
+        if !members.is_listed {
+            return Ok(());
+        }
         let asked = readable(&members.present, &members.peers);
         let old = self.old_and_present(who);
         if asked.min(reads) > format {
@@ -372,6 +373,8 @@ impl ClusterWorld {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::cluster::coverage::ClusterCovered as Covered;
     use crate::cluster::{ClusterPlan, run_cluster_plan};
 
@@ -388,5 +391,18 @@ mod tests {
     fn new_nodes_raise_the_format_once_and_old_ones_never() {
         assert_eq!(raised(0), (1, 0));
         assert_eq!(raised(1_000_000), (0, 1));
+    }
+
+    /// Heartbeats of the one come many times while the other looks once.
+    #[test]
+    fn an_old_node_is_present_whatever_time_the_leader_has() {
+        for seed in 1..=60 {
+            let mut plan = ClusterPlan::calm(seed, 30);
+            (plan.versions.used, plan.versions.old) = (true, 500_000);
+            for (node, millis) in plan.nodes.iter_mut().zip([8_000, 300].into_iter().cycle()) {
+                node.ttl = Duration::from_millis(millis);
+            }
+            assert_eq!(run_cluster_plan(plan).violations, [], "seed {seed}");
+        }
     }
 }
