@@ -2,85 +2,21 @@
 
 mod bus;
 mod rights;
+mod task;
 
 use std::collections::BTreeMap;
 
 use orchestrix_core::{
-    AttemptEnd, CancelReason, Event, ExpiryReason, Json, Key, LeaseId, Name, Next, Position, Retention,
-    TaskCreated, TaskEvent, TaskId, TermEvent, Timestamp,
+    AttemptEnd, CancelReason, Event, ExpiryReason, Key, LeaseId, Name, Next, Position, Retention, TaskEvent,
+    TaskId, TermEvent, Timestamp,
 };
 
 use crate::check::Violation;
 use crate::coverage::{Coverage, Covered};
 use crate::history::History;
 
-/// What a task is at one place of the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Is {
-    Waiting,
-    Leased(LeaseId),
-    /// Leased, and asked to stop.
-    Asked(LeaseId),
-    Completed,
-    Failed,
-    Cancelled,
-    Purged,
-}
-
-#[derive(Debug)]
-pub(super) struct Task {
-    pub(super) queue: Name,
-    pub(super) payload: Json,
-    pub(super) key: Option<Key>,
-    pub(super) priority: i32,
-    created: Position,
-    /// As it was made, and when.
-    pub(super) made: TaskCreated,
-    pub(super) made_at: Timestamp,
-    max_attempts: u32,
-    timeout_ms: Option<u64>,
-    ttl_at: Option<Timestamp>,
-    not_before: Timestamp,
-    charged: u32,
-    lease: Option<Lease>,
-    /// What it was from each position on.
-    pub(super) was: Vec<(Position, Is)>,
-    /// How each of its leases ended.
-    pub(super) ended: BTreeMap<LeaseId, (Position, AttemptEnd)>,
-    /// The leases under which it was given up with attempts left.
-    pub(super) given_up: Vec<LeaseId>,
-    pub(super) result: Option<Json>,
-    key_until: Option<Timestamp>,
-    ended_at: Timestamp,
-}
-
-#[derive(Clone, Debug)]
-struct Lease {
-    id: LeaseId,
-    /// Nobody has started an offer.
-    worker: Option<Name>,
-    of_bus: bool,
-    length_ms: u64,
-    expires_at: Timestamp,
-    timeout_at: Option<Timestamp>,
-    cancel_at: Option<Timestamp>,
-    prolonged: bool,
-}
-
-/// What is known of a lease for ever.
-#[derive(Clone, Debug)]
-pub(super) struct Granted {
-    pub(super) task: TaskId,
-    /// `None` for an offer that nobody has started.
-    pub(super) worker: Option<Name>,
-    pub(super) of_bus: bool,
-    pub(super) attempt: u32,
-    pub(super) request_id: Option<Name>,
-    /// Live leases of the worker with this one.
-    pub(super) held: usize,
-    /// When it would end, from each position on.
-    pub(super) ends: Vec<(Position, Timestamp)>,
-}
+use task::Lease;
+pub(super) use task::{Granted, Is, Task};
 
 #[derive(Debug, Default)]
 pub(super) struct Model {
@@ -107,28 +43,6 @@ pub(super) struct Model {
     /// Dead letters, and others that have ended, that are still there.
     dead: usize,
     done: usize,
-}
-
-impl Lease {
-    fn ends_at(&self) -> Timestamp {
-        [Some(self.expires_at), self.timeout_at, self.cancel_at]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(self.expires_at)
-    }
-}
-
-impl Task {
-    pub(super) fn is(&self) -> Is {
-        self.was.last().map_or(Is::Waiting, |(_, is)| *is)
-    }
-
-    /// What it was at a place of the journal; `None` before it was there.
-    pub(super) fn at(&self, position: Position) -> Option<Is> {
-        let index = self.was.partition_point(|(from, _)| *from <= position);
-        Some(self.was[index.checked_sub(1)?].1)
-    }
 }
 
 /// What time asks for is done no later than this after its time, where nothing goes wrong.
@@ -284,6 +198,9 @@ impl Model {
                 let free = event.undelivered == Some(true);
                 if free {
                     coverage.add(Covered::LeaseAbandoned);
+                    self.offer_ends_in_time(event.task)?;
+                } else {
+                    self.live(event.task, event.lease)?;
                 }
                 self.starts_with(event.task, event.lease, event.worker.as_ref())?;
                 self.ends_uncounted(event.task, event.charged || !free)?;

@@ -1,5 +1,6 @@
 //! Every invariant that the checker knows, with a short history that breaks it.
 
+mod bus;
 mod numbers;
 mod others;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use orchestrix_core::{
-    BusResumed, LeaseId, LeaseOffered, LeasesStarted, Name, OwnerToken, OwnershipEvent, TaskId, Timestamp,
+    BusResumed, LeaseId, LeaseOffered, LeasesStarted, Name, NodeJoined, OwnerToken, OwnershipEvent, TaskId,
+    Timestamp,
 };
 
 use super::{Granted, Is, Lease, Model, ensure, kept_until};
@@ -27,6 +28,8 @@ pub(super) struct Owners {
 #[derive(Debug)]
 struct Node {
     name: String,
+    incarnation: String,
+    address: String,
     drains: bool,
 }
 
@@ -37,6 +40,12 @@ impl Owners {
 }
 
 impl Model {
+    /// The node that owns a lease, if one does.
+    #[cfg(test)]
+    pub(in crate::check) fn owner_of(&self, lease: LeaseId) -> Option<OwnerToken> {
+        self.owners.of(lease)
+    }
+
     pub(super) fn raise(&mut self, format: u8) -> Result<(), Violation> {
         ensure(format > self.format.max(1), "W15", || format!("format {format} after {}", self.format))?;
         self.format = format;
@@ -59,8 +68,14 @@ impl Model {
         };
         match event {
             OwnershipEvent::NodeJoined(event) => {
-                self.owners.nodes.retain(|_, node| node.name != event.node);
-                let node = Node { name: event.node.clone(), drains: false };
+                let NodeJoined { node: name, incarnation, address } = event.clone();
+                let before = self.owners.nodes.values().find(|node| node.name == name);
+                let is_other = before.is_none_or(|it| it.incarnation != incarnation || it.address != address);
+                ensure(is_other, "O7", || {
+                    format!("process {incarnation} of {name} is there, and joins again")
+                })?;
+                self.owners.nodes.retain(|_, node| node.name != name);
+                let node = Node { name, incarnation, address, drains: false };
                 self.owners.nodes.insert(OwnerToken(position.0), node);
             }
             OwnershipEvent::NodeLeft(event) => {
@@ -196,6 +211,12 @@ impl Model {
     pub(super) fn ends_uncounted(&mut self, task: TaskId, charged: bool) -> Result<(), Violation> {
         let offer = self.task(task)?.lease.as_ref().is_some_and(Lease::is_offer);
         ensure(!(offer && charged), "T9", || format!("an offer of task {task} counts as an attempt"))
+    }
+
+    /// TL1: an offer that nobody has started ends in time.
+    pub(super) fn offer_ends_in_time(&mut self, task: TaskId) -> Result<(), Violation> {
+        let offer = self.task(task)?.lease.clone().filter(Lease::is_offer);
+        offer.map_or(Ok(()), |offer| self.in_time(Some(offer.expires_at), "offer", offer.id.0))
     }
 
     pub(super) fn resumed(&mut self, event: &BusResumed, coverage: &mut Coverage) -> Result<(), Violation> {
