@@ -101,7 +101,7 @@ pub(crate) struct Members {
     peers: Vec<Peer>,
 }
 
-/// What a process does about presence and versions.
+/// What a process does about presence and versions, while the format may still be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Duty {
     Beat,
@@ -184,6 +184,10 @@ impl ClusterWorld {
     pub(crate) fn does_duty(&mut self, who: Who, duty: Duty) -> Result<(), Violation> {
         let ttl = self.machines[who.node].plan.ttl;
         if self.process(who).stopping {
+            return Ok(());
+        }
+        if self.mirror.state.format() >= FORMAT && !self.plan.forgets {
+            // It is raised for good: nobody has to know any more who is present.
             return Ok(());
         }
         match duty {
