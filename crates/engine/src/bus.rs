@@ -171,6 +171,14 @@ pub enum Left {
     Holding(usize),
 }
 
+/// Some of the leases that have channels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenJobs {
+    pub leases: Vec<(TaskId, LeaseId)>,
+    /// Where to go on, if there may be more.
+    pub next: Option<u64>,
+}
+
 /// The size of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
@@ -239,6 +247,13 @@ pub trait Bus: Send + Sync {
     /// # Errors
     /// When the bus cannot answer.
     fn settle(&self, queue: &Queue, entries: &[EntryId]) -> Result<(), Error>;
+
+    /// Looks for leases that have channels, some at a time and from 0 on; a lease may be found twice. Those that were opened or
+    /// closed meanwhile may be found or not.
+    ///
+    /// # Errors
+    /// When the bus cannot answer.
+    fn jobs(&self, from: u64) -> Result<OpenJobs, Error>;
 
     /// Reads at most [`READ_CHANNELS_MAX`] channels, each once and after a cursor. One that is not there has nothing. To be fair,
     /// go on after the channel that spent the budget.

@@ -1,7 +1,7 @@
 //! Queries about nodes and owners.
 
 use super::decide::{GONE, NOT_OF_BUS};
-use super::state::LiveNode;
+use super::state::{LiveNode, NOBODY};
 use super::{Claim, Ownership};
 use crate::limits::OWNED_LEASES_MAX;
 use crate::planted::is_planted;
@@ -49,6 +49,13 @@ impl State {
     #[must_use]
     pub fn owner_of(&self, lease: LeaseId) -> Option<JoinedNode<'_>> {
         self.node(self.ownership.leases.get(lease)?.owner)
+    }
+
+    /// Who owned a lease that nobody owns, if that node left with it.
+    #[must_use]
+    pub fn left_by(&self, lease: LeaseId) -> Option<OwnerToken> {
+        let owner = self.ownership.leases.get(lease)?.owner;
+        (owner != NOBODY && !self.ownership.nodes.contains_key(&owner)).then_some(owner)
     }
 
     /// What [`OwnershipCommand::Own`](crate::OwnershipCommand::Own) would come to for one lease.

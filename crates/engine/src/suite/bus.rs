@@ -47,7 +47,7 @@ pub type MakeBus<'a> = &'a mut dyn FnMut() -> Box<dyn BusRig>;
 
 /// All sentences about buses.
 pub fn bus(make: MakeBus<'_>) {
-    let sentences: [fn(&dyn BusRig); 28] = [
+    let sentences: [fn(&dyn BusRig); 29] = [
         an_offer_is_in_all_its_channels,
         offers_are_published_in_order,
         a_repeat_is_refused_also_after_it_was_settled,
@@ -57,6 +57,7 @@ pub fn bus(make: MakeBus<'_>) {
         the_offer_of_a_retry_removes_what_the_previous_lease_left,
         a_channel_is_closed_only_for_its_lease,
         a_withdrawn_offer_is_not_taken,
+        all_leases_with_channels_are_found,
         a_bus_of_another_journal_is_refused,
         an_unopened_bus_is_refused,
         two_consumers_never_get_one_message,

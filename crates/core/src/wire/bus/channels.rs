@@ -154,6 +154,26 @@ impl Channels {
         format!("{}*", self.prefix)
     }
 
+    /// Covers the names of all job channels, and perhaps others.
+    #[must_use]
+    pub fn job_pattern(&self) -> String {
+        format!("{}job.[0-9]*", self.prefix)
+    }
+
+    /// The job channel that has this name.
+    #[must_use]
+    pub fn job_of(&self, name: &str) -> Option<JobChannel> {
+        let (task, kind) = name.strip_prefix(&self.prefix)?.strip_prefix("job.")?.split_once('.')?;
+        let task = TaskId(task.parse().ok()?);
+        let channel = match kind {
+            "status" => JobChannel::Status(task),
+            "logs" => JobChannel::Logs(task),
+            _ => return None,
+        };
+        // A number is written in one way.
+        (self.job(channel) == name).then_some(channel)
+    }
+
     /// What is written and removed to see what the user may do.
     #[must_use]
     pub fn probe(&self) -> String {

@@ -10,7 +10,8 @@ use super::server::{Claiming, Fields, Right, State};
 use super::{Failure, MemoryBus, PLACE, error, is_foreign};
 use crate::bus::{
     Budget, Bus, Channel, Checked, Claimed, Closed, DATA, Ended, EntryId, Figures, Found, JobChannel, Left,
-    Message, Noted, Queue, Sent, Taken, Topic, check_channels, check_count, check_messages, check_reclaimed,
+    Message, Noted, OpenJobs, Queue, Sent, Taken, Topic, check_channels, check_count, check_messages,
+    check_reclaimed,
 };
 use crate::{Error, JournalId};
 
@@ -130,6 +131,11 @@ impl Bus for MemoryBus {
         check_count("settle messages", entries.len())?;
         let (channels, queue, entries) = (self.channels.clone(), queue.clone(), entries.to_vec());
         self.get("settle messages", move |state, _| state.settle(&channels, &queue, &entries))
+    }
+
+    fn jobs(&self, from: u64) -> Result<OpenJobs, Error> {
+        let channels = self.channels.clone();
+        self.get("look for channels", move |state, _| state.jobs(&channels, from))
     }
 
     fn read(&self, after: &[(Channel, EntryId)], budget: Budget) -> Result<Found, Error> {

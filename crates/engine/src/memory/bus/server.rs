@@ -8,8 +8,11 @@ use orchestrix_core::{LeaseId, Name, Term};
 use crate::JournalId;
 use crate::bus::{
     Budget, Channel, Channels, Closed, Content, Ended, Entry, EntryId, Figures, Found, JobChannel, Left,
-    Noted, Offer, Queue, Topic,
+    Noted, Offer, OpenJobs, Queue, Topic,
 };
+
+/// Channels that one look for leases goes through.
+const JOBS_AT_ONCE: usize = 1_000;
 
 /// The fields of an entry.
 pub(super) type Fields = Vec<(Vec<u8>, Vec<u8>)>;
@@ -97,6 +100,12 @@ impl Stream {
 
     fn entry(&self, id: EntryId) -> Option<Entry> {
         self.entries.get(&id).map(|fields| Entry { id, content: Content::of(fields) })
+    }
+
+    /// The lease that a channel belongs to.
+    fn lease(&self) -> Option<LeaseId> {
+        let (first, _) = self.entries.first_key_value().filter(|(first, _)| first.minor == 0)?;
+        Some(LeaseId(first.major))
     }
 
     fn is_of(&self, lease: LeaseId) -> bool {
@@ -349,6 +358,19 @@ impl State {
     }
 
     /// The names of all channels.
+    /// Some leases that have channels; `from` counts channels.
+    pub(super) fn jobs(&self, channels: &Channels, from: u64) -> OpenJobs {
+        let skip = usize::try_from(from).unwrap_or(usize::MAX);
+        let some: Vec<_> = self.streams.iter().skip(skip).take(JOBS_AT_ONCE).collect();
+        let lease = |(name, stream): &(&String, &Stream)| {
+            let (JobChannel::Status(task) | JobChannel::Logs(task)) = channels.job_of(name)?;
+            Some((task, stream.lease()?))
+        };
+        let leases = some.iter().filter_map(lease).collect();
+        let next = (some.len() == JOBS_AT_ONCE).then_some(from + JOBS_AT_ONCE as u64);
+        OpenJobs { leases, next }
+    }
+
     pub(super) fn names(&self) -> Vec<String> {
         self.streams.keys().cloned().collect()
     }

@@ -6,12 +6,12 @@ use orchestrix_core::{LeaseId, Name, Term};
 use redis::Value;
 
 use super::publisher::RedisPublisher;
-use super::replies::{Noting, entries, found, id, list, size};
+use super::replies::{Noting, entries, found, id, list, size, text};
 use super::{CHECK, CLAIM, CLOSE, DELETE, FIGURES, LEAVE, OPEN, READ, RedisBus, SETTLE, TRIM, topics};
 use crate::bus::{
     Budget, Bus, Channel, Checked, Claimed, Closed, DATA, ENTRIES_MAX, Ended, EntryId, Figures, Found,
-    JobChannel, Left, MESSAGE_BYTES_MAX, Message, Queue, Sent, Taken, Topic, check_channels, check_count,
-    check_messages, check_reclaimed,
+    JobChannel, Left, MESSAGE_BYTES_MAX, Message, OpenJobs, Queue, Sent, Taken, Topic, check_channels,
+    check_count, check_messages, check_reclaimed,
 };
 use crate::redis::server::{Command, Failure};
 use crate::{Error, JournalId};
@@ -24,6 +24,7 @@ const DO_SEND: &str = "send messages";
 const DO_TAKE: &str = "take messages";
 const DO_RECLAIM: &str = "reclaim messages";
 const DO_SETTLE: &str = "settle messages";
+const DO_LOOK: &str = "look for channels";
 const DO_READ: &str = "read channels";
 const DO_DELETE: &str = "delete messages";
 const DO_TRIM: &str = "trim topics";
@@ -34,6 +35,8 @@ const DO_MEASURE: &str = "measure queues";
 const REQUEST_BYTES: usize = 4 << 20;
 /// Messages, channels or queues in one request. Bounds how long it blocks the server for others.
 const REQUEST_COMMANDS: usize = 100;
+/// Keys that one look for channels goes through, about. Bounds how long it blocks the server for others.
+const SCAN_KEYS: usize = 1_000;
 
 impl RedisBus {
     /// The outcome of a command that takes messages.
@@ -269,6 +272,41 @@ impl Bus for RedisBus {
             command.arg(id.to_string());
         }
         self.server.get(DO_SETTLE, &command)
+    }
+
+    fn jobs(&self, from: u64) -> Result<OpenJobs, Error> {
+        let mut command = Command::new("SCAN");
+        command.arg(from).arg("MATCH").arg(self.channels.job_pattern()).arg("COUNT").arg(SCAN_KEYS);
+        let answer: Value = self.server.get(DO_LOOK, &command)?;
+        let found = match list(&answer) {
+            Some([next, names]) => text(next).and_then(|next| next.parse::<u64>().ok()).zip(list(names)),
+            Some(_) | None => None,
+        };
+        let (next, names) = found.ok_or_else(|| self.strange(DO_LOOK, &answer))?;
+        let channels: Vec<(&str, JobChannel)> = names
+            .iter()
+            .filter_map(text)
+            .filter_map(|name| Some((name, self.channels.job_of(name)?)))
+            .collect();
+        let mut leases = Vec::with_capacity(channels.len());
+        for some in channels.chunks(REQUEST_COMMANDS) {
+            let first = |(name, _): &(&str, JobChannel)| {
+                let mut command = Command::new("XRANGE");
+                command.arg(*name).arg("-").arg("+").arg("COUNT").arg(1);
+                command
+            };
+            let commands: Vec<Command> = some.iter().map(first).collect();
+            let answers = self.server.ask_all(&commands).map_err(|failure| self.error(DO_LOOK, failure))?;
+            for ((_, channel), answer) in some.iter().zip(answers) {
+                // What is no stream, or begins otherwise, is not a channel of a lease.
+                let first = answer.ok().and_then(|answer| entries(&answer)?.into_iter().next());
+                let (JobChannel::Status(task) | JobChannel::Logs(task)) = *channel;
+                leases.extend(
+                    first.filter(|first| first.id.minor == 0).map(|first| (task, LeaseId(first.id.major))),
+                );
+            }
+        }
+        Ok(OpenJobs { leases, next: (next > 0).then_some(next) })
     }
 
     fn read(&self, after: &[(Channel, EntryId)], budget: Budget) -> Result<Found, Error> {

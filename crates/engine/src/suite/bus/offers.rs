@@ -1,5 +1,6 @@
 //! Claims, offers, and the channels of leases.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use orchestrix_core::{LeaseId, TaskId, Term};
@@ -196,4 +197,31 @@ pub fn an_unopened_bus_is_refused(rig: &dyn BusRig) {
     assert_eq!(bus.read(&[(mail().into(), EntryId::ZERO)], budget).expect("nothing is read").entries, []);
     let figures = bus.figures(&[Queue::Assigned]).expect("nothing is measured");
     assert_eq!(figures, [Figures::default()]);
+}
+
+pub fn all_leases_with_channels_are_found(rig: &dyn BusRig) {
+    let bus = open(rig, "a");
+    assert_eq!(found_jobs(&*bus), []);
+    let mut publisher = publisher(&bus, 1);
+    let offers: Vec<Offer> = (1..=300).map(|n| offer(n, 1_000 + n)).collect();
+    publish(&mut *publisher, &offers, 0);
+    let all: Vec<_> = offers.iter().map(|offer| (offer.task, offer.lease)).collect();
+    assert_eq!(found_jobs(&*bus), all);
+    bus.close(&[ended(7, 1_007)]).expect("a channel is closed");
+    let left: Vec<_> = all.into_iter().filter(|(task, _)| task.0 != 7).collect();
+    assert_eq!(found_jobs(&*bus), left);
+    let other = rig.connect("other");
+    other.open(super::JOURNAL, &name("a")).expect("another domain is opened");
+    assert_eq!(found_jobs(&*other), []);
+}
+
+/// All leases that have channels, each once.
+fn found_jobs(bus: &dyn Bus) -> Vec<(TaskId, LeaseId)> {
+    let (mut found, mut from) = (BTreeSet::new(), Some(0));
+    while let Some(at) = from {
+        let some = bus.jobs(at).expect("channels are looked for");
+        found.extend(some.leases);
+        from = some.next;
+    }
+    found.into_iter().collect()
 }
