@@ -63,6 +63,8 @@ impl Ask {
             | Self::Queues
             | Self::Workers
             | Self::Cluster
+            | Self::Owner(_)
+            | Self::Dispatch(_)
             | Self::Unknown(_) => {}
         }
     }
@@ -79,7 +81,9 @@ pub(crate) fn check_named(ask: &Ask, own: &[Name]) -> Result<(), Refusal> {
             Some(queue) => check_queue(queue, own),
             None => Err(Refusal::Forbidden(Forbidden::AnyQueue)),
         },
-        Ask::Workers | Ask::Cluster | Ask::Shards(_) | Ask::Unknown(_) => everything,
+        Ask::Workers | Ask::Cluster | Ask::Shards(_) | Ask::Owner(_) | Ask::Dispatch(_) | Ask::Unknown(_) => {
+            everything
+        }
         Ask::Heartbeat(_)
         | Ask::HeartbeatAll { .. }
         | Ask::Attempt { .. }
@@ -136,6 +140,8 @@ pub(crate) fn check(state: &State, ask: &Ask, own: &[Name]) -> Result<(), Refusa
         | Ask::Workers
         | Ask::Cluster
         | Ask::Shards(_)
+        | Ask::Owner(_)
+        | Ask::Dispatch(_)
         | Ask::Unknown(_) => Ok(()),
     }
 }

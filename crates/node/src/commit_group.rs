@@ -2,6 +2,7 @@
 
 use orchestrix_core::{Event, Position, State, TaskId, Timestamp, Undecoded, encode_record};
 
+use crate::bus::BusAnswer;
 use crate::event_queues::EventQueues;
 use crate::request::{Answer, Error};
 
@@ -105,6 +106,12 @@ fn weight(answer: &Result<Answer, Error>) -> usize {
         Ok(Answer::Assignment(assignment)) => 1 + assignment.tokens.len() / 32,
         Ok(Answer::Service(service)) => 1 + service.shards.len() / 8,
         Ok(Answer::Services(list)) => 1 + list.services.len(),
+        Ok(Answer::Bus(answer)) => match &**answer {
+            BusAnswer::Done | BusAnswer::Joined(_) | BusAnswer::Gone => 1,
+            BusAnswer::Pulled(pulled) => 1 + pulled.offers.len() + pulled.ended.len() + pulled.cancels.len(),
+            BusAnswer::Heard(cancels) => 1 + cancels.len(),
+            BusAnswer::Reported(reported) => 1 + reported.owned.len(),
+        },
         Ok(
             Answer::Outcome { .. }
             | Answer::Batch(_)

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use orchestrix_core::{Command, Event, Position, Refusal, State, Timestamp, is_planted};
 use orchestrix_engine::Space;
 
+use crate::bus::{Before, BusChanges};
 use crate::commit_group::CommitGroup;
 use crate::options::Options;
 use crate::request::{Answer, Error, Recipient};
@@ -24,6 +25,8 @@ pub(crate) struct Decider<R> {
     pub(crate) group: CommitGroup<R>,
     /// No answer after this position was sent.
     pub(crate) durable: Position,
+    /// Of leases of the bus, if there is a bus.
+    pub(crate) bus: Option<BusChanges>,
     space: Space,
     /// New work was refused for want of room, and there has not been plenty since.
     refuses_work: bool,
@@ -32,7 +35,8 @@ pub(crate) struct Decider<R> {
 impl<R: Recipient> Decider<R> {
     pub(crate) fn new(state: State, options: Options, stats: Arc<Stats>) -> Self {
         let (durable, group) = (state.position(), CommitGroup::default());
-        Self { state, options, stats, group, durable, space: Space::Plenty, refuses_work: false }
+        let bus = options.bus.is_some().then(BusChanges::default);
+        Self { state, options, stats, group, durable, bus, space: Space::Plenty, refuses_work: false }
     }
 
     /// The time of an event that happens now: time never goes back.
@@ -44,7 +48,17 @@ impl<R: Recipient> Decider<R> {
     pub(crate) fn commit(&mut self, event: Event, now: Timestamp) -> Position {
         let at = self.event_time(now);
         self.group.record(&self.state, at, &event);
-        self.state.apply(at, event)
+        let before = self.bus.as_ref().and_then(|_| Before::of(&self.state, &event));
+        let position = self.state.apply(at, event);
+        if let (Some(changes), Some(before)) = (&mut self.bus, before) {
+            changes.note(&self.state, before);
+        }
+        position
+    }
+
+    /// Nothing was heard of the bus for a while: none of its leases ends.
+    pub(crate) fn is_bus_silent(&self) -> bool {
+        self.bus.as_ref().is_some_and(|changes| changes.is_silent)
     }
 
     pub(crate) fn reply(&mut self, to: R, answer: Result<Answer, Error>) {

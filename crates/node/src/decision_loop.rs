@@ -8,14 +8,17 @@
 
 use std::sync::Arc;
 
-use orchestrix_core::{Command, Decision, FormatRaised, Name, Position, State, TermCommand, Tick, Timestamp};
+use orchestrix_core::{
+    Command, Decision, FormatRaised, Name, Position, Refusal, State, TermCommand, Tick, Timestamp,
+};
 use orchestrix_engine::Space;
 
+use crate::bus::BusDecisions;
 use crate::caller;
 use crate::commit_group::CommitGroup;
 use crate::decider::{Component, Decider};
 use crate::options::Options;
-use crate::request::{Ask, Recipient};
+use crate::request::{Answer, Ask, Recipient};
 use crate::shards::ShardDecisions;
 use crate::stats::Stats;
 use crate::tasks::{Abandoned, TaskDecisions};
@@ -26,6 +29,7 @@ pub struct DecisionLoop<R> {
     decider: Decider<R>,
     tasks: TaskDecisions<R>,
     shards: ShardDecisions<R>,
+    bus: Option<BusDecisions<R>>,
     /// After so many milliseconds without an event there is a `Tick`.
     tick_ms: Option<u64>,
 }
@@ -33,7 +37,9 @@ pub struct DecisionLoop<R> {
 impl<R: Recipient> DecisionLoop<R> {
     #[must_use]
     pub fn new(state: State, options: Options, stats: Arc<Stats>) -> Self {
+        let bus = options.bus.as_ref().map(BusDecisions::new);
         Self {
+            bus,
             decider: Decider::new(state, options, stats),
             tasks: TaskDecisions::default(),
             shards: ShardDecisions::default(),
@@ -90,6 +96,9 @@ impl<R: Recipient> DecisionLoop<R> {
         for component in components {
             component.begin_term(decider, now);
         }
+        if let Some(bus) = &mut self.bus {
+            bus.begin_term(&self.decider, now);
+        }
     }
 
     /// Raises the format of the journal to one that every node reads.
@@ -111,16 +120,38 @@ impl<R: Recipient> DecisionLoop<R> {
     /// Takes an ask of a caller that is limited to its `own` queues, or is not. Its answer is in this group, or in a later
     /// one if it waits.
     pub fn ask(&mut self, ask: Ask, own: Option<&[Name]>, to: R, now: Timestamp) {
-        let Self { decider, tasks, shards, .. } = self;
+        let Self { decider, tasks, shards, bus, .. } = self;
         // Calls that wait come before this one.
         tasks.serve_waiting(decider, now);
         if let Err(refusal) = own.map_or(Ok(()), |own| caller::check(&decider.state, &ask, own)) {
             return decider.reply_refused(to, refusal);
         }
-        if let Ask::Shards(ask) = ask {
-            shards.ask(decider, *ask, to, now);
-        } else {
-            tasks.ask(decider, ask, own, to, now);
+        match ask {
+            Ask::Shards(ask) => shards.ask(decider, *ask, to, now),
+            Ask::Owner(ask) => match bus {
+                Some(bus) => {
+                    let answer = bus.owner(decider, tasks, *ask, now);
+                    decider.reply(to, answer.map(|answer| Answer::Bus(Box::new(answer))));
+                }
+                None => decider.reply_refused(to, no_bus()),
+            },
+            Ask::Dispatch(ask) => match bus {
+                Some(bus) => bus.ask(decider, tasks, *ask, to, now),
+                None => decider.reply_refused(to, no_bus()),
+            },
+            Ask::Command(_)
+            | Ask::Batch(_)
+            | Ask::Heartbeat(_)
+            | Ask::HeartbeatAll { .. }
+            | Ask::Lease(_)
+            | Ask::Attempt { .. }
+            | Ask::Task(_)
+            | Ask::Tasks { .. }
+            | Ask::Explain(_)
+            | Ask::Queues
+            | Ask::Workers
+            | Ask::Cluster
+            | Ask::Unknown(_) => tasks.ask(decider, ask, own, to, now),
         }
         tasks.serve_polls(decider, now);
     }
@@ -137,6 +168,9 @@ impl<R: Recipient> DecisionLoop<R> {
 
     /// Does what is due by now.
     pub fn tick(&mut self, now: Timestamp) {
+        if let Some(bus) = &self.bus {
+            bus.look(&mut self.decider, now);
+        }
         let (decider, mut components) = self.components();
         for component in &mut components {
             component.tick(decider, now);
@@ -147,6 +181,9 @@ impl<R: Recipient> DecisionLoop<R> {
         if self.next_tick().is_some_and(|due| due <= now) {
             self.decider.commit(Tick {}.into(), now);
         }
+        if let Some(bus) = &mut self.bus {
+            bus.tick(&mut self.decider, &mut self.tasks, now);
+        }
         self.tasks.observe(&self.decider);
     }
 
@@ -155,7 +192,8 @@ impl<R: Recipient> DecisionLoop<R> {
     pub fn next_due(&self) -> Option<Timestamp> {
         let components: [&dyn Component<R>; 2] = [&self.tasks, &self.shards];
         let due = components.iter().filter_map(|component| component.next_due(&self.decider));
-        due.chain(self.next_tick()).min()
+        let of_bus = self.bus.as_ref().and_then(BusDecisions::next_due);
+        due.chain(of_bus).chain(self.next_tick()).min()
     }
 
     fn next_tick(&self) -> Option<Timestamp> {
@@ -197,5 +235,12 @@ impl<R: Recipient> DecisionLoop<R> {
         for component in components {
             component.dismiss(decider, now);
         }
+        if let Some(bus) = &mut self.bus {
+            bus.dismiss(&mut self.decider);
+        }
     }
+}
+
+fn no_bus() -> Refusal {
+    Refusal::Invalid { field: "bus", problem: "this node has no bus; start it with --bus".to_owned() }
 }

@@ -7,6 +7,7 @@
 //!
 //! **Invariant:** nothing is answered, published or snapshotted before the position it was decided on is durable.
 
+mod bus;
 mod caller;
 mod clock;
 mod commit_group;
@@ -45,6 +46,10 @@ mod tests {
     mod interleavings;
 }
 
+pub use bus::{
+    Asked, BusAnswer, BusOptions, BusPlace, BusServices, DispatchAsk, OfferedTask, Output, OutputOf,
+    OwnedLease, OwnerAsk, Pulled, Report, ReportItem, Reported, Said,
+};
 pub use caller::Caller;
 pub use clock::TermClock;
 pub use commit_group::CommitGroup;

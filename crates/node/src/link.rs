@@ -12,12 +12,14 @@ mod answerer;
 mod ask_codec;
 mod asker;
 mod asking;
+mod bus_codec;
 mod codec;
 mod frame;
 mod hello;
 mod message;
 mod outbox;
 mod pulse;
+mod refusal_codec;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

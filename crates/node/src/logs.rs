@@ -12,11 +12,12 @@ use minicbor::{Decode, Encode};
 use orchestrix_core::limits::{BATCH_ITEMS_MAX, PAGE_BYTES_MAX};
 use orchestrix_core::wire::{LogAppend, LogAppended, LogLine, LogPage, LogStream, LogText};
 use orchestrix_core::{Position, Refusal, TaskId, Timestamp, is_planted};
+use orchestrix_engine::bus::EntryId;
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{Clock, LogPlace, Logged, Logs};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
-use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count};
+use self::count::{Counted, LINE_CHUNKS_MAX, Origin, count, count_on};
 pub(crate) use self::store::Calls;
 pub use self::store::OutputCall;
 use self::store::Store;
@@ -45,6 +46,8 @@ pub(crate) struct TaskLogs {
     guard: WriteGuard,
     line_bytes: usize,
     task_bytes: u64,
+    /// Owners on other nodes store lines, too.
+    is_shared: bool,
 }
 
 impl std::fmt::Debug for TaskLogs {
@@ -77,6 +80,18 @@ struct Chunk {
     /// that never arrived.
     #[n(4)]
     sent: u64,
+    /// The message of the bus that brought the lines, if one did.
+    #[n(5)]
+    message: Option<MessageId>,
+}
+
+/// Names a message of the bus in the channel of its lease. Later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub(crate) struct MessageId {
+    #[n(0)]
+    pub(crate) major: u64,
+    #[n(1)]
+    pub(crate) minor: u64,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -97,6 +112,12 @@ struct Addition {
     dropped: u64,
 }
 
+impl From<EntryId> for MessageId {
+    fn from(EntryId { major, minor }: EntryId) -> Self {
+        Self { major, minor }
+    }
+}
+
 impl TaskLogs {
     pub(crate) fn new(
         engine: Arc<dyn Logs>,
@@ -114,6 +135,7 @@ impl TaskLogs {
             guard,
             line_bytes: options.log_line_bytes,
             task_bytes: options.log_task_bytes,
+            is_shared: options.bus.is_some(),
         }
     }
 
@@ -133,10 +155,21 @@ impl TaskLogs {
             let problem = "has no effect without an offset".to_owned();
             return Err(Refusal::Invalid { field: "skipped", problem }.into());
         }
+        self.append_once(task, attempt, body, None).await
+    }
+
+    /// The same for lines of a message of the bus, which are stored once, however often it is read.
+    pub(crate) async fn append_once(
+        &self,
+        task: TaskId,
+        attempt: u32,
+        body: LogAppend,
+        message: Option<MessageId>,
+    ) -> Result<LogAppended, Error> {
         let log = self.task(task);
         for _ in 0..TRIES {
             let guard = Arc::clone(&log.counted).lock_owned().await;
-            if let Some(appended) = self.try_append(task, attempt, &body, &log, guard).await? {
+            if let Some(appended) = self.try_append(task, attempt, &body, message, &log, guard).await? {
                 return if self.may_acknowledge() { Ok(appended) } else { Err(Error::OutcomeUnknown) };
             }
         }
@@ -157,6 +190,7 @@ impl TaskLogs {
         task: TaskId,
         attempt: u32,
         body: &LogAppend,
+        message: Option<MessageId>,
         log: &Arc<TaskLog>,
         mut guard: OwnedMutexGuard<Option<Counted>>,
     ) -> Result<Option<LogAppended>, Error> {
@@ -164,6 +198,9 @@ impl TaskLogs {
         log.lines.send_if_modified(|lines| std::mem::replace(lines, counted.total()) != counted.total());
         let LogAppend { lease_id: lease, ref lines, offset, skipped } = *body;
         let sent = counted.sent(lease);
+        if message.is_some_and(|message| counted.has_message(lease, message)) {
+            return Ok(Some(LogAppended { next: sent, dropped: 0 }));
+        }
         let offset = offset.unwrap_or_else(|| counted.next_offset(lease));
         let known = usize::try_from(sent.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (lines, offset) = (lines.get(known..).unwrap_or_default(), offset.max(sent));
@@ -178,7 +215,8 @@ impl TaskLogs {
         if lines.is_empty() && gap == 0 {
             return Ok(Some(LogAppended { next: sent, dropped: 0 }));
         }
-        let (chunk, dropped) = self.chunk(counted, attempt, gap, lines);
+        let (mut chunk, dropped) = self.chunk(counted, attempt, gap, lines);
+        chunk.message = message;
         // The chunk stands for the gap before its lines too, so no other one gets the place of those in the gap.
         let at = LogPlace { task, number: counted.chunks(), lease, offset: offset - gap };
         let mut addition = Addition { at, chunk, new: lines.len() as u64, dropped };
@@ -265,7 +303,7 @@ impl TaskLogs {
         Arc::clone(tasks.entry(task).or_insert_with(fresh))
     }
 
-    /// Counts what is stored, once.
+    /// Counts what is stored: once, or again and again if other nodes store output, too.
     async fn counted<'a>(
         &self,
         task: TaskId,
@@ -278,6 +316,12 @@ impl TaskLogs {
                 self.store.expect_output(task);
             }
             *counted = Some(stored);
+        } else if self.is_shared
+            && let Some(known) = counted.take()
+        {
+            let now = self.now();
+            let more = self.store.call(move |engine| count_on(known, engine, task, now)).await?;
+            *counted = Some(more);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }
@@ -318,7 +362,7 @@ impl TaskLogs {
             kept.push(Line { stream: stream_code(LogStream::System), text });
         }
         let sent = gap.saturating_add(lines.len() as u64);
-        (Chunk { attempt, at: self.now(), lines: kept, dropped: all, sent }, dropped)
+        (Chunk { attempt, at: self.now(), lines: kept, dropped: all, sent, message: None }, dropped)
     }
 
     fn now(&self) -> Timestamp {

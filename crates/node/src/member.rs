@@ -5,6 +5,7 @@
 mod feed_liveness;
 mod member_loop;
 mod note;
+mod output;
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -24,6 +25,7 @@ pub use self::note::{presence_note, readable};
 use crate::events::{Batches, Events};
 use crate::follower::Following;
 use crate::high_water::HighWater;
+use crate::logs::{Calls, TaskLogs};
 use crate::node::Node;
 use crate::open::{Failure, guarded, spawn};
 use crate::options::Options;
@@ -31,6 +33,7 @@ use crate::progress::Rounds;
 use crate::runner::Running;
 use crate::standby::Standby;
 use crate::stats::Stats;
+use crate::write_guard::WriteGuard;
 
 /// A node that is further behind than this does not get the leader lease.
 const LAG_MAX: u64 = 100_000;
@@ -84,6 +87,8 @@ struct Inner {
     /// The newest format of the journal that this node reads.
     reads: u8,
     following: Following,
+    /// Output of tasks that are owned while another node leads.
+    output: Arc<TaskLogs>,
     /// Of the thread that waits for the journal to grow.
     growth: Rounds,
     /// A term that begins here, until its first event is durable.
@@ -137,6 +142,15 @@ impl Member {
         let Membership { engine, me, leadership: options, node, high_water } = membership;
         let growth = Rounds::new(Arc::clone(&clock), "the thread that waits for the journal to grow");
         let (following, reads) = (Following::new(Arc::clone(&clock), high_water, &node), node.reads);
+        let output = TaskLogs::new(
+            engine.logs(),
+            &node,
+            Arc::clone(&clock),
+            Arc::clone(following.stats()),
+            // What is stored is fenced by its lease.
+            WriteGuard::default(),
+            Calls::Threads,
+        );
         let mut standby = Standby::new(Arc::clone(&engine), node, following.clone());
         let journal = standby.read_to_end()?.journal_id();
         let (commands, heard) = channel();
@@ -147,6 +161,7 @@ impl Member {
             journal,
             reads,
             following,
+            output: Arc::new(output),
             growth,
             begins: Mutex::default(),
             role: watch::Sender::new(NodeRole::Follows),
@@ -224,6 +239,12 @@ impl Member {
         self.inner.following.stats()
     }
 
+    /// The same numbers, for services of this process.
+    #[must_use]
+    pub fn shared_stats(&self) -> Arc<Stats> {
+        Arc::clone(self.inner.following.stats())
+    }
+
     /// Durable events after a position, or from now on, as they come.
     #[must_use]
     pub fn events(&self, after: Option<Position>) -> Events {
@@ -285,7 +306,12 @@ impl Member {
                     leader_age.filter(|_| Some(&name) == leader.as_ref()).map_or(age, |sign| age.min(sign)),
                 )),
                 // Presence is written less often than the leader lease is renewed: the leader is present.
-                state: if present || Some(&name) == leader.as_ref() { "ACTIVE" } else { "DEAD" }.to_owned(),
+                state: match present || Some(&name) == leader.as_ref() {
+                    true if note.drains => "DRAINING",
+                    true => "ACTIVE",
+                    false => "DEAD",
+                }
+                .to_owned(),
                 load: note.load,
                 position: Position(note.position),
                 lag: end.0.saturating_sub(note.position),
@@ -422,11 +448,12 @@ impl Inner {
 
     fn note(&self) -> Note {
         let stats = self.following.stats();
-        let load = match &*self.role.borrow() {
-            NodeRole::Leads(_) => stats.tasks_leased.get(),
+        let leased_out = match &*self.role.borrow() {
+            NodeRole::Leads(_) => stats.tasks_leased.get().saturating_sub(stats.bus.leases.get()),
             NodeRole::Follows => 0,
         };
-        Note { position: stats.durable.get(), load, format: self.reads }
+        let (load, drains) = (leased_out + stats.bus.owned.get(), stats.bus.drains.get() > 0);
+        Note { position: stats.durable.get(), load, drains, format: self.reads }
     }
 
     /// Raises the format of the journal once every present node reads a newer one. Nodes of an earlier version may join until

@@ -8,6 +8,7 @@ use orchestrix_core::wire::{
     ServiceList, ServiceView, Submit, SubmitBatch, TaskSummary, TaskView, WorkerExtended, WorkerList,
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
+use orchestrix_engine::JournalId;
 use tokio::sync::{oneshot, watch};
 
 use crate::caller::{self, Caller};
@@ -25,6 +26,7 @@ use crate::tasks::Abandoned;
 /// A running coordinator. Cheap to clone; the node stops with [`Node::stop`].
 #[derive(Clone, Debug)]
 pub struct Node {
+    pub(crate) journal: JournalId,
     pub(crate) inputs: Inbox,
     pub(crate) events: Arc<EventFeed>,
     pub(crate) logs: Arc<TaskLogs>,
@@ -349,6 +351,18 @@ impl Node {
     /// Waits until what stands at a position is durable here.
     pub async fn applied(&self, position: Position) {
         self.events.reached(position).await;
+    }
+
+    /// The journal that this node writes.
+    #[must_use]
+    pub fn journal_id(&self) -> JournalId {
+        self.journal
+    }
+
+    /// The same numbers, for services of this process.
+    #[must_use]
+    pub fn shared_stats(&self) -> Arc<Stats> {
+        Arc::clone(&self.stats)
     }
 
     /// Numbers about what this node has done.

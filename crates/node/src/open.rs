@@ -141,10 +141,18 @@ pub(crate) fn open_memory() -> Stored {
         journal: Recovery::default(),
         took: Duration::ZERO,
     };
-    let journal = Box::new(MemoryJournal::new(JournalId([0; 16])));
+    let journal = Box::new(MemoryJournal::new(new_id()));
     let (end, last_snapshot) = (Link::default(), LastSnapshot::default());
     let logs = Arc::new(MemoryLogs::default());
     Stored { state: State::new(), journal, end, logs, last_snapshot, recovered }
+}
+
+/// A journal in memory is another one each time: a bus that knows the one before does not take it for the same.
+fn new_id() -> JournalId {
+    let mut id = [0; 16];
+    // Without random numbers a bus cannot tell two such journals apart; nothing else looks at the id.
+    let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
+    JournalId(id)
 }
 
 fn open_files(folder: &Path) -> Result<Stored, Failure> {
@@ -258,6 +266,7 @@ pub(crate) fn assemble(
     calls: Calls,
 ) -> Parts {
     let Stored { state, journal, end, logs, last_snapshot, .. } = stored;
+    let id = journal.id();
     let Surroundings { clock, stats, events, unsettled } = surroundings;
     let (running, progress) = (Arc::new(Running::new()), Arc::new(Progress::new(Arc::clone(&clock))));
     let (of_logs, counts) = (Arc::clone(&clock), Arc::clone(&stats));
@@ -324,7 +333,7 @@ pub(crate) fn assemble(
         linger,
         next_batch: Duration::ZERO,
     };
-    let node = Node { inputs, events, logs, stats, running, progress };
+    let node = Node { journal: id, inputs, events, logs, stats, running, progress };
     Parts { node, runner, writer, handed, acks }
 }
 

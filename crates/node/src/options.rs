@@ -3,6 +3,7 @@
 use orchestrix_core::limits::QUEUES_MAX;
 use orchestrix_core::{FORMAT, Retention};
 
+use crate::bus::BusOptions;
 use crate::shards::ShardTimes;
 
 /// Settings of a node. None of them changes what a journal means.
@@ -27,6 +28,8 @@ pub struct Options {
     /// Bytes of one line of output; the rest of a longer line is cut.
     pub log_line_bytes: usize,
     pub shards: ShardTimes,
+    /// How tasks are offered over a bus, if there is one.
+    pub bus: Option<BusOptions>,
     /// The newest format of the journal that this node reads. Only simulations set it lower, to play an earlier version.
     pub reads: u8,
 }
@@ -44,6 +47,7 @@ impl Default for Options {
             log_task_bytes: 10 << 20,
             log_line_bytes: 16 << 10,
             shards: ShardTimes::default(),
+            bus: None,
             reads: FORMAT,
         }
     }

@@ -7,6 +7,7 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Command, Filter, LeaseId, Name, Position, Refusal, TaskCommand, TaskId};
 
+use crate::bus::{BusAnswer, DispatchAsk, OwnerAsk};
 use crate::shards::ShardAsk;
 
 /// A question to the decision loop. Everything in it has been validated.
@@ -41,6 +42,10 @@ pub enum Ask {
     Cluster,
     /// Boxed, so that questions about tasks stay small.
     Shards(Box<ShardAsk>),
+    /// Of a node that owns leases of the bus.
+    Owner(Box<OwnerAsk>),
+    /// Of the leader's own services.
+    Dispatch(Box<DispatchAsk>),
     /// Which of these are not known any more. An id is never given out twice, so they never will be again.
     Unknown(Vec<TaskId>),
 }
@@ -97,7 +102,9 @@ impl Ask {
             Self::HeartbeatAll { leases, .. } => TaskCommand::validate_leases(leases),
             Self::Lease(request) => request.validate(),
             Self::Shards(ask) => ask.validate(),
+            Self::Owner(ask) => ask.validate(),
             Self::Batch(_)
+            | Self::Dispatch(_)
             | Self::Attempt { .. }
             | Self::Task(_)
             | Self::Tasks { .. }
@@ -134,14 +141,21 @@ impl Ask {
             | Self::Batch(_)
             | Self::Heartbeat(_)
             | Self::HeartbeatAll { .. }
-            | Self::Lease(_) => false,
+            | Self::Lease(_)
+            | Self::Owner(_)
+            | Self::Dispatch(_) => false,
         }
     }
 
     /// Whether the answer tells a worker how long it may go on.
     pub(crate) fn promises_time(&self) -> bool {
         match self {
-            Self::Heartbeat(_) | Self::HeartbeatAll { .. } | Self::Lease(_) | Self::Shards(_) => true,
+            Self::Heartbeat(_)
+            | Self::HeartbeatAll { .. }
+            | Self::Lease(_)
+            | Self::Shards(_)
+            | Self::Owner(_)
+            | Self::Dispatch(_) => true,
             Self::Command(_)
             | Self::Batch(_)
             | Self::Attempt { .. }
@@ -185,6 +199,7 @@ pub enum Answer {
     Service(Box<ServiceView>),
     Services(ServiceList),
     Unknown(Vec<TaskId>),
+    Bus(Box<BusAnswer>),
 }
 
 /// Whether an outcome came of this call or of an earlier one.

@@ -62,6 +62,8 @@ fn commands(ask: &Ask) -> &[Command] {
         | Ask::Workers
         | Ask::Cluster
         | Ask::Shards(_)
+        | Ask::Owner(_)
+        | Ask::Dispatch(_)
         | Ask::Unknown(_) => &[],
     }
 }

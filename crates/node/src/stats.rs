@@ -126,4 +126,47 @@ pub struct Stats {
     pub keys_remembered: Counter,
     pub log_lines: Counter,
     pub log_lines_dropped: Counter,
+    pub bus: BusStats,
+}
+
+/// Counters about the bus.
+#[derive(Debug, Default)]
+pub struct BusStats {
+    /// Messages that cannot be used.
+    pub malformed: Counter,
+    /// Tasks that were offered, at the leader.
+    pub offered: Counter,
+    /// Leases that workers started, at the leader.
+    pub started: Counter,
+    /// Leases of the bus, at the leader: as many tasks have channels.
+    pub leases: Counter,
+    /// Those of them that nobody owns.
+    pub orphans: Counter,
+    /// How long the oldest of these is without an owner, in milliseconds.
+    pub lag_ms: Counter,
+    /// Reports that this node sent, and what workers had said in them.
+    pub reports: Counter,
+    pub report_items: Counter,
+    /// Leases that this node owns.
+    pub owned: Counter,
+    /// 1 while this node takes no more.
+    pub drains: Counter,
+    /// Leases that this node took because another died, drained or had too many.
+    pub adopted: Counter,
+    /// Leases that the leader gave to a node because nobody took them.
+    pub assigned: Counter,
+    /// Leases that the leader asked to move, so that nodes have alike.
+    pub moved: Counter,
+    /// Nodes that the leader found dead.
+    pub nodes_lost: Counter,
+    /// Leases that this node gave away when it drained, and that another took at once (A).
+    pub drained_at_once: Counter,
+    /// The same after it had asked again (B).
+    pub drained_later: Counter,
+    /// Leases that it released because nobody took them (C).
+    pub drained_released: Counter,
+    /// Leases that it left because there was no other node (D).
+    pub drained_alone: Counter,
+    /// Channels that outlived their leases.
+    pub leftovers: Counter,
 }

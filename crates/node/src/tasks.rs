@@ -79,7 +79,11 @@ impl<R: Recipient> Component<R> for TaskDecisions<R> {
             if decider.is_full() {
                 break;
             }
-            let Some(task) = decider.state.next_end(now) else { break };
+            let end = match decider.is_bus_silent() {
+                true => decider.state.next_end_beside_bus(now),
+                false => decider.state.next_end(now),
+            };
+            let Some(task) = end else { break };
             match decider.state.decide(&ending_of(decider, task), now) {
                 Ok(Decision::Event(event)) => self.commit(decider, event, now),
                 Ok(Decision::Already(_) | Decision::Nothing) | Err(_) => break,
@@ -121,7 +125,11 @@ impl<R: Recipient> Component<R> for TaskDecisions<R> {
 
     fn next_due(&self, decider: &Decider<R>) -> Option<Timestamp> {
         let purge = (self.ended > 0 || self.next_purge > Timestamp(0)).then_some(self.next_purge);
-        let due = decider.state.next_due().into_iter().chain(self.polls.next_end()).chain(purge);
+        let in_state = match decider.is_bus_silent() {
+            true => decider.state.next_due_beside_bus(),
+            false => decider.state.next_due(),
+        };
+        let due = in_state.into_iter().chain(self.polls.next_end()).chain(purge);
         due.chain(self.admission.as_ref().and_then(Admission::next_due)).min()
     }
 
@@ -193,7 +201,9 @@ impl<R: Recipient> TaskDecisions<R> {
             Ask::Batch(commands) => self.batch(decider, &commands, own, now),
             Ask::Heartbeat(command) => self.heartbeat(decider, &command, now),
             Ask::HeartbeatAll { worker, leases } => Ok(self.heartbeat_all(decider, worker, leases, own, now)),
-            Ask::Lease(_) | Ask::Shards(_) => unreachable!("a call that may wait is answered elsewhere"),
+            Ask::Lease(_) | Ask::Shards(_) | Ask::Owner(_) | Ask::Dispatch(_) => {
+                unreachable!("a call that may wait, or is about something else, is answered elsewhere")
+            }
             Ask::Attempt { task, lease } => self.attempt(decider, task, lease, now),
             Ask::Task(_)
             | Ask::Tasks { .. }
@@ -280,7 +290,7 @@ impl<R: Recipient> TaskDecisions<R> {
     }
 
     /// Commits an event, and notes which waiting calls it may serve.
-    fn commit(&mut self, decider: &mut Decider<R>, event: Event, now: Timestamp) -> Position {
+    pub(crate) fn commit(&mut self, decider: &mut Decider<R>, event: Event, now: Timestamp) -> Position {
         if let Event::Task(event) = &event {
             self.count(decider, event, decider.event_time(now));
         }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use orchestrix_core::wire::{LeaseQueues, Submit};
-use orchestrix_core::{Command, Json, Name, TaskId};
-use orchestrix_node::Ask;
+use orchestrix_core::{Command, Json, Name, OwnerToken, TaskId};
 use orchestrix_node::link::{Answerer, Asked, Asker, Heard, Hello, Question};
+use orchestrix_node::{Ask, OwnerAsk, Report};
 
 /// The first byte says which end the bytes come to, and in how long pieces; what is understood does not depend on that.
 pub(super) fn bytes(input: &[u8]) {
@@ -53,7 +53,7 @@ fn to_follower<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (usize, usize,
 }
 
 /// What is asked of the leader that the bytes come from.
-fn asks() -> [Ask; 4] {
+fn asks() -> [Ask; 5] {
     let queue = Name::new("q").expect("a name");
     let lease = LeaseQueues {
         queues: vec![queue.clone()],
@@ -65,5 +65,7 @@ fn asks() -> [Ask; 4] {
         capacity: None,
     };
     let submit = Command::submit(Submit::new(queue, Json::null()));
-    [Ask::Command(submit), Ask::Lease(lease), Ask::Task(TaskId(1)), Ask::Queues]
+    let report = Report { node: OwnerToken(1), own: Vec::new(), items: Vec::new(), after: None };
+    let report = Ask::Owner(Box::new(OwnerAsk::Report(report)));
+    [Ask::Command(submit), Ask::Lease(lease), Ask::Task(TaskId(1)), Ask::Queues, report]
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use orchestrix_core::{Position, Refusal};
 
+use crate::caller::Caller;
 use crate::link::ask_codec::validate;
+use crate::link::bus_codec::may_leave;
 use crate::link::codec::{decoded, encoded};
 use crate::link::frame::{self, Broken, Frame, Kind, PAYLOAD_BYTES_MAX, Received};
 use crate::link::hello::Hello;
@@ -14,7 +16,7 @@ use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
 use crate::link::{LONG_ANSWERS_MAX, MESSAGE_BYTES_MAX};
 use crate::node::check_named;
-use crate::request::Error;
+use crate::request::{Answer, Ask, Error};
 use crate::tasks::Abandoned;
 
 /// The leader's end. `H` is held for each answer until all of it is handed over for sending.
@@ -226,9 +228,12 @@ impl<H> Answerer<H> {
             self.untaken_bytes -= open.size;
             self.untaken -= 1;
         }
+        let is_local = matches!(&reply, Reply::Done(Ok(Answer::Bus(answer))) if !may_leave(answer));
+        // No question has such an answer; if one had, its ask would have no other end.
+        let reply = if is_local { Reply::Done(Err(Error::Refused(Refusal::Internal))) } else { reply };
         let mut bytes = encoded(&Answered { reply, position: self.position });
         if bytes.len() > MESSAGE_BYTES_MAX {
-            // No question has such an answer; if one had, its ask would have no other end.
+            // The same.
             let reply = Reply::Done(Err(Error::Refused(Refusal::Internal)));
             bytes = encoded(&Answered { reply, position: self.position });
         }
@@ -332,6 +337,10 @@ impl<H> Answerer<H> {
 
 /// The leader refuses a queue that is not the caller's before anything else that is wrong, also for its own callers.
 fn check(question: &Question) -> Result<(), Refusal> {
+    if matches!(question.ask, Ask::Owner(_)) && question.caller != Caller::default() {
+        // A node asks for itself, and never for a caller.
+        return Err(Refusal::Internal);
+    }
     validate(&question.ask).or_else(|refusal| {
         check_named(&question.caller, &question.ask)?;
         Err(refusal)

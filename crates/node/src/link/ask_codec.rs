@@ -7,6 +7,7 @@ use orchestrix_core::wire::{
 };
 use orchestrix_core::{Command, Filter, Refusal, TaskCommand};
 
+use crate::link::bus_codec::{self, LOCAL};
 use crate::link::codec::{Bad, Field, Out, bad, numbered, put, put_choice, take, take_choice};
 use crate::request::Ask;
 use crate::shards::{ServicePage, ShardAsk};
@@ -219,6 +220,11 @@ impl Field for Ask {
                 put_choice(out, 13);
                 tasks.put(out);
             }
+            Self::Owner(ask) => {
+                put_choice(out, 14);
+                ask.put(out);
+            }
+            Self::Dispatch(_) => unreachable!("{LOCAL}"),
         }
     }
 
@@ -240,6 +246,7 @@ impl Field for Ask {
             11 => take!(from, {} => Self::Cluster),
             12 => Self::Shards(Field::take(from)?),
             13 => Self::Unknown(Field::take(from)?),
+            14 => Self::Owner(Field::take(from)?),
             _ => return Err(bad("unknown ask")),
         })
     }
@@ -270,6 +277,8 @@ pub(super) fn validate(ask: &Ask) -> Result<(), Refusal> {
             | ShardAsk::Services { .. } => Ok(()),
         },
         Ask::Unknown(tasks) => at_most("tasks", tasks.len(), NUMBERS_MAX),
+        Ask::Owner(ask) => bus_codec::validate(ask),
+        Ask::Dispatch(_) => Err(Refusal::Internal),
         Ask::Attempt { .. } | Ask::Task(_) | Ask::Explain(_) | Ask::Queues | Ask::Workers | Ask::Cluster => {
             Ok(())
         }

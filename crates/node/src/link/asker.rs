@@ -11,6 +11,7 @@ use crate::link::message::{Answered, AskId, Question, Reply};
 use crate::link::outbox::{Outbox, Sending};
 use crate::link::pulse::Pulse;
 use crate::link::{GIVE_BACK_LEASES_MAX, MESSAGE_BYTES_MAX, PARTIAL_BYTES_MAX};
+use crate::request::Ask;
 use crate::tasks::Abandoned;
 
 /// The follower's end.
@@ -84,6 +85,8 @@ pub enum NotAsked {
     /// Too many have no answer yet.
     Full,
     TooLarge,
+    /// It is for the leader of this process alone.
+    Local,
     /// The leader takes no more.
     GoneAway,
 }
@@ -113,8 +116,11 @@ impl Asker {
     /// Asks. What the ask is to be sent as is made at once; it is sent when the leader has room for it.
     ///
     /// # Errors
-    /// When too many have no answer yet, the ask is too large, or the leader takes no more.
+    /// When too many have no answer yet, the ask is too large or not for other nodes, or the leader takes no more.
     pub fn ask(&mut self, question: &Question, now: Duration) -> Result<AskId, NotAsked> {
+        if matches!(question.ask, Ask::Dispatch(_)) {
+            return Err(NotAsked::Local);
+        }
         if self.last_taken.is_some() {
             return Err(NotAsked::GoneAway);
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use minicbor::data::Type;
 use minicbor::{Decoder, Encoder, decode};
 use orchestrix_core::wire::{Backoff, Extended, Outcome};
-use orchestrix_core::{Json, Key, LeaseId, Name, Position, TaskId, TaskState, Term, Timestamp};
+use orchestrix_core::{Json, Key, LeaseId, Name, OwnerToken, Position, TaskId, TaskState, Term, Timestamp};
 
 pub(super) type Out = Encoder<Vec<u8>>;
 pub(super) type Bad = decode::Error;
@@ -186,7 +186,7 @@ macro_rules! wrapped {
     )*};
 }
 
-wrapped! { TaskId LeaseId Position Term Timestamp }
+wrapped! { TaskId LeaseId OwnerToken Position Term Timestamp }
 
 macro_rules! checked_text {
     ($($name:ty, $check:path;)*) => {$(

@@ -236,7 +236,7 @@ impl World {
                     self.wire.tokens.insert(id, token);
                 }
                 Err(NotAsked::Full | NotAsked::GoneAway) => break,
-                Err(NotAsked::TooLarge) => panic!("{token:?} fits a message"),
+                Err(NotAsked::TooLarge | NotAsked::Local) => panic!("{token:?} may be sent and fits"),
             }
         }
     }

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use orchestrix_core::{LeaseId, TaskId, Timestamp};
+use orchestrix_core::{LeaseId, TaskId, Timestamp, is_planted};
 use orchestrix_engine::file::TASK_CHUNKS_MAX;
 use orchestrix_engine::{Cause, Error, LogChunk, Logs};
 
-use super::Chunk;
+use super::{Chunk, MessageId};
 
 /// Chunks with lines of a task. An engine takes more: the rest is for the marks about dropped lines, one for
 /// each doubling of a number.
@@ -30,6 +30,8 @@ pub(super) struct Counted {
     pub(super) reported: u64,
     /// Lines sent so far by each lease, dropped ones included.
     sent: BTreeMap<LeaseId, u64>,
+    /// The last message of the bus, by leases, whose lines are stored.
+    messages: BTreeMap<LeaseId, MessageId>,
     /// Of the last chunk that could be read.
     origin: Option<Origin>,
     /// The last chunk cannot be read: its lease sent more than is counted.
@@ -88,6 +90,11 @@ impl Counted {
         self.sent.get(&lease).copied().unwrap_or(0)
     }
 
+    /// Whether the lines of a message of the bus are stored.
+    pub(super) fn has_message(&self, lease: LeaseId, message: MessageId) -> bool {
+        self.messages.get(&lease).is_some_and(|last| *last >= message)
+    }
+
     /// The offset of lines that come without one. A chunk that cannot be read keeps its place: it must go on
     /// to be told.
     pub(super) fn next_offset(&self, lease: LeaseId) -> u64 {
@@ -119,6 +126,9 @@ impl Counted {
         self.dropped = self.dropped.max(chunk.dropped);
         // The offset comes from the worker.
         self.sent.insert(lease, offset.saturating_add(chunk.sent));
+        if let Some(message) = chunk.message.filter(|_| !is_planted("log-cursor-forgotten")) {
+            self.messages.insert(lease, message);
+        }
         self.may_lack_end = false;
     }
 
@@ -151,11 +161,22 @@ impl Counted {
 }
 
 pub(super) fn count(engine: &dyn Logs, task: TaskId, now: Timestamp) -> Result<Counted, Error> {
-    let mut counted = Counted::default();
+    let mut counted = count_on(Counted::default(), engine, task, now)?;
+    counted.may_lack_end = !engine.is_whole();
+    Ok(counted)
+}
+
+/// Counts what others have stored since.
+pub(super) fn count_on(
+    mut counted: Counted,
+    engine: &dyn Logs,
+    task: TaskId,
+    now: Timestamp,
+) -> Result<Counted, Error> {
     loop {
         let chunks = read(engine, task, counted.chunks())?;
         if chunks.is_empty() {
-            break;
+            return Ok(counted);
         }
         for stored in chunks {
             match stored {
@@ -164,8 +185,6 @@ pub(super) fn count(engine: &dyn Logs, task: TaskId, now: Timestamp) -> Result<C
             }
         }
     }
-    counted.may_lack_end = !engine.is_whole();
-    Ok(counted)
 }
 
 /// Some chunks from the `skip`-th on, none if there are no more; `None` in place of one that cannot be read.

@@ -12,13 +12,15 @@ use crate::runner::Input;
 pub(super) struct Note {
     pub(super) position: u64,
     pub(super) load: u64,
+    /// It takes no more.
+    pub(super) drains: bool,
     /// The newest format of the journal that it reads. The first version with notes does not say it.
     pub(super) format: u8,
 }
 
 impl Default for Note {
     fn default() -> Self {
-        Self { position: 0, load: 0, format: FIRST_FORMAT }
+        Self { position: 0, load: 0, drains: false, format: FIRST_FORMAT }
     }
 }
 

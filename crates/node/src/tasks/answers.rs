@@ -70,6 +70,8 @@ impl<R: Recipient> TaskDecisions<R> {
             | Ask::HeartbeatAll { .. }
             | Ask::Lease(_)
             | Ask::Shards(_)
+            | Ask::Owner(_)
+            | Ask::Dispatch(_)
             | Ask::Attempt { .. } => {
                 unreachable!("a question that may change something is answered elsewhere")
             }
@@ -210,7 +212,7 @@ fn cluster<R>(decider: &Decider<R>) -> Cluster {
     let node = NodeView {
         name: name.clone(),
         role: "leader".to_owned(),
-        state: "ACTIVE".to_owned(),
+        state: if decider.stats.bus.drains.get() > 0 { "DRAINING" } else { "ACTIVE" }.to_owned(),
         load: decider.state.lease_count() as u64,
         position,
         lag: 0,

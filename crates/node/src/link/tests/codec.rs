@@ -16,7 +16,7 @@ use crate::request::{Answer, Ask, Error, Seen};
 use crate::shards::{ServicePage, ShardAsk};
 
 /// What is written is read as the same, and nothing that is cut off is read.
-fn comes_back<T: Field + Debug>(value: &T) {
+pub(super) fn comes_back<T: Field + Debug>(value: &T) {
     let bytes = encoded(value);
     let back: T = decoded(&bytes).unwrap();
     assert_eq!(format!("{value:?}"), format!("{back:?}"));
