@@ -2,21 +2,26 @@
 //!
 //! Each layer is the same [`ServeArgs`] with some values missing; a higher layer wins value by value.
 
-use std::fmt;
+mod args;
+mod cluster;
+mod limits;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, FromArgMatches, ValueEnum};
+use clap::{Args, FromArgMatches};
 use http::uri::Authority;
 use orchestrix_core::{Name, Retention};
-use orchestrix_node::ShardTimes;
-use serde::Deserialize;
+use orchestrix_node::{BusOptions, ShardTimes};
 
-use crate::engine::{Address, Engine};
+pub use self::args::{ClusterArgs, LogFormat, ServeArgs};
+use self::cluster::bus_options;
+use self::limits::{at_least, limits};
+use crate::engine::{Address, BusAt, Engine};
 use crate::http::Limits;
-use crate::private::{self, Repeat, Text, toml_mistake};
-use crate::units::{Size, Span};
+use crate::private::{self, Text};
+use crate::units::Span;
 use crate::zmq::{self, Place, host_of};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
@@ -25,177 +30,6 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOS
 const CHANGE_OF_LEADER: Duration = Duration::from_secs(5);
 /// Less, and a heartbeat that is late once ends a worker's time.
 const SHARD_LEASE_MS_MIN: u64 = 100;
-
-/// Defines the settings once: as flags, as keys of the file, and as layers.
-macro_rules! settings {
-    ($($(#[$meta:meta])* $name:ident: $type:ty,)*) => {
-        /// What can be set on the command line, by variables and in the file.
-        #[derive(Clone, Debug, Default, PartialEq, Args, Deserialize)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct ServeArgs {
-            $($(#[$meta])* pub $name: Option<$type>,)*
-        }
-
-        impl ServeArgs {
-            /// Names of all settings, as in the file.
-            pub const NAMES: &[&str] = &[$(stringify!($name)),*];
-
-            /// These values, and for the missing ones those of the layer below.
-            #[must_use]
-            pub fn or(self, below: Self) -> Self {
-                Self { $($name: self.$name.or(below.$name),)* }
-            }
-        }
-    };
-}
-
-settings! {
-    /// Folder of the journal, its snapshots and the logs [default: ./data]
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
-    /// Address to serve HTTP on; port 0 takes a free one [default: 127.0.0.1:3000]
-    #[arg(long, value_name = "ADDR")]
-    listen: SocketAddr,
-    /// ZeroMQ address for shard workers, or off [default: tcp://127.0.0.1:5555, if it is free]
-    #[arg(long, value_name = "ADDR|off")]
-    zmq: Place,
-    /// Engine of the journal: file, memory, or a server that several nodes share, as redis://HOST (rediss://
-    /// with TLS), mysql://USER@HOST/DATABASE, postgres://USER@HOST/DATABASE or s3://BUCKET/PREFIX [default: file]
-    #[arg(long, value_name = "ENGINE")]
-    engine: Address,
-    /// File with the value of --engine: a password in it is not in the arguments, which every account on the machine can read
-    #[arg(long, value_name = "FILE")]
-    engine_file: PathBuf,
-    /// Name of this node, unique on its engine [default: node-1, or host and port]
-    #[arg(long, value_name = "NAME", value_parser = Name::new)]
-    node: Name,
-    /// Tokens file; without it every client that can connect may do everything
-    #[arg(long, value_name = "FILE")]
-    tokens: PathBuf,
-    /// File with the token that this node sends to the leader; it needs the role node
-    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
-    node_token: PathBuf,
-    /// Serve other machines without encryption; for networks that you trust
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    insecure_plaintext: bool,
-    /// How long completed and cancelled tasks are kept [default: 24h]
-    #[arg(long, value_name = "TIME")]
-    retention: Span,
-    /// How long failed tasks are kept [default: 7d]
-    #[arg(long, value_name = "TIME")]
-    retention_failed: Span,
-    /// How many ended tasks of each of the two kinds are kept [default: 250000]
-    #[arg(long, value_name = "N")]
-    retention_count: usize,
-    /// How long after the end of a task its key is remembered, if the task is purged before [default: 24h]
-    #[arg(long, value_name = "TIME")]
-    key_retention: Span,
-    /// How many keys of purged tasks are remembered; above that, the oldest are forgotten [default: 10000000]
-    #[arg(long, value_name = "N")]
-    keys_max: usize,
-    /// Bytes of journal after which a snapshot is taken; at least twice the last one [default: 128MiB]
-    #[arg(long, value_name = "SIZE")]
-    snapshot_after: Size,
-    /// How long a worker may serve its shards after its last heartbeat; on a shared engine at least leader-ttl +
-    /// leader-renew + 5s [default: 15s, or as long as that]
-    #[arg(long, value_name = "TIME", help_heading = "Shards")]
-    shard_lease: Span,
-    /// Minimum time between the two heartbeats by which a plain worker (without generations) releases a shard
-    /// [default: 5s]
-    #[arg(long, value_name = "TIME", help_heading = "Shards")]
-    shard_check: Span,
-    /// Address at which the other nodes reach this one [default: http:// and the listen address]
-    #[arg(long, value_name = "URL", help_heading = "Cluster")]
-    advertise: String,
-    /// How long a leader lease lasts without renewal [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Cluster", alias = "controller-ttl")]
-    #[serde(alias = "controller_ttl")]
-    leader_ttl: Span,
-    /// How often the leader renews its lease [default: a third of the above]
-    #[arg(long, value_name = "TIME", help_heading = "Cluster")]
-    leader_renew: Span,
-    /// Continue on an engine that was wiped, rolled back or exchanged; once, on every node
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Cluster")]
-    accept_data_loss: bool,
-    /// File with these settings, in TOML
-    #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
-    config: PathBuf,
-    /// File to write the port to, once it is open
-    #[arg(long, value_name = "FILE")]
-    port_file: PathBuf,
-    /// Log level: error, warn, info, debug, trace, or per module as in orchestrix_node=debug [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    log: String,
-    /// Log format [default: text]
-    #[arg(long)]
-    log_format: LogFormat,
-    /// Connections at one time [default: 20000, or fewer if the limit of open files is low]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_connections: usize,
-    /// Connections of one address at one time [default: 512]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_connections_per_ip: usize,
-    /// ZeroMQ connections at one time [default: 10000, or fewer in the same way]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_zmq_connections: usize,
-    /// ZeroMQ connections of one address at one time [default: 5000]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_zmq_connections_per_ip: usize,
-    /// Unsent bytes of long answers [default: 256MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_unsent: Size,
-    /// The same of one token, or of one address [default: 32MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_unsent_per_client: Size,
-    /// Bytes of long bodies of requests at one time [default: 256MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_incoming: Size,
-    /// The same of one token, or of one address [default: 32MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_incoming_per_client: Size,
-    /// Requests of one token at one time, waiting lease calls included [default: 10000]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_in_flight_per_token: usize,
-    /// Requests of one token per second [default: 10000]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_rate_per_token: u32,
-    /// Event and log streams at one time [default: 1000]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_streams: usize,
-    /// Event and log streams of one token, or of one address, at one time [default: 64]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    max_streams_per_client: usize,
-    /// Bytes of the headers of a request [default: 16KiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_header: Size,
-    /// Bytes of path and query of a request [default: 8KiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_url: Size,
-    /// Bytes of the body of a request [default: 1MiB]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
-    max_body: Size,
-    /// Time for the headers of a request to arrive [default: 10s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
-    header_timeout: Span,
-    /// Time for the body of a request to arrive [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
-    body_timeout: Span,
-    /// Time between two requests of a connection [default: 75s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
-    idle_timeout: Span,
-    /// Time in which a peer must read some of its answer [default: 30s]
-    #[arg(long, value_name = "TIME", help_heading = "Limits")]
-    write_timeout: Span,
-}
-
-/// How lines are logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
 
 /// All settings, with defaults filled in.
 #[derive(Debug)]
@@ -206,6 +40,9 @@ pub struct Settings {
     pub zmq: Option<Place>,
     pub shards: ShardTimes,
     pub engine: Engine,
+    pub bus: BusAt,
+    /// Of the bus, if there is one.
+    pub bus_options: BusOptions,
     /// Unless given, one is made.
     pub node: Option<String>,
     pub advertise: Option<String>,
@@ -225,129 +62,29 @@ pub struct Settings {
     pub warnings: Vec<&'static str>,
 }
 
-impl ServeArgs {
-    /// As [`ServeArgs::or`]; but the engine and its file say the same thing, so a layer that has one hides the other of
-    /// those below.
-    fn over(self, mut below: Self) -> Result<Self, String> {
-        for layer in [&self, &below] {
-            if layer.engine.is_some() && layer.engine_file.is_some() {
-                return Err("both engine and engine_file are given; give one of them".to_owned());
-            }
-        }
-        if self.engine.is_some() || self.engine_file.is_some() {
-            (below.engine, below.engine_file) = (None, None);
-        }
-        Ok(self.or(below))
-    }
-
-    /// Reads the text of a settings file.
-    ///
-    /// # Errors
-    /// What is wrong with it, and where.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| toml_mistake(text, &error, Repeat::Fields))
-    }
-}
-
 impl Settings {
     /// Puts the layers on top of each other.
     ///
     /// # Errors
     /// A sentence that names the layer and the value.
     pub fn resolve(flags: ServeArgs, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let in_arguments = flags.engine.as_ref().is_some_and(Address::has_secret);
+        let has_secret = |address: &Option<Address>| address.as_ref().is_some_and(Address::has_secret);
+        let (engine_shown, bus_shown) = (has_secret(&flags.engine), has_secret(&flags.bus));
         let set = flags.over(from_variables(&variable)?)?;
         let file = set.config.clone().map(|path| from_file(&path)).transpose()?.unwrap_or_default();
         let set = set.over(from_older_variables(&variable, &file)?)?.over(file)?;
         let mut settings = Self::checked(set)?;
-        if in_arguments {
-            settings.warnings.push(
-                "the password of the engine is in the arguments, which every account of this machine can read: give \
-                 --engine-file FILE",
-            );
-        }
+        let engine = "the password of the engine is in the arguments, which every account of this machine can read: give \
+                      --engine-file FILE";
+        let bus = "the password of the bus is in the arguments, which every account of this machine can read: give \
+                   --bus-file FILE";
+        let shown = [(engine_shown, engine), (bus_shown, bus)];
+        settings.warnings.extend(shown.into_iter().filter_map(|(is_shown, why)| is_shown.then_some(why)));
         Ok(settings)
     }
 
     fn checked(set: ServeArgs) -> Result<Self, String> {
-        let usual = Limits::default();
-        let limits = Limits {
-            connections: at_least("max_connections", set.max_connections, 1, usual.connections)?,
-            connections_per_ip: at_least(
-                "max_connections_per_ip",
-                set.max_connections_per_ip,
-                1,
-                usual.connections_per_ip,
-            )?,
-            zmq_connections: at_least(
-                "max_zmq_connections",
-                set.max_zmq_connections,
-                1,
-                usual.zmq_connections,
-            )?,
-            zmq_connections_per_ip: at_least(
-                "max_zmq_connections_per_ip",
-                set.max_zmq_connections_per_ip,
-                1,
-                usual.zmq_connections_per_ip,
-            )?,
-            unsent_bytes: at_least(
-                "max_unsent",
-                set.max_unsent.map(|size| size.0),
-                1 << 20,
-                usual.unsent_bytes,
-            )?,
-            unsent_bytes_per_client: at_least(
-                "max_unsent_per_client",
-                set.max_unsent_per_client.map(|size| size.0),
-                1 << 20,
-                usual.unsent_bytes_per_client,
-            )?,
-            incoming_bytes: at_least(
-                "max_incoming",
-                set.max_incoming.map(|size| size.0),
-                1 << 20,
-                usual.incoming_bytes,
-            )?,
-            incoming_bytes_per_client: at_least(
-                "max_incoming_per_client",
-                set.max_incoming_per_client.map(|size| size.0),
-                1 << 20,
-                usual.incoming_bytes_per_client,
-            )?,
-            in_flight_per_token: at_least(
-                "max_in_flight_per_token",
-                set.max_in_flight_per_token,
-                1,
-                usual.in_flight_per_token,
-            )?,
-            requests_per_second_per_token: at_least(
-                "max_rate_per_token",
-                set.max_rate_per_token,
-                1,
-                usual.requests_per_second_per_token,
-            )?,
-            streams: at_least("max_streams", set.max_streams, 0, usual.streams)?,
-            streams_per_client: at_least(
-                "max_streams_per_client",
-                set.max_streams_per_client,
-                0,
-                usual.streams_per_client,
-            )?,
-            header_bytes: at_least(
-                "max_header",
-                set.max_header.map(|size| size.0),
-                1 << 10,
-                usual.header_bytes,
-            )?,
-            url_bytes: at_least("max_url", set.max_url.map(|size| size.0), 256, usual.url_bytes)?,
-            body_bytes: at_least("max_body", set.max_body.map(|size| size.0), 1 << 10, usual.body_bytes)?,
-            header_timeout: set.header_timeout.map_or(usual.header_timeout, |span| span.0),
-            body_timeout: set.body_timeout.map_or(usual.body_timeout, |span| span.0),
-            idle_timeout: set.idle_timeout.map_or(usual.idle_timeout, |span| span.0),
-            write_timeout: set.write_timeout.map_or(usual.write_timeout, |span| span.0),
-            ..usual
-        };
+        let limits = limits(&set)?;
         let mut leadership = orchestrix_leadership::Options::default();
         if let Some(ttl) = set.leader_ttl {
             leadership = orchestrix_leadership::Options::first_come(ttl.0);
@@ -357,9 +94,16 @@ impl Settings {
         let node = orchestrix_node::Options::default();
         let engine = match (set.engine, set.engine_file) {
             (Some(address), _) => address.engine()?,
-            (None, Some(path)) => Address::load(&path)?,
+            (None, Some(path)) => loaded(&path, "the engine file", Address::engine)?,
             (None, None) => Engine::File,
         };
+        let bus = match (set.bus, set.bus_file) {
+            (Some(address), _) => address.bus()?,
+            (None, Some(path)) => loaded(&path, "the bus file", Address::bus)?,
+            (None, None) if engine.carries_bus() => BusAt::Engine,
+            (None, None) => BusAt::Off,
+        };
+        let bus_options = bus_options(set.bus_lease, &set.cluster)?;
         let shards = shard_times(set.shard_lease, set.shard_check, &engine, &leadership)?;
         let kept = node.retention;
         Ok(Self {
@@ -368,6 +112,8 @@ impl Settings {
             zmq: set.zmq,
             shards,
             engine,
+            bus,
+            bus_options,
             node: set.node.map(|name| name.as_str().to_owned()),
             advertise: set.advertise.as_deref().map(advertised).transpose()?,
             leadership,
@@ -438,14 +184,6 @@ pub(crate) fn advertised(text: &str) -> Result<String, String> {
         Some(_) | None => Err(format!(
             "advertise is {text:?}; it is http:// with a host and a port, as in http://10.0.0.5:3000"
         )),
-    }
-}
-
-fn at_least<N: PartialOrd + fmt::Display>(name: &str, set: Option<N>, min: N, usual: N) -> Result<N, String> {
-    match set {
-        Some(value) if value < min => Err(format!("{name} is {value}; at least {min} is needed")),
-        Some(value) => Ok(value),
-        None => Ok(usual),
     }
 }
 
@@ -525,13 +263,21 @@ fn older_zmq(host: Option<String>, port: Option<String>, file: &ServeArgs) -> Re
     Ok(Some(Place::At(address)))
 }
 
-fn from_file(path: &std::path::Path) -> Result<ServeArgs, String> {
+/// What a file says that has only an address in it.
+fn loaded<T>(path: &Path, what: &str, read: impl Fn(&Address) -> Result<T, String>) -> Result<T, String> {
+    read(&Address::load(path, what)?)
+        .map_err(|why| format!("{what} {} cannot be used: {why}", path.display()))
+}
+
+fn from_file(path: &Path) -> Result<ServeArgs, String> {
     let Text { text, private } = private::read(path, "the settings file")?;
     let shown = path.display();
     let set = ServeArgs::parse(&text);
     let set = set.map_err(|why| format!("the settings file {shown} cannot be used: {why}"))?;
-    if set.engine.as_ref().is_some_and(Address::has_secret) {
-        private.map_err(|why| format!("{why}: it holds the password of the engine"))?;
+    for (address, owner) in [(&set.engine, "the engine"), (&set.bus, "the bus")] {
+        if address.as_ref().is_some_and(Address::has_secret) {
+            private.clone().map_err(|why| format!("{why}: it holds the password of {owner}"))?;
+        }
     }
     Ok(set)
 }

@@ -10,8 +10,10 @@ use std::time::Duration;
 use http::Response;
 use orchestrix_core::Position;
 use orchestrix_core::wire::Cluster;
+use orchestrix_engine::JournalId;
 use orchestrix_leadership::Candidate;
-use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, NodeRole, Stats};
+use orchestrix_node::{Answer, Ask, Error, Events, Failure, Member, Node, NodeRole, Output, OutputOf, Stats};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::http::{App, Body, Carried, Client, Fault, NodeLink, Passed};
@@ -85,10 +87,33 @@ impl Coordinator {
         }
     }
 
+    /// The journal that is written here, or followed.
+    pub(crate) fn journal_id(&self) -> JournalId {
+        match self {
+            Self::Alone(node) => node.journal_id(),
+            Self::Member(member) => member.journal_id(),
+        }
+    }
+
     pub(crate) fn stats(&self) -> &Stats {
         match self {
             Self::Alone(node) => node.stats(),
             Self::Member(member) => member.stats(),
+        }
+    }
+
+    pub(crate) fn shared_stats(&self) -> Arc<Stats> {
+        match self {
+            Self::Alone(node) => node.shared_stats(),
+            Self::Member(member) => member.shared_stats(),
+        }
+    }
+
+    /// Where the output of tasks of the bus is stored; not for threads of the runtime.
+    pub(crate) fn output(&self, runtime: Handle) -> Arc<dyn Output> {
+        match self {
+            Self::Alone(node) => Arc::new(OutputOf { node: node.clone(), runtime }),
+            Self::Member(member) => member.output(runtime),
         }
     }
 

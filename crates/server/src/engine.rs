@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orchestrix_engine::redis::RedisPlace;
+use orchestrix_engine::bus::Bus;
+use orchestrix_engine::redis::{RedisBus, RedisPlace};
 use orchestrix_engine::s3::S3Place;
 use orchestrix_engine::sql::SqlPlace;
 use orchestrix_engine::{Error, LogThrottle, Shared};
@@ -22,7 +23,7 @@ const CONNECT: &str = "connect to the engine";
 /// Parameters of addresses that are secrets.
 const SECRETS: [&str; 4] = ["password", "access_key", "secret_key", "session_token"];
 
-/// The unchecked setting of the engine. It may contain a password, so it is never shown.
+/// The unchecked setting of the engine, or of the bus. It may contain a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Address(String);
@@ -40,17 +41,17 @@ impl fmt::Debug for Address {
 }
 
 impl Address {
-    /// Reads what a file says. If it holds a password, only its owner may read it.
+    /// Reads what a file says; `what` says which file it is. If it holds a password, only its owner may read it.
     ///
     /// # Errors
     /// A sentence that names the file and says what to do.
-    pub fn load(path: &Path) -> Result<Engine, String> {
-        let Text { text, private } = private::read(path, "the engine file")?;
+    pub fn load(path: &Path, what: &str) -> Result<Self, String> {
+        let Text { text, private } = private::read(path, what)?;
         let address = Self(text.trim().to_owned());
         if address.has_secret() {
             private?;
         }
-        address.engine().map_err(|why| format!("the engine file {} cannot be used: {why}", path.display()))
+        Ok(address)
     }
 
     /// Whether it holds a password, or something like one.
@@ -73,6 +74,32 @@ impl Address {
     pub fn engine(&self) -> Result<Engine, String> {
         Engine::parse(&self.0)
     }
+
+    /// # Errors
+    /// A sentence that says what can be given.
+    pub fn bus(&self) -> Result<BusAt, String> {
+        if self.0 == "off" {
+            return Ok(BusAt::Off);
+        }
+        match Engine::parse(&self.0) {
+            Ok(Engine::Shared(url)) if url.scheme == Scheme::Redis => Ok(BusAt::Server(url)),
+            // What was given may hold a password, so it is not repeated.
+            Ok(_) | Err(_) => {
+                Err("a bus is off, or an address that begins with redis:// or rediss://".to_owned())
+            }
+        }
+    }
+}
+
+/// Where the bus is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusAt {
+    /// There is none
+    Off,
+    /// On the engine, which carries it beside the journal
+    Engine,
+    /// On a server of its own
+    Server(Url),
 }
 
 /// What the journal stands on.
@@ -129,7 +156,26 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Whether it can carry a bus.
+    #[must_use]
+    pub fn carries_bus(&self) -> bool {
+        match self {
+            Self::File | Self::Memory => false,
+            Self::Shared(url) => url.scheme == Scheme::Redis,
+        }
+    }
+}
+
 impl Url {
+    /// Connects to a bus. Every call on it waits at most `timeout` for its answer.
+    ///
+    /// # Errors
+    /// When the server does not let us in, or does not answer.
+    pub fn connect_bus(&self, timeout: Duration) -> Result<Arc<dyn Bus>, Error> {
+        Ok(Arc::new(RedisBus::connect(&self.text, timeout)?))
+    }
+
     /// Connects. Every call on the engine waits at most `timeout` for its answer.
     ///
     /// # Errors

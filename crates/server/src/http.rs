@@ -62,6 +62,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::bus::{self, Found, Identity, OnBus};
 use crate::coordinator::Coordinator;
 use crate::link::LinkMetrics;
 use crate::link::following::Links;
@@ -137,6 +138,7 @@ pub(crate) struct App {
     pub(crate) leader_links: Links,
     pub(crate) links: LinkMetrics,
     pub(crate) node_link: NodeLink,
+    pub(crate) bus: OnBus,
     /// Links of other nodes, while they are served.
     pub(crate) link_tasks: TaskTracker,
     pub(crate) permits: Arc<accept::ConnectionPermits>,
@@ -164,6 +166,7 @@ impl App {
             leader_links: Links::default(),
             links: LinkMetrics::default(),
             node_link: options.node_link,
+            bus: OnBus::default(),
             link_tasks: TaskTracker::new(),
             permits: Arc::default(),
             quotas: quota::Quotas::new(&options.limits),
@@ -221,7 +224,7 @@ impl App {
             "the disk is full: new tasks are refused until there is room, and tasks that are there go on"
                 .to_owned()
         });
-        not_ready.into_iter().chain(full).collect()
+        not_ready.into_iter().chain(full).chain(self.bus.why()).collect()
     }
 
     fn unreachable(&self) -> Option<Cow<'static, str>> {
@@ -335,12 +338,24 @@ impl Serving {
         self.app.leader_client.show(token);
     }
 
-    /// Stops: no new connections, what is in flight is answered, then the node makes everything durable.
+    #[cfg(test)]
+    pub(crate) fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// Offers tasks over a bus, too.
+    pub(crate) fn attach(&self, found: Found, identity: Identity) {
+        bus::attach(&self.app, found, identity);
+    }
+
+    /// Stops: leases of a bus are handed to other nodes, no new connections, what is in flight is answered, then the node makes everything durable.
     /// Calls that wait for a task are answered with nothing.
     ///
     /// # Errors
     /// The failure that kept the node from a clean stop.
     pub async fn stop(self) -> Result<(), Failure> {
+        // While the leader can still be asked.
+        self.app.bus.stop().await;
         self.app.stop.cancel();
         let stopped = self.app.coordinator.stop().await;
         self.app.link_tasks.close();

@@ -7,6 +7,7 @@
 //! **Invariant:** nothing here decides anything about tasks. Requests become calls of
 //! [`orchestrix_node::Node`], answers become JSON.
 
+mod bus;
 pub mod config;
 mod coordinator;
 mod descriptors;

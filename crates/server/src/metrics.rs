@@ -3,6 +3,8 @@
 //! **Invariant:** no label holds the id of a task, lease or worker, and the number of separate queues is
 //! bounded, so that the number of series is.
 
+mod bus;
+
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -287,7 +289,7 @@ pub(crate) fn render(
     unprinted: &Counter,
 ) -> String {
     let mut text = Text(String::with_capacity(32 << 10));
-    for row in ROWS {
+    for row in ROWS.iter().chain(bus::ROWS) {
         text.head(row.name, if row.kind == Kind::Counter { "counter" } else { "gauge" }, row.meaning);
         text.line(row.name, &[], row.unit.tell((row.value)(stats).get()));
     }
@@ -523,11 +525,12 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_counters_say_that_they_are() {
-        let mut names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+        let all = || ROWS.iter().chain(bus::ROWS);
+        let mut names: Vec<&str> = all().map(|row| row.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ROWS.len());
-        for row in ROWS {
+        assert_eq!(names.len(), all().count());
+        for row in all() {
             assert_eq!(row.name.ends_with("_total"), row.kind == Kind::Counter, "{}", row.name);
         }
     }

@@ -3,25 +3,30 @@
 //! Exit codes: 0 stopped as asked, 1 could not start or had to stop, 2 settings are wrong, 130 and 143 a
 //! second signal did not want to wait.
 
-use std::io::{self, IsTerminal, Write};
+mod greeting;
+mod reload;
+
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orchestrix_engine::SystemClock;
 use orchestrix_engine::file::Cut;
+use orchestrix_engine::{Shared, SystemClock};
 use orchestrix_leadership::{Candidate, worker_id};
-use orchestrix_node::{Failure, HighWater, Member, Membership, Options, Recovered, Storage};
+use orchestrix_node::{BusOptions, Failure, HighWater, Member, Membership, Options, Storage};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
 
+use self::greeting::{announce, journal_line};
+use self::reload::{Reload, TokenFiles};
+use crate::bus::{Found, Identity};
 use crate::config::Settings;
 use crate::coordinator::Coordinator;
 use crate::descriptors;
-use crate::engine::{Engine, Url};
-use crate::http::{self, Listening, Serving};
+use crate::engine::{BusAt, Engine, Url};
+use crate::http::{self, Serving};
 use crate::printing::Printing;
 use crate::tokens::{Secret, Tokens};
 use crate::zmq;
@@ -157,99 +162,14 @@ async fn serve(settings: Settings, mut options: http::Options, printing: &Printi
     };
     let port = listening.address().port();
     announce(&opened, &listening, &shards, options.tokens.is_some(), printing);
-    let coordinator = opened.coordinator;
+    let Opened { coordinator, found, identity, .. } = opened;
     let serving = listening.serve(coordinator.clone(), options);
+    serving.attach(found, identity);
     if let Some(path) = &settings.port_file {
         write_port(path, port)?;
     }
     let files = TokenFiles { tokens: settings.tokens, node_token: settings.node_token };
     run_until_stopped(&mut signals, &coordinator, serving, Reload::new(files), printing).await
-}
-
-/// What is read again on SIGHUP.
-#[derive(Clone, Debug, Default)]
-struct TokenFiles {
-    tokens: Option<PathBuf>,
-    node_token: Option<PathBuf>,
-}
-
-/// What was in the files, or why it cannot be used.
-#[derive(Debug)]
-struct ReadTokens {
-    tokens: Option<Result<Tokens, String>>,
-    node_token: Option<Result<Secret, String>>,
-}
-
-/// Reads the files again, on a thread of its own: a disk that does not answer keeps neither the service nor its end.
-#[derive(Debug)]
-struct Reload {
-    files: TokenFiles,
-    reading: Option<oneshot::Receiver<ReadTokens>>,
-    /// It was asked for once more in the meantime.
-    again: bool,
-}
-
-impl Reload {
-    fn new(files: TokenFiles) -> Self {
-        Self { files, reading: None, again: false }
-    }
-
-    fn start(&mut self) {
-        if self.files.tokens.is_none() && self.files.node_token.is_none() {
-            tracing::info!(signal = "SIGHUP", "there is no tokens file; nothing to read again");
-            return;
-        }
-        if self.reading.is_some() {
-            tracing::warn!(
-                signal = "SIGHUP",
-                "the tokens are still being read; they are read again afterwards"
-            );
-            self.again = true;
-            return;
-        }
-        let (files, (sender, receiver)) = (self.files.clone(), oneshot::channel());
-        let thread = std::thread::Builder::new().name("orchestrix-tokens".to_owned());
-        let started = thread.spawn(move || {
-            let tokens = files.tokens.as_deref().map(Tokens::load);
-            let node_token = files.node_token.as_deref().map(Secret::load);
-            // No caller waits for it when the process ends.
-            let _ = sender.send(ReadTokens { tokens, node_token });
-        });
-        match started {
-            Ok(_) => self.reading = Some(receiver),
-            Err(error) => tracing::error!(%error, "cannot read the tokens again; the old ones stay in force"),
-        }
-    }
-
-    /// What was read; waits for ever while nothing is.
-    async fn read(&mut self) -> Option<ReadTokens> {
-        let Some(reading) = &mut self.reading else { return std::future::pending().await };
-        let read = reading.await.ok();
-        self.reading = None;
-        read
-    }
-
-    /// Puts what was read into force. What cannot be used changes nothing.
-    fn finish(&mut self, read: Option<ReadTokens>, serving: &Serving) {
-        let ReadTokens { tokens, node_token } = read.unwrap_or(ReadTokens { tokens: None, node_token: None });
-        match tokens {
-            Some(Ok(tokens)) => serving.replace_tokens(tokens),
-            Some(Err(why)) => {
-                tracing::error!(why, "cannot read the tokens again; the old ones stay in force")
-            }
-            None => {}
-        }
-        match node_token {
-            Some(Ok(token)) => serving.replace_node_token(&token),
-            Some(Err(why)) => {
-                tracing::error!(why, "cannot read the node's token again; the old one stays in use");
-            }
-            None => {}
-        }
-        if std::mem::take(&mut self.again) {
-            self.start();
-        }
-    }
 }
 
 /// A coordinator, and the lines that describe it at the start.
@@ -261,6 +181,24 @@ struct Opened {
     /// How much there is.
     journal: String,
     cut: Option<Cut>,
+    /// The bus, and who this process is there.
+    found: Found,
+    identity: Identity,
+}
+
+/// The bus of the settings.
+struct Bus {
+    at: BusAt,
+    options: BusOptions,
+}
+
+impl Bus {
+    /// Looks for it, so that a node which is refused has opened nothing yet.
+    fn look(self, engine: Option<&Arc<dyn Shared>>, node: &mut Options) -> Result<Found, Ended> {
+        let found = Found::look(&self.at, engine).map_err(|error| failed(error.to_string()))?;
+        node.bus = found.is_wanted().then_some(self.options);
+        Ok(found)
+    }
 }
 
 /// Recovery reads the whole journal, so it runs where blocking is allowed.
@@ -276,15 +214,17 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended>
         shards: settings.shards,
         ..Options::default()
     };
+    let bus = Bus { at: settings.bus.clone(), options: settings.bus_options.clone() };
+    let alone = format!("http://{address}");
     let open: Box<dyn FnOnce() -> Result<Opened, Ended> + Send> = match &settings.engine {
         Engine::File => {
             let (data, place) =
                 (settings.data.clone(), format!("{} (engine: file)", settings.data.display()));
-            Box::new(move || open_alone(&Storage::File(data), place, options))
+            Box::new(move || open_alone(&Storage::File(data), place, (bus, alone), options))
         }
         Engine::Memory => {
             let place = "memory (nothing survives the process)".to_owned();
-            Box::new(move || open_alone(&Storage::Memory, place, options))
+            Box::new(move || open_alone(&Storage::Memory, place, (bus, alone), options))
         }
         Engine::Shared(url) => {
             let joining = Joining {
@@ -293,6 +233,7 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended>
                 advertise: advertise(settings, address)?,
                 leadership: settings.leadership.clone(),
                 accept_data_loss: settings.accept_data_loss,
+                bus,
             };
             Box::new(move || open_member(joining, options))
         }
@@ -301,12 +242,22 @@ async fn open(settings: &Settings, address: SocketAddr) -> Result<Opened, Ended>
     opened.map_err(|error| failed(format!("opening the journal stopped because of a bug: {error}")))?
 }
 
-fn open_alone(storage: &Storage, place: String, options: Options) -> Result<Opened, Ended> {
+fn open_alone(
+    storage: &Storage,
+    place: String,
+    (bus, address): (Bus, String),
+    mut options: Options,
+) -> Result<Opened, Ended> {
     let name = options.node.clone();
+    let found = bus.look(None, &mut options)?;
+    let on_bus = options.bus.clone().unwrap_or_default();
     let opened = orchestrix_node::open(storage, options);
     let (node, recovered) = opened.map_err(|failure| cannot_open(storage, failure))?;
     let journal = journal_line(&recovered);
-    Ok(Opened { coordinator: node.into(), node: name, place, journal, cut: recovered.journal.cut })
+    let cut = recovered.journal.cut;
+    let incarnation = worker_id(&SystemClock);
+    let identity = Identity { node: name.clone(), incarnation, address, options: on_bus };
+    Ok(Opened { coordinator: node.into(), node: name, place, journal, cut, found, identity })
 }
 
 /// Damage is for people to repair: nothing that was acknowledged is dropped without them.
@@ -328,27 +279,32 @@ struct Joining {
     advertise: String,
     leadership: orchestrix_leadership::Options,
     accept_data_loss: bool,
+    bus: Bus,
 }
 
-fn open_member(joining: Joining, options: Options) -> Result<Opened, Ended> {
-    let Joining { url, data, advertise, leadership, accept_data_loss } = joining;
+fn open_member(joining: Joining, mut options: Options) -> Result<Opened, Ended> {
+    let Joining { url, data, advertise, leadership, accept_data_loss, bus } = joining;
     // Two tries fit into the time in which a leader that cannot renew still trusts itself.
     let timeout = (leadership.leader_ttl / 4).min(ENGINE_TIMEOUT_MAX);
     let engine = url.connect_when_it_answers(timeout).map_err(|error| failed(error.to_string()))?;
     for warning in engine.warnings() {
         tracing::warn!(engine = engine.place(), "{warning}");
     }
+    let found = bus.look(Some(&engine), &mut options)?;
+    let on_bus = options.bus.clone().unwrap_or_default();
     let high_water = HighWater::open(data)?;
     if accept_data_loss {
         high_water.accept_loss();
     }
     let (place, name) = (engine.place(), options.node.clone());
     let incarnation = worker_id(&SystemClock);
+    let (node, own, address) = (name.clone(), incarnation.clone(), advertise.clone());
+    let identity = Identity { node, incarnation: own, address, options: on_bus };
     let me = Candidate { name: name.clone(), incarnation, address: advertise };
     let member = Member::open(Membership { engine, me, leadership, node: options, high_water })?;
     let events = member.stats().durable.get();
     let journal = if events == 0 { "new".to_owned() } else { format!("{events} events") };
-    Ok(Opened { coordinator: member.into(), node: name, place, journal, cut: None })
+    Ok(Opened { coordinator: member.into(), node: name, place, journal, cut: None, found, identity })
 }
 
 /// Where the other nodes reach this one.
@@ -475,57 +431,6 @@ fn listen_zmq(place: Option<zmq::Place>) -> Result<(Option<zmq::Listening>, Stri
 fn write_port(path: &Path, port: u16) -> Result<(), Ended> {
     let written = std::fs::write(path, format!("{port}\n"));
     written.map_err(|error| failed(format!("cannot write the port to {}: {error}", path.display())))
-}
-
-/// Says where everything is. A reader who has gone, or does not read, does not stop the coordinator.
-fn announce(opened: &Opened, listening: &Listening, shards: &str, with_tokens: bool, printing: &Printing) {
-    printing.greet(greeting(opened, listening.address(), shards, with_tokens, io::stdout().is_terminal()));
-    if let Some(cut) = &opened.cut {
-        tracing::warn!(
-            path = %cut.path.display(), offset = cut.offset, bytes = cut.bytes, what = %cut.what,
-            "cut a torn end off the journal; nothing that was acknowledged is lost"
-        );
-    }
-}
-
-fn greeting(
-    opened: &Opened,
-    address: SocketAddr,
-    shards: &str,
-    with_tokens: bool,
-    on_terminal: bool,
-) -> String {
-    let bold = |text: &str| if on_terminal { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
-    let access = if with_tokens { "by token" } else { "everyone on this machine may do everything" };
-    let mut rows = vec![
-        ("address", format!("http://{address}")),
-        ("dashboard", format!("http://{address}/")),
-        ("shards", shards.to_owned()),
-        ("node", opened.node.clone()),
-        ("data", opened.place.clone()),
-        ("journal", opened.journal.clone()),
-        ("access", access.to_owned()),
-    ];
-    if let Some(cut) = &opened.cut {
-        rows.push((
-            "repaired",
-            format!("a torn end of {} bytes was cut off {}", cut.bytes, cut.path.display()),
-        ));
-    }
-    let version = env!("CARGO_PKG_VERSION");
-    let rows: String = rows.iter().map(|(name, value)| format!("  {name:<10} {value}\n")).collect();
-    format!("{} {version} is ready\n\n{rows}\n", bold("orchestrix"))
-}
-
-fn journal_line(recovered: &Recovered) -> String {
-    let took = recovered.took.as_millis();
-    match (recovered.position.0, recovered.snapshot) {
-        (0, _) => "new".to_owned(),
-        (events, Some(snapshot)) => {
-            format!("{events} events recovered in {took} ms, {snapshot} of them by a snapshot")
-        }
-        (events, None) => format!("{events} events recovered in {took} ms"),
-    }
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ fn some_value(name: &str) -> Option<&'static str> {
     Some(match name {
         "listen" | "zmq" => "127.0.0.1:9",
         "engine" => "memory",
+        "bus" => "redis://h",
         "log_format" => "json",
         "insecure_plaintext" | "accept_data_loss" => "true",
         name if name.contains("max_")
@@ -55,7 +56,9 @@ fn some_value(name: &str) -> Option<&'static str> {
             || name.starts_with("retention")
             || name.starts_with("key_")
             || name.starts_with("leader")
-            || name.starts_with("shard") =>
+            || name.starts_with("shard")
+            || name.starts_with("cluster")
+            || name == "bus_lease" =>
         {
             "7s"
         }
@@ -73,7 +76,11 @@ fn every_setting_can_be_given_in_every_layer() {
             (asked == format!("ORCHESTRIX_{}", name.to_uppercase())).then(|| text.to_owned())
         });
         let quoted = if ["5000001", "true"].contains(&text) { text.to_owned() } else { format!("{text:?}") };
-        let file: ServeArgs = toml::from_str(&format!("{name} = {quoted}")).unwrap();
+        let file = match name.strip_prefix("cluster_") {
+            Some(key) => format!("[cluster]\n{key} = {quoted}"),
+            None => format!("{name} = {quoted}"),
+        };
+        let file: ServeArgs = toml::from_str(&file).unwrap();
         assert_ne!(flag, ServeArgs::default(), "{name}");
         assert_eq!(variable.unwrap(), flag, "{name}");
         assert_eq!(file, flag, "{name}");
@@ -301,5 +308,88 @@ fn a_mistake_in_the_file_does_not_show_its_password() {
         let file = file(wrong);
         let why = resolve(&["--config", file.path().to_str().unwrap()], &[]).unwrap_err();
         assert!(why.contains("line ") && !why.contains("canary"), "{wrong}: {why}");
+    }
+}
+
+#[test]
+fn the_engine_carries_the_bus_if_it_can() {
+    let bus = |arguments: &[&str]| resolve(arguments, &[]).map(|set| set.bus);
+    for (engine, at) in [
+        ("file", BusAt::Off),
+        ("memory", BusAt::Off),
+        ("redis://h", BusAt::Engine),
+        ("rediss://h", BusAt::Engine),
+        ("mysql://u@h/d", BusAt::Off),
+        ("postgres://u@h/d", BusAt::Off),
+        ("s3://bucket", BusAt::Off),
+    ] {
+        assert_eq!(bus(&["--engine", engine]), Ok(at), "{engine}");
+        assert_eq!(bus(&["--engine", engine, "--bus", "off"]), Ok(BusAt::Off), "{engine}");
+        let own = bus(&["--engine", engine, "--bus", "redis://b"]);
+        assert!(matches!(own, Ok(BusAt::Server(_))), "{engine}: {own:?}");
+    }
+    for wrong in ["", "on", "memory", "mysql://u:canary@h/d", "redis", "radish://u:canary@h"] {
+        let why = bus(&["--bus", wrong]).unwrap_err();
+        assert!(why.contains("off") && why.contains("redis://") && !why.contains("canary"), "{wrong}: {why}");
+    }
+}
+
+#[test]
+fn a_password_of_the_bus_is_kept_from_others() {
+    let address = "redis://u:canary@h";
+    let (own, others) = (private(&format!("{address}\n")), readable(address));
+    let at = |set: Result<Settings, String>| matches!(set.unwrap().bus, BusAt::Server(_));
+    assert!(at(resolve(&["--bus-file", own.path().to_str().unwrap()], &[])));
+    let shown = readable(&format!("bus = {address:?}"));
+    for (flag, file) in [("--bus-file", &others), ("--config", &shown)] {
+        let path = file.path().to_str().unwrap();
+        let why = resolve(&[flag, path], &[]).unwrap_err();
+        assert!(why.contains("chmod 600") && why.contains(path) && !why.contains("canary"), "{why}");
+    }
+    let both = resolve(&["--bus", "off", "--bus-file", own.path().to_str().unwrap()], &[]).unwrap_err();
+    assert!(both.contains("both bus and bus_file"), "{both}");
+    // A layer above counts, whichever of the two it has.
+    let file = file(&format!("bus_file = {:?}", own.path()));
+    let config = file.path().to_str().unwrap();
+    assert_eq!(resolve(&["--config", config, "--bus", "off"], &[]).unwrap().bus, BusAt::Off);
+    let warned = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let settings = resolve(arguments, variables).unwrap();
+        settings.warnings.iter().filter(|warning| warning.contains("--bus-file")).count()
+    };
+    assert_eq!(warned(&["--bus", address], &[]), 1);
+    assert_eq!(warned(&["--bus", "redis://h"], &[("ORCHESTRIX_BUS", address)]), 0);
+    assert_eq!(warned(&["--engine", address], &[]), 0);
+}
+
+#[test]
+fn the_table_of_the_cluster_is_a_layer_as_others() {
+    let file = file(
+        "engine = \"memory\"\n[cluster]\nheartbeat_interval = \"3s\"\nhandoff_max_retries = 4\n\
+         dead_node_timeout = \"7s\"\n",
+    );
+    let config = file.path().to_str().unwrap();
+    let set = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let options = resolve(&[&["--config", config], arguments].concat(), variables).unwrap().bus_options;
+        (options.heartbeat_interval.as_millis(), options.handoff_max_retries)
+    };
+    assert_eq!(set(&[], &[]), (3_000, 4));
+    assert_eq!(set(&[], &[("ORCHESTRIX_CLUSTER_HEARTBEAT_INTERVAL", "2s")]), (2_000, 4));
+    assert_eq!(
+        set(&["--cluster-heartbeat-interval", "1s"], &[("ORCHESTRIX_CLUSTER_HEARTBEAT_INTERVAL", "2s")]).0,
+        1_000
+    );
+    for (wrong, told) in [
+        ("[cluster]\nheartbeat_intervall = \"3s\"", "unknown field `heartbeat_intervall`"),
+        ("cluster_heartbeat_interval = \"3s\"", "unknown field `cluster_heartbeat_interval`"),
+        ("[cluster]\nengine = \"memory\"", "unknown field `engine`"),
+        ("[cluster]\nhandoff_max_retries = -1", "handoff_max_retries"),
+        ("cluster = 1", "line 1"),
+    ] {
+        let file = super::tests::file(wrong);
+        let why = resolve(&["--config", file.path().to_str().unwrap()], &[]).unwrap_err();
+        assert!(
+            why.contains("line ") && (why.contains(told) || told == "handoff_max_retries"),
+            "{wrong}: {why}"
+        );
     }
 }

@@ -209,7 +209,7 @@ impl<'a> Following<'a> {
                 Err(why) => {
                     let _ = to.send(match why {
                         NotAsked::Full => Sent::Full(question),
-                        NotAsked::TooLarge => Sent::NoLink,
+                        NotAsked::TooLarge | NotAsked::Local => Sent::NoLink,
                         NotAsked::GoneAway => Sent::NotTaken,
                     });
                 }

@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod bounds;
+mod bus;
 mod clients;
 mod cluster;
 mod descriptors;

@@ -75,6 +75,11 @@ impl Process {
         Self { child, port: 0, greeting: String::new() }
     }
 
+    /// What it said when it was ready.
+    pub(crate) fn greeting(&self) -> &str {
+        &self.greeting
+    }
+
     /// Where it serves ZeroMQ.
     pub(crate) fn zmq_port(&self) -> u16 {
         port_after(&self.greeting, "tcp://127.0.0.1:")

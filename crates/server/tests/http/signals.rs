@@ -25,10 +25,10 @@ fn one_token(folder: &Path, name: &str) -> (PathBuf, String) {
 }
 
 /// The lines of a log as they come.
-struct Log(Receiver<String>);
+pub(crate) struct Log(Receiver<String>);
 
 impl Log {
-    fn of(process: &mut Process) -> Self {
+    pub(crate) fn of(process: &mut Process) -> Self {
         let mut lines = BufReader::new(process.child.stderr.take().unwrap()).lines();
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
@@ -40,7 +40,7 @@ impl Log {
     }
 
     /// All lines until one has a text.
-    fn until(&self, text: &str) -> String {
+    pub(crate) fn until(&self, text: &str) -> String {
         let mut lines = String::new();
         while !lines.contains(text) {
             let line = self.0.recv_timeout(PATIENCE);
