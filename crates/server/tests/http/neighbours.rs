@@ -95,8 +95,8 @@ fn a_silent_engine_leaves_output_unknown_and_the_node_up() {
     };
     assert!(node.send("POST", &path, &lines(0, "one")).starts_with("HTTP/1.1 200"));
     // Nothing is being written: an answer would wait for that.
-    wait_until("the format is raised", || {
-        node.send("GET", "/v1/cluster", "").contains("\"position\":4").then_some(())
+    wait_until("the format is raised, and the node has joined the bus", || {
+        node.send("GET", "/v1/cluster", "").contains("\"position\":5").then_some(())
     });
 
     redis.signal(Signal::STOP);
