@@ -247,7 +247,7 @@ impl TaskLogs {
         let log = self.task(task);
         let counted = {
             let mut guard = log.counted.lock().await;
-            self.counted(task, &mut guard).await?.clone()
+            self.counted_now(task, &mut guard).await?.clone()
         };
         let mut page = LogPage { lines: Vec::new(), next_offset: offset, dropped: counted.dropped };
         let mut chunk = counted.chunk_of(offset);
@@ -303,7 +303,23 @@ impl TaskLogs {
         Arc::clone(tasks.entry(task).or_insert_with(fresh))
     }
 
-    /// Counts what is stored: once, or again and again if other nodes store output, too.
+    /// The same as it is now, if other nodes store output, too.
+    async fn counted_now<'a>(
+        &self,
+        task: TaskId,
+        counted: &'a mut Option<Counted>,
+    ) -> Result<&'a mut Counted, Error> {
+        if self.is_shared
+            && let Some(known) = counted.take()
+        {
+            let now = self.now();
+            let more = self.store.call(move |engine| count_on(known, engine, task, now)).await?;
+            *counted = Some(more);
+        }
+        self.counted(task, counted).await
+    }
+
+    /// Counts what is stored, once. If others have stored more since, the next chunk has no place and it is counted again.
     async fn counted<'a>(
         &self,
         task: TaskId,
@@ -316,12 +332,6 @@ impl TaskLogs {
                 self.store.expect_output(task);
             }
             *counted = Some(stored);
-        } else if self.is_shared
-            && let Some(known) = counted.take()
-        {
-            let now = self.now();
-            let more = self.store.call(move |engine| count_on(known, engine, task, now)).await?;
-            *counted = Some(more);
         }
         Ok(counted.as_mut().expect("it was just counted"))
     }
