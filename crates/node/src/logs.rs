@@ -266,6 +266,10 @@ impl TaskLogs {
         Ok(page)
     }
 
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Changes whenever the number of lines does.
     pub(crate) fn changes(&self, task: TaskId) -> watch::Receiver<u64> {
         self.task(task).lines.subscribe()

@@ -342,6 +342,12 @@ impl Node {
         self.logs.changes(task)
     }
 
+    /// Whether other nodes store output, too: nobody tells this one of their lines.
+    #[must_use]
+    pub fn shares_output(&self) -> bool {
+        self.logs.is_shared()
+    }
+
     /// Durable events after a position, or from now on, as they come.
     #[must_use]
     pub fn events(&self, after: Option<Position>) -> Events {

@@ -1,12 +1,14 @@
 //! The output of tasks: lines in, pages out, or a stream that follows the task to its end.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use orchestrix_core::limits::PAGE_MAX;
 use orchestrix_core::wire::LogAppend;
 use orchestrix_core::{Refusal, TaskId, TaskState};
 use orchestrix_node::{Ask, Error, Node};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::http::answer::Reply;
 use crate::http::body::parse;
@@ -46,6 +48,9 @@ pub(crate) async fn read(call: &Call<'_>, node: &Node) -> Result<Reply, Fault> {
     Reply::ok(&node.logs(id, offset, limit, attempt).await?)
 }
 
+/// How often it is looked for output that other nodes have stored.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// A place in the output of a task.
 struct Reader {
     node: Node,
@@ -57,6 +62,7 @@ struct Reader {
 async fn fill(sink: Sink, mut reader: Reader, following: Following, limits: Limits) -> Result<(), Gone> {
     let mut changes = reader.node.log_changes(reader.task);
     sink.send(Piece::comment()).await?;
+    let mut comment_at = Instant::now() + limits.keep_alive;
     loop {
         // Both are asked for before looking, so that nothing between looking and waiting is missed.
         changes.borrow_and_update();
@@ -79,9 +85,15 @@ async fn fill(sink: Sink, mut reader: Reader, following: Following, limits: Limi
                 if changed.is_err() {
                     changes = reader.node.log_changes(reader.task);
                 }
+                comment_at = Instant::now() + limits.keep_alive;
             }
             () = &mut ended => {}
-            () = tokio::time::sleep(limits.keep_alive) => sink.send(Piece::comment()).await?,
+            // Who owns a lease of the bus stores its output without a word to this node.
+            () = tokio::time::sleep(LOOK_EVERY), if reader.node.shares_output() => {}
+            () = tokio::time::sleep_until(comment_at) => {
+                sink.send(Piece::comment()).await?;
+                comment_at = Instant::now() + limits.keep_alive;
+            }
             () = sink.gone() => return Err(Gone),
         }
     }

@@ -175,6 +175,12 @@ fn a_node_that_stops_hands_over_and_one_that_dies_is_noticed() {
     };
     eventually("both followers own some", || (owned("n2") > 0 && owned("n3") > 0).then_some(()));
     kill_process(Pid::from_raw(third.pid().cast_signed()).unwrap(), Signal::TERM).unwrap();
+    // Whoever follows a task sees what its owner has stored, on whatever node.
+    let mut follower = first.command(&["logs", &ids[0], "--follow"]);
+    let mut follower = Running(follower.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut two = [0; 14];
+    follower.0.stdout.take().unwrap().read_exact(&mut two).unwrap();
+    assert_eq!((&two, &*first.state(&ids[0])), (b"line 0\nline 1\n", "LEASED"));
     let pid = third.pid().to_string();
     eventually("the third gave all away and is gone", || (!is_alive(&pid)).then_some(()));
     second.kill();
