@@ -17,6 +17,7 @@ mod heartbeat;
 mod job;
 mod listener;
 mod nodes;
+mod opening;
 mod options;
 mod output;
 mod owner;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orchestrix_core::wire::bus::{Assigned, Dispatch, Handoff, JobCancel, write};
-use orchestrix_core::{LeaseId, Name, Term, is_planted};
+use orchestrix_core::{LeaseId, Term, is_planted};
 use orchestrix_engine::bus::{
     Bus, Checked, Claimed, ENTRIES_MAX, Ended, Message, OFFERS_MAX, Offer, OpenJobs, Publisher, Queue, Stop,
     TOPIC_KEPT, Topic,
 };
-use orchestrix_engine::{Error, JournalId, LogThrottle};
+use orchestrix_engine::{Error, LogThrottle};
 
+use super::opening::Opening;
 use super::{BusAnswer, DispatchAsk, OfferedTask, Pulled};
 use crate::request;
 
@@ -40,8 +41,7 @@ pub(crate) enum Next<A> {
 /// Publishes for one leader at a time.
 pub(crate) struct Dispatcher {
     bus: Arc<dyn Bus>,
-    journal: JournalId,
-    node: Name,
+    opening: Arc<Opening>,
     term: Term,
     publisher: Option<Box<dyn Publisher>>,
     /// The loop knows where this publisher begins.
@@ -54,19 +54,16 @@ pub(crate) struct Dispatcher {
     to_close: Vec<Ended>,
     to_cancel: Vec<JobCancel>,
     to_hand_off: Vec<Handoff>,
-    /// The bus was opened, and has not lost anything since.
-    is_open: bool,
     checked: Duration,
     trimmed: Duration,
     throttle: LogThrottle,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(bus: Arc<dyn Bus>, journal: JournalId, node: Name) -> Self {
+    pub(crate) fn new(opening: Arc<Opening>) -> Self {
         Self {
-            bus,
-            journal,
-            node,
+            bus: Arc::clone(opening.bus()),
+            opening,
             term: Term(0),
             publisher: None,
             is_told: false,
@@ -76,7 +73,6 @@ impl Dispatcher {
             to_close: Vec::new(),
             to_cancel: Vec::new(),
             to_hand_off: Vec::new(),
-            is_open: false,
             checked: Duration::ZERO,
             trimmed: Duration::ZERO,
             throttle: LogThrottle::new("cannot publish on the bus: trying again", "the bus answers again"),
@@ -108,10 +104,7 @@ impl Dispatcher {
     }
 
     fn prepare(&mut self, now: Duration) -> Result<Next<DispatchAsk>, Error> {
-        if !self.is_open {
-            self.bus.open(self.journal, &self.node)?;
-            self.is_open = true;
-        }
+        self.opening.open()?;
         if self.publisher.is_none() {
             match self.bus.claim(self.term)? {
                 Claimed::Done(publisher) => {
@@ -125,7 +118,7 @@ impl Dispatcher {
                     return Ok(Next::Wait(PAUSE));
                 }
                 Claimed::RolledBack => {
-                    self.is_open = false;
+                    self.opening.is_lost();
                     return Ok(Next::Wait(Duration::ZERO));
                 }
             }
@@ -140,7 +133,7 @@ impl Dispatcher {
             self.checked = now;
             if self.bus.check()? == Checked::RolledBack {
                 tracing::warn!("the bus has lost its latest messages; what may be lost is offered anew");
-                self.is_open = false;
+                self.opening.is_lost();
                 self.give_up();
                 return Ok(Next::Wait(Duration::ZERO));
             }
@@ -198,7 +191,7 @@ impl Dispatcher {
                     format!("claim {generation} of {term} came after this one")
                 }
                 Stop::RolledBack => {
-                    self.is_open = false;
+                    self.opening.is_lost();
                     "the bus has lost its latest messages".to_owned()
                 }
                 Stop::Unknown => "it is not certain what was published".to_owned(),

@@ -23,6 +23,7 @@ use super::complaints::Complaints;
 use super::dispatcher::{Next, send_cancels, send_handoffs};
 use super::drain::{Drain, Seen, Step};
 use super::job::{Job, Spoken};
+use super::opening::Opening;
 use super::sweep::Sweep;
 use super::{BusAnswer, BusOptions, OwnedLease, OwnerAsk, Report, ReportItem, Reported};
 use crate::request;
@@ -53,6 +54,7 @@ pub(crate) struct Identity {
 
 pub(crate) struct Owner {
     bus: Arc<dyn Bus>,
+    opening: Arc<Opening>,
     identity: Identity,
     token: Option<OwnerToken>,
     jobs: BTreeMap<LeaseId, Job>,
@@ -103,14 +105,15 @@ struct Sent {
 
 impl Owner {
     pub(crate) fn new(
-        bus: Arc<dyn Bus>,
+        opening: Arc<Opening>,
         identity: Identity,
         sweep: Sweep,
         stats: Arc<Stats>,
         complaints: Complaints,
     ) -> Self {
         Self {
-            bus,
+            bus: Arc::clone(opening.bus()),
+            opening,
             identity,
             token: None,
             jobs: BTreeMap::new(),
@@ -262,13 +265,22 @@ impl Owner {
             }
             (Ok(BusAnswer::Reported(reported)), Some(sent)) => self.hear(sent, reported, now),
             // It is said again: what was decided is recognised.
-            (Ok(_) | Err(_), _) => self.reported = now,
+            (Ok(_) | Err(_), _) => {
+                self.reported = now;
+                // Nobody leads, and there is nothing to give away: that this node is gone will be noticed.
+                if self.jobs.is_empty()
+                    && let Some(drain) = &mut self.drain
+                {
+                    drain.has_left();
+                }
+            }
         }
         self.stats.bus.owned.set(self.jobs.len() as u64);
     }
 
     /// Settles what was answered, takes what needs an owner, and reads what workers say.
     fn read_bus(&mut self, now: Duration) -> Result<(), Error> {
+        self.opening.open()?;
         self.finish()?;
         self.take(now)?;
         let swept = self.sweep.run(&*self.bus, &mut self.jobs, &mut self.complaints, now)?;

@@ -16,6 +16,7 @@ use super::complaints::Complaints;
 use super::dispatcher::{Dispatcher, Next};
 use super::heartbeat::HeartbeatService;
 use super::listener::Listener;
+use super::opening::Opening;
 use super::output::Output;
 use super::owner::{Identity, Owner};
 use super::sweep::Sweep;
@@ -135,10 +136,11 @@ impl BusServices {
             runtime,
         } = place;
         let stop = Arc::new(Stop::default());
+        let opening = Opening::new(Arc::clone(&bus), journal, node.clone());
         let mut threads = Vec::new();
         let complaints = || Complaints::new(Arc::clone(&stats));
 
-        let mut dispatcher = Dispatcher::new(Arc::clone(&bus), journal, node.clone());
+        let mut dispatcher = Dispatcher::new(Arc::clone(&opening));
         let mut local =
             Local { leads: Arc::clone(&leads), runtime: runtime.clone(), stop: Arc::clone(&stop) };
         let time = Arc::clone(&clock);
@@ -182,7 +184,7 @@ impl BusServices {
 
         let identity = Identity { node, incarnation, address };
         let sweep = Sweep::new(Arc::clone(&clock), output);
-        let mut owner = Owner::new(bus, identity, sweep, Arc::clone(&stats), complaints());
+        let mut owner = Owner::new(opening, identity, sweep, Arc::clone(&stats), complaints());
         let throttle = owner.throttle();
         let (time, ends) = (clock, Arc::clone(&stop));
         threads.push(thread("orchestrix-own", move || {

@@ -1,6 +1,7 @@
 //! Several nodes that own leases: they share, drain, die, and take over.
 
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use orchestrix_core::wire::bus::{Dispatch, Status};
 use orchestrix_core::{TaskId, TaskState};
@@ -13,13 +14,18 @@ fn soon() -> BusOptions {
         heartbeat_interval: Duration::from_millis(200),
         dead_node_timeout: Duration::from_millis(900),
         handoff_ack_timeout: Duration::from_millis(300),
+        handoff_hard_timeout: Duration::from_secs(8),
         ..BusOptions::default()
     }
 }
 
 /// A leader, two more nodes, and a worker that has taken so many tasks.
 async fn running(tasks: u32) -> (World, Worker, Vec<Dispatch>) {
-    let mut world = World::start_with(soon());
+    running_with(tasks, soon()).await
+}
+
+async fn running_with(tasks: u32, options: BusOptions) -> (World, Worker, Vec<Dispatch>) {
+    let mut world = World::start_with(options);
     world.join("node-2");
     world.join("node-3");
     // Each knows of the others by then.
@@ -97,4 +103,33 @@ async fn a_leader_that_is_alone_owns_all() {
     world.drain("node-2").await;
     world.until("the leader has all", |world| world.stats("node-1").bus.owned.get() == 4).await;
     finish(world, worker, jobs).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_owns_nothing_waits_for_no_leader() {
+    let (world, _worker, _jobs) = running(2).await;
+    world.no_leader.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let idle = if world.stats("node-2").bus.owned.get() == 0 { "node-2" } else { "node-1" };
+    world.drain(idle).await;
+    assert!(began.elapsed() < soon().handoff_hard_timeout / 2);
+    for node in ["node-1", "node-2", "node-3"] {
+        world.kill(node).await;
+    }
+    world.node.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_owns_something_waits_for_a_leader_for_a_while() {
+    let hard = Duration::from_secs(2);
+    let (world, _worker, _jobs) = running_with(2, BusOptions { handoff_hard_timeout: hard, ..soon() }).await;
+    world.no_leader.store(true, Ordering::Relaxed);
+    let owns = if world.stats("node-2").bus.owned.get() > 0 { "node-2" } else { "node-3" };
+    let began = Instant::now();
+    world.drain(owns).await;
+    assert!(began.elapsed() >= hard);
+    for node in ["node-1", "node-2", "node-3"] {
+        world.kill(node).await;
+    }
+    world.node.stop().await.unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use orchestrix_core::wire::Submit;
@@ -15,7 +16,7 @@ use orchestrix_engine::bus::{
 };
 use orchestrix_engine::memory::MemoryBus;
 use orchestrix_node::{
-    Answer, Ask, BusOptions, BusPlace, BusServices, Caller, Node, Options, OutputOf, OwnerAsk, Stats,
+    Answer, Ask, BusOptions, BusPlace, BusServices, Caller, Error, Node, Options, OutputOf, OwnerAsk, Stats,
     Storage, open,
 };
 use tokio::runtime::Handle;
@@ -31,6 +32,8 @@ pub(crate) struct World {
     pub(crate) node: Node,
     pub(crate) bus: MemoryBus,
     options: BusOptions,
+    /// Nobody answers owners.
+    pub(crate) no_leader: Arc<AtomicBool>,
     /// By the names of nodes; the first one decides.
     nodes: BTreeMap<String, (BusServices, Arc<Stats>)>,
 }
@@ -53,7 +56,8 @@ impl World {
         let options = Options { bus: Some(bus_options.clone()), ..Options::default() };
         let (node, _) = open(&Storage::Memory, options).unwrap();
         let bus = MemoryBus::new(Arc::new(SystemClock));
-        let mut world = Self { node, bus, options: bus_options, nodes: BTreeMap::new() };
+        let mut world =
+            Self { node, bus, options: bus_options, no_leader: Arc::default(), nodes: BTreeMap::new() };
         world.join("node-1");
         world
     }
@@ -61,7 +65,7 @@ impl World {
     /// Starts the services of a node. Only those of the first one act for the leader.
     pub(crate) fn join(&mut self, node: &str) {
         let is_first = self.nodes.is_empty();
-        let (leads, asks) = (self.node.clone(), self.node.clone());
+        let (leads, asks, no_leader) = (self.node.clone(), self.node.clone(), Arc::clone(&self.no_leader));
         let stats = if is_first { self.node.shared_stats() } else { Arc::new(Stats::default()) };
         let services = BusServices::start(BusPlace {
             bus: Arc::new(self.bus.connect()),
@@ -75,8 +79,11 @@ impl World {
             clock: Arc::new(SystemClock),
             leads: Arc::new(move || is_first.then(|| leads.clone())),
             ask: Box::new(move |ask: OwnerAsk| {
-                let node = asks.clone();
+                let (node, no_leader) = (asks.clone(), no_leader.load(Ordering::Relaxed));
                 Box::pin(async move {
+                    if no_leader {
+                        return Err(Error::Stopping);
+                    }
                     let answer = node.ask(&Caller::default(), Ask::Owner(Box::new(ask))).await?;
                     let Answer::Bus(answer) = answer else { panic!("{answer:?}") };
                     Ok(*answer)
