@@ -13,6 +13,7 @@ pub(super) struct Note {
     pub(super) position: u64,
     pub(super) load: u64,
     /// It takes no more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) drains: bool,
     /// The newest format of the journal that it reads. The first version with notes does not say it.
     pub(super) format: u8,
